@@ -13,14 +13,12 @@ import argparse
 import ast
 import dataclasses
 import importlib.util
-import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from blocks import write_blocks
 from examples import EXAMPLES as OF_NAMES
 from prometheus_client.metrics import MetricWrapperBase
@@ -30,12 +28,12 @@ from kbtrain import cli, environment, records
 from kbtrain.config import Config, key_rows
 from kbtrain.io import jsonl
 from kbtrain.runtime.scripts import about, shipped
+from kbtrain.serve import openapi
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
 
 Row = tuple[str, ...]
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
-ROUTES = Path(cli.__file__).parent / "serve" / "openapi.yaml"
 FORMATS = {
     "questions.jsonl": records.Question,
     "passages.jsonl": records.Passage,
@@ -179,41 +177,24 @@ def config_of(script: Path) -> type[Config]:
 
 
 def routes() -> Iterator[Section]:
-    """Each route of the server from its OpenAPI document: an exchange, fields of the request, statuses of the reply."""
-    document = yaml.safe_load(ROUTES.read_text(encoding="utf-8"))
+    """Each route of the server from its OpenAPI document: fields of the request, statuses of the reply."""
+    document = openapi.document()
     for path, methods in document["paths"].items():
         own = {method: route for method, route in methods.items() if isinstance(route, dict) and "responses" in route}
         same = len({id(route) for route in own.values()}) == 1  # one route by an anchor
         for method, route in own.items() if not same else [(", ".join(own), next(iter(own.values())))]:
-            fields = [("request", name, _type(schema)) for name, schema in _properties(route).items()]
+            fields = [("request", name, _type(schema)) for name, schema in _properties(route, document).items()]
             statuses: dict[str, list[str]] = {}
             for status, reply in route["responses"].items():
-                statuses.setdefault(_description(reply, document), []).append(str(status))
+                statuses.setdefault(_description(reply), []).append(str(status))
             replies = [("reply", ", ".join(same), meaning) for meaning, same in statuses.items()]
             rows = tuple((*fields, *replies))
             yield Section(
                 f"{method.upper()} {path}",
                 route.get("summary", ""),
-                text=_exchange(method.partition(",")[0].upper(), path, route),
                 head=("part", "name", "what"),
                 rows=rows,
             )
-
-
-def _exchange(method: str, path: str, route: dict[str, Any]) -> str:
-    """The request and the reply of a route's example, which ``tests/serve/test_openapi.py`` sends and compares."""
-    example = route["x-example"]
-    lines = [f"{method} {path.replace('{path}', example.get('path', ''))}"]
-    if "request" in example:
-        lines.append(_pretty(example["request"]))
-    reply = example["reply"]
-    return "\n".join([*lines, "", "200", reply if isinstance(reply, str) else _pretty(reply)])
-
-
-def _pretty(value: object) -> str:
-    """JSON in one line where it is short, else indented."""
-    line = json.dumps(value)
-    return line if len(line) <= 110 else json.dumps(value, indent=2)
 
 
 def variables() -> Iterator[Section]:
@@ -243,9 +224,12 @@ def _metrics() -> Iterator[tuple[Any, str]]:
             yield metric, ", ".join(one._labelnames)
 
 
-def _properties(route: dict[str, Any]) -> dict[str, Any]:
+def _properties(route: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
     content = route.get("requestBody", {}).get("content", {}).get("application/json", {})
-    found: dict[str, Any] = content.get("schema", {}).get("properties", {})
+    schema = content.get("schema", {})
+    if "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    found: dict[str, Any] = schema.get("properties", {})
     return found
 
 
@@ -255,9 +239,7 @@ def _type(schema: dict[str, Any]) -> str:
     return f"{words}; {schema['description']}" if "description" in schema else words
 
 
-def _description(reply: dict[str, Any], document: dict[str, Any]) -> str:
-    if "$ref" in reply:
-        reply = document["components"]["responses"][reply["$ref"].rpartition("/")[2]]
+def _description(reply: dict[str, Any]) -> str:
     return " ".join(str(reply.get("description", "")).split())
 
 

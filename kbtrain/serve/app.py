@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 import secrets
 import time
 from collections.abc import Callable, Coroutine
-from importlib import resources
-from typing import Annotated, Any
+from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
@@ -21,7 +17,8 @@ from kbtrain.answers.writing import is_blank
 from kbtrain.records import TurnExample
 from kbtrain.serve.chat import gate_input
 from kbtrain.serve.exchange import Endpoint, Exchange
-from kbtrain.serve.problem import Aim, BadBody, Policy, Refused, read_fields, read_object
+from kbtrain.serve.openapi import INSTRUCTIONS, MOST_QUESTIONS, UNUSED, GateBody, OutcomeBody, openapi
+from kbtrain.serve.problem import BadBody, Policy, Refused, read_fields, read_object
 from kbtrain.serve.proxy import forward, passes_all, proxy
 from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.service import Service
@@ -84,22 +81,6 @@ def application(service: Service) -> ASGIApp:
     return CORSMiddleware(router, service.config.cors, ["*"], ["*"], expose_headers=["*"])
 
 
-class GateBody(Aim):
-    """Fields of ``/v1/gate``."""
-
-    questions: list[str] | None = Field(None, min_length=1, description="a list of texts")
-    messages: Any = Field(None, description="a list of messages")
-
-
-class OutcomeBody(BaseModel):
-    """Fields of ``/v1/outcomes``."""
-
-    model_config = ConfigDict(extra="forbid")
-    id: str = Field(min_length=1, max_length=64, description="1 to 64 characters")
-    right: bool | Annotated[float, Field(ge=0, le=1)] = Field(description="true, false or a number from 0 to 1")
-    source: str = Field("unknown", min_length=1, max_length=40, description="1 to 40 characters")
-
-
 async def gate_route(service: Service, exchange: Exchange) -> None:
     """Many questions, or one chat, to decisions with all scores; nothing is searched."""
     body = read_fields(GateBody, read_object(await exchange.body()))
@@ -148,11 +129,6 @@ def _inputs(service: Service, body: GateBody) -> tuple[list[Input], list[Utteran
         if is_blank(question) or len(question) > config.max_question_chars:
             raise BadBody(f"question {place}: expected 1 to {config.max_question_chars} characters", "questions")
     return list(questions), None
-
-
-INSTRUCTIONS = "Does answering this need retrieval?"
-MOST_QUESTIONS = 128
-NOT_METERED = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}  # clients want numbers
 
 
 async def decisions_route(service: Service, exchange: Exchange) -> None:
@@ -235,7 +211,7 @@ async def _decision(
     assert decision.probability is not None
     public = ("score", "threshold", "retrieve", "id")
     raw = {"gate": decision.gate} | {name: value for name, value in decision.fields().items() if name in public}
-    return decision.probability, {"model": service.decider.loaded.name, "usage": NOT_METERED, "kbtrain": raw}
+    return decision.probability, {"model": service.decider.loaded.name, "usage": UNUSED, "kbtrain": raw}
 
 
 async def models_route(service: Service, exchange: Exchange) -> None:
@@ -282,10 +258,3 @@ async def metrics_route(service: Service, exchange: Exchange) -> None:
 
 async def openapi_route(service: Service, exchange: Exchange) -> None:
     await exchange.reply(200, openapi())
-
-
-@functools.cache
-def openapi() -> bytes:
-    """The document as JSON; it is written as YAML."""
-    text = resources.files("kbtrain.serve").joinpath("openapi.yaml").read_text(encoding="utf-8")
-    return json.dumps(yaml.safe_load(text), ensure_ascii=False).encode()

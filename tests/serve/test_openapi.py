@@ -8,9 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from serve_support import serving
 from stub_upstream import StubUpstream
 
-from kbtrain.serve.app import INSTRUCTIONS, MOST_QUESTIONS, application, openapi
-from kbtrain.serve.chat import MOST_MESSAGES
-from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.app import application
+from kbtrain.serve.openapi import GATED, OWN, openapi
 from kbtrain.serve.problem import Policy
 
 DOCUMENT = json.loads(openapi())
@@ -24,17 +23,6 @@ class Textual(StubUpstream):
 
     def part(self, i, body):
         return b'data: {"i": %d}\n\n' % i
-
-
-class Answering(StubUpstream):
-    """Gives each route the document's example, in the dialect of the request."""
-
-    def __init__(self, answers):
-        super().__init__()
-        self.answers, self.models = answers, ["my-model"]
-
-    def answer(self, body):
-        return self.answers[self.requests[-1][0] if self.requests[-1][0] in self.answers else "/v1/{path}"]
 
 
 @pytest.fixture(scope="module")
@@ -65,61 +53,27 @@ def test_the_document_names_every_route_and_is_served(server):
     assert {path for path, _ in OPERATIONS} == routes
 
 
-def test_the_examples_are_requests_and_replies_of_a_served_gate(gate, tmp_path):
-    """Replies of the model are passed on as they came; the server's own have the fields and types that are shown."""
-    answers = {path: item["post"]["x-example"]["reply"] for path, item in DOCUMENT["paths"].items() if "post" in item}
-    own = ("/v1/gate", "/v1/outcomes", "/v1/decisions", "/v1/systemone")
-    with (
-        Answering(answers) as stub,
-        serving(gate, upstream=stub.url, search="serve_support:echo", log=tmp_path / "log.jsonl") as running,
-    ):
-        for path, method in OPERATIONS:
-            example = DOCUMENT["paths"][path][method]["x-example"]
-            place = path.replace("{path}", example.get("path", ""))
-            request = dict(example.get("request", {}))
+def test_the_examples_are_requests_and_replies_have_the_fields_of_their_models(gate, tmp_path):
+    log = tmp_path / "log.jsonl"
+    with StubUpstream() as stub, serving(gate, upstream=stub.url, search="serve_support:echo", log=log) as running:
+        for path, route in OWN.items():
+            request, shown = route.example
             if path == "/v1/outcomes":
-                chat = DOCUMENT["paths"]["/v1/chat/completions"]["post"]["x-example"]["request"]
-                request["id"] = running.post("/v1/chat/completions", chat).headers["x-kbtrain-request-id"]
-            reply = running.ask(method.upper(), place, request or None)
-            shown = example["reply"]
-            assert reply.status == 200 or path == "/v1/{path}", (path, reply.body)
-            if path == "/metrics":
-                assert shown.partition("{")[0] in reply.body.decode()
-            elif path == "/openapi.json":
-                assert reply.json["openapi"] == shown["openapi"]
-            elif method == "post" and path not in (*own, "/v1/{path}"):
-                assert reply.json == shown
-            elif path != "/v1/{path}":
-                assert shape(reply.json) == shape(shown), path
+                questions = {"questions": ["Who?"]}
+                request = request | {"id": running.post("/v1/gate", questions).json["decisions"][0]["id"]}
+            reply = running.ask(route.method.upper(), path, request)
+            assert reply.status == 200, (path, reply.body)
+            if route.reply is not None:
+                for answer in (reply.json, shown):
+                    assert set(answer) == set(route.reply.model_fields) and route.reply.model_validate(answer)
 
 
-def shape(value):
-    """Types of a JSON value; figures that a gate has only after an evaluation may be missing."""
-    if isinstance(value, dict):
-        names = {"features_benefit": "NAME", "encoder_probe": "NAME"}
-        return {names.get(key, key): shape(one) for key, one in value.items() if key not in ("helps", "gain")}
-    if isinstance(value, list):
-        return [shape(one) for one in value[-1:]]
-    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
-
-
-def test_limits_and_words_of_the_document_are_the_server_s():
-    config, parts = ServeConfig(gate="g"), DOCUMENT["components"]
-    names = {parameter["name"].removeprefix("x-kbtrain-") for parameter in parts["parameters"].values()}
+def test_the_document_s_policy_is_the_server_s():
+    (parameters,) = {
+        json.dumps(item["post"]["parameters"]) for path, item in DOCUMENT["paths"].items() if path in GATED
+    }
+    names = {parameter["name"].removeprefix("x-kbtrain-") for parameter in json.loads(parameters)}
     assert names == set(Policy.model_fields)
-    messages = parts["schemas"]["messages"]
-    assert messages["maxItems"] == MOST_MESSAGES
-    assert messages["items"]["properties"]["role"]["type"] == "string"
-    assert parts["schemas"]["words"]["maxLength"] == config.max_question_chars
-    body = {path: body_of(path) for path in ("/v1/gate", "/v1/decisions", "/v1/systemone")}
-    assert body["/v1/gate"]["properties"]["questions"]["maxItems"] == config.queue
-    questions = body["/v1/decisions"]["properties"]["questions"]
-    assert questions["maxItems"] == MOST_QUESTIONS
-    assert questions["items"]["properties"]["instructions"]["const"] == INSTRUCTIONS
-
-
-def body_of(path):
-    return DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
 
 
 @pytest.mark.parametrize("wanted", ["positive", "negative"])

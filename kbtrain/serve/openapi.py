@@ -1,0 +1,277 @@
+"""The server's OpenAPI document: its own routes from the models of their bodies, and those of the upstream by name."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import models_json_schema
+
+from kbtrain.serve.problem import PREFIX, Aim, Policy
+
+REF = "#/components/schemas/{model}"
+ABOUT = (
+    "A gate in front of a model: it decides for each question whether to search before the model answers. Chat, "
+    "completions, responses and messages are those of the server behind it; their fields are passed on as they came, "
+    "and so is every other path under /v1/. The headers x-kbtrain-* of an answer say what was decided."
+)
+STATUSES = ("400", "401", "403", "404", "405", "408", "413", "415", "431", "502", "503", "504")
+INSTRUCTIONS = "Does answering this need retrieval?"
+MOST_QUESTIONS = 128
+GATE, IDENTITY = "features@3f1c9a0be274", "a4ad7a4676cc422c9dcc6f203a29658b"
+ASKED = "Who signs travel requests?"
+
+
+class GateBody(Aim):
+    """Questions or one chat, and perhaps an aim."""
+
+    questions: list[str] | None = Field(None, min_length=1, description="a list of texts")
+    messages: Any = Field(None, description="a list of messages")
+
+
+class GatedRow(BaseModel):
+    """A decision. ``retrieve`` is null without a threshold; ``id`` is there where the server writes a log."""
+
+    question: str = ""
+    turn: int = 0
+    retrieve: bool | None
+    reason: str
+    score: float
+    probability: float | None
+    threshold: float | None
+    scores: dict[str, float]
+    id: str = ""
+
+
+class GateReply(BaseModel):
+    gate: str
+    decisions: list[GatedRow]
+    seconds: float
+
+
+class OutcomeBody(BaseModel):
+    """A verdict on an answer that was given."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: str = Field(min_length=1, max_length=64, description="1 to 64 characters")
+    right: bool | Annotated[float, Field(ge=0, le=1)] = Field(description="true, false or a number from 0 to 1")
+    source: str = Field("unknown", min_length=1, max_length=40, description="1 to 40 characters")
+
+
+class OutcomeReply(BaseModel):
+    id: str
+    right: float
+
+
+class Predicate(BaseModel):
+    """The one question that a gate answers."""
+
+    type: Literal["predicate"]
+    instructions: str = Field(description=INSTRUCTIONS)
+    name: str | None = None
+
+
+class DecisionsBody(BaseModel):
+    """OpenAI's form of a decision model's request; ``model``: kbtrain, or the gate's name."""
+
+    input: Any = Field(description="a text, messages, or an object with messages")
+    questions: list[Predicate] = Field(min_length=1, max_length=MOST_QUESTIONS)
+    model: str | None = None
+
+
+class RawDecision(BaseModel):
+    """The decision that the probability belongs to."""
+
+    gate: str
+    score: float
+    threshold: float | None
+    retrieve: bool | None
+    id: str = ""
+
+
+class PredicateAnswer(BaseModel):
+    type: Literal["predicate"]
+    name: str | None
+    probability: float = Field(ge=0, le=1)
+
+
+class DecisionsReply(BaseModel):
+    object: Literal["decision"]
+    model: str
+    answers: list[PredicateAnswer]
+    usage: dict[str, int]
+    kbtrain: RawDecision
+
+
+class Noul(BaseModel):
+    """The one question that a gate answers, without criteria."""
+
+    type: Literal["noul"]
+    instructions: str = Field(description=INSTRUCTIONS)
+
+
+class SystemOneBody(BaseModel):
+    """TypeSafe's form of a decision model's request; ``model``: kbtrain, or the gate's name."""
+
+    state: Any = Field(description="a text, messages, or an object with messages")
+    questions: dict[str, Noul] = Field(min_length=1, max_length=MOST_QUESTIONS)
+    model: str | None = None
+
+
+class NoulAnswer(BaseModel):
+    type: Literal["noul"]
+    noul: float = Field(ge=0, le=1)
+
+
+class SystemOneReply(BaseModel):
+    model: str
+    answers: dict[str, NoulAnswer]
+    usage: dict[str, int]
+    request_id: str
+    kbtrain: RawDecision
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[dict[str, Any]] = Field(min_length=1)
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+
+
+class Ready(BaseModel):
+    status: Literal["ready"]
+    gate: str
+    search: Literal["ok", "failed", "none"]
+
+
+class Problem(BaseModel):
+    """Why there is no answer."""
+
+    message: str
+    type: str
+    code: str
+
+
+class Refusal(BaseModel):
+    """The form of OpenAI's errors, and of Anthropic's for its clients."""
+
+    error: Problem
+
+
+@dataclass(frozen=True)
+class OwnRoute:
+    """A route of the server's own. ``example``: a request's body and the reply."""
+
+    method: Literal["get", "post"]
+    about: str
+    body: type[BaseModel] | None = None
+    reply: type[BaseModel] | None = None
+    example: tuple[Any, Any] = (None, None)
+    statuses: tuple[str, ...] = STATUSES
+
+
+RAW = {"gate": GATE, "score": 0.63, "threshold": 0.5, "retrieve": True, "id": IDENTITY}
+UNUSED = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+QUESTION = {"type": "predicate", "name": "search", "instructions": INSTRUCTIONS}
+DECIDED = {
+    "question": ASKED, "retrieve": True, "id": IDENTITY, "reason": "above-threshold", "score": 0.63,
+    "probability": 0.63, "threshold": 0.5, "scores": {"features_benefit": 0.63},
+}  # fmt: skip
+OWN: dict[str, OwnRoute] = {
+    "/v1/gate": OwnRoute(
+        "post", "Decisions of the gate alone, of many questions or one chat", GateBody, GateReply,
+        ({"questions": [ASKED]}, {"gate": GATE, "decisions": [DECIDED], "seconds": 0.0021}),
+    ),
+    "/v1/outcomes": OwnRoute(
+        "post", "A verdict on an answer that was given, into the decision log (409: there is none)", OutcomeBody,
+        OutcomeReply, ({"id": IDENTITY, "right": True, "source": "thumb"}, {"id": IDENTITY, "right": 1.0}),
+        ("409", *STATUSES),
+    ),
+    "/v1/decisions": OwnRoute(
+        "post", "The gate as a decision model, in OpenAI's form", DecisionsBody, DecisionsReply,
+        ({"model": "kbtrain", "input": ASKED, "questions": [QUESTION]},
+         {"object": "decision", "model": GATE, "usage": UNUSED, "kbtrain": RAW,
+          "answers": [{"name": "search", "type": "predicate", "probability": 0.63}]}),
+    ),
+    "/v1/systemone": OwnRoute(
+        "post", "The gate as a decision model, in TypeSafe's form", SystemOneBody, SystemOneReply,
+        ({"model": "kbtrain", "state": ASKED, "questions": {"search": {"type": "noul", "instructions": INSTRUCTIONS}}},
+         {"model": GATE, "answers": {"search": {"type": "noul", "noul": 0.63}}, "usage": UNUSED,
+          "request_id": "2222b368e704cdd14ce56778", "kbtrain": RAW}),
+    ),
+    "/v1/models": OwnRoute(
+        "get", "The models behind the gate, then the gate", None, ModelList,
+        (None, {"object": "list", "data": [{"id": GATE, "object": "model", "created": 0, "owned_by": "kbtrain"}]}),
+    ),
+    "/health": OwnRoute("get", "The process is up", None, Health, (None, {"status": "ok"}), ("431",)),
+    "/ready": OwnRoute(
+        "get", "The gate is open, and the model behind it answers", None, Ready,
+        (None, {"status": "ready", "gate": GATE, "search": "ok"}), ("431", "503"),
+    ),
+    "/metrics": OwnRoute("get", "Figures for Prometheus"),
+    "/openapi.json": OwnRoute("get", "This document"),
+}  # fmt: skip
+GATED = {
+    "/v1/chat/completions": "A chat, with passages in its prompt where the gate asks for them",
+    "/v1/completions": "A prompt, with passages in it where the gate asks for them",
+    "/v1/responses": "OpenAI's Responses, with passages in the input where the gate asks for them",
+    "/v1/messages": "Anthropic's Messages, with passages in the last one where the gate asks for them",
+}
+PASSED_ON = ("get", "post", "put", "patch", "delete")
+
+
+@functools.cache
+def openapi() -> bytes:
+    """The document as JSON."""
+    return json.dumps(document(), ensure_ascii=False).encode()
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI document."""
+    kinds = [kind for route in OWN.values() for kind in (route.body, route.reply) if kind is not None]
+    _, schemas = models_json_schema([(kind, "validation") for kind in (*kinds, Refusal)], ref_template=REF)
+    as_it_came = {"default": {"description": "The answer of the server behind the gate as it came, or an error"}}
+    policy = [
+        {"name": PREFIX + name, "in": "header", "description": field.description, "schema": {"type": "string"}}
+        for name, field in Policy.model_fields.items()
+    ]
+    body = {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
+    paths: dict[str, Any] = {path: {route.method: _operation(route)} for path, route in OWN.items()}
+    for path, about in GATED.items():
+        paths[path] = {"post": {"summary": about, "parameters": policy, "requestBody": body, "responses": as_it_came}}
+    forwarded = {"summary": "Every other path of the upstream, ungated", "responses": as_it_came}
+    segment = {"name": "path", "in": "path", "required": True, "schema": {"type": "string"}}
+    paths["/v1/{path}"] = {"parameters": [segment], **dict.fromkeys(PASSED_ON, forwarded)}
+    key = {"type": "http", "scheme": "bearer", "description": "with --keys; X-Api-Key works, too"}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "kbtrain serve", "version": "1", "description": ABOUT},
+        "security": [{"key": []}, {}],
+        "paths": paths,
+        "components": {"schemas": schemas["$defs"], "securitySchemes": {"key": key}},
+    }
+
+
+def _operation(route: OwnRoute) -> dict[str, Any]:
+    """One operation of a route of the server's own."""
+    request, reply = route.example
+    refused = {"description": "Why there is no answer", "content": _content(Refusal, None)}
+    kind = "text/plain" if route.about.endswith("Prometheus") else "application/json"
+    answer = {kind: {}} if route.reply is None else _content(route.reply, reply)
+    operation = {
+        "summary": route.about,
+        "responses": {"200": {"description": "The answer", "content": answer}} | dict.fromkeys(route.statuses, refused),
+    }
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": _content(route.body, request)}
+    return operation
+
+
+def _content(kind: type[BaseModel], example: Any) -> dict[str, Any]:
+    shown = {} if example is None else {"example": example}
+    return {"application/json": {"schema": {"$ref": REF.format(model=kind.__name__)}, **shown}}
