@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.errors import UserError
 from kbtrain.gates.true_false import AnswerTree, Encoded, Encoder, Values
 from kbtrain.models.batching import common_start, like_length
+from kbtrain.models.forward import with_cache
 from kbtrain.models.weights import no_scores
 from kbtrain.records import Example, GateExample
 
@@ -210,8 +211,7 @@ def value_probabilities(
             attention_mask=_as_model_takes_it(model, allowed.to(device), positions.to(device)),
             position_ids=positions.to(device),
             logits_to_keep=read,
-            past_key_values=prefix.before(len(rows)) if prefix else None,
-            use_cache=prefix is not None,
+            **(with_cache(model, prefix.before(len(rows))) if prefix else {"use_cache": False}),
         )
     row = {node: i for i, node in enumerate(nodes)}
     column = {token: i for i, token in enumerate(answer_tokens)}

@@ -28,6 +28,7 @@ from kbtrain.gates.answering import first_rows
 from kbtrain.io.artifact import differing
 from kbtrain.io.files import replacing
 from kbtrain.models.batching import common_start, like_length, padded, windows
+from kbtrain.models.forward import cache_argument, with_cache
 from kbtrain.records import GREEDY
 from kbtrain.runtime.progress import progress_bar
 
@@ -85,7 +86,7 @@ def _common_start(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
     from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
 
     whole, body = (inspect.signature(part.forward).parameters for part in (model, model.get_decoder()))
-    takes_it = "logits_to_keep" in whole and {"past_key_values", "position_ids"} <= body.keys()
+    takes_it = "logits_to_keep" in whole and "position_ids" in body and cache_argument(model.get_decoder())
     if len(prompts) < 2 or not takes_it or not keeps_all(model):
         return None
     ids = common_start(prompts)
@@ -108,7 +109,7 @@ def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]], start: S
         else:
             places = torch.arange(before, before + ids.shape[1], device=model.device).expand(len(ids), -1)
             cache = start.before(len(ids))
-            body(input_ids=ids.to(model.device), position_ids=places, past_key_values=cache, use_cache=True)
+            body(input_ids=ids.to(model.device), position_ids=places, **with_cache(body, cache))
     return read.array()
 
 

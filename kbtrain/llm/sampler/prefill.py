@@ -15,6 +15,7 @@ from transformers.cache_utils import DynamicLayer
 
 from kbtrain.kernels.causal_blocks import causal_blocks, pays
 from kbtrain.kernels.packed_linear import weight_versions
+from kbtrain.models.forward import with_cache
 
 _LEAST_PREFIX = 8  # tokens that prompts begin with, from which on their own pass pays
 _ALONE = 512  # tokens of a prompt from which it goes alone: its layers' inputs then stay in the CPU's caches (measured)
@@ -47,9 +48,7 @@ def prefill(
     start = 0 if prefix is None else begin(cache, prefix, len(prompts))
     positions = torch.arange(start, start + longest, device=model.device).expand(len(prompts), -1)
     with causal_blocks(model, places) if in_blocks else nullcontext():
-        output = model(
-            input_ids=batch, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=places
-        )
+        output = model(input_ids=batch, position_ids=positions, logits_to_keep=places, **with_cache(model, cache))
     rows = torch.arange(len(prompts), device=model.device)
     return cache, output.logits[rows, which]
 
@@ -81,7 +80,7 @@ def _one_by_one(
     for ids in prompts:
         batch = torch.tensor([list(ids)], device=model.device)
         with causal_blocks(model, torch.tensor([len(ids) - 1], device=model.device)):
-            output = model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            output = model(input_ids=batch, logits_to_keep=1, **with_cache(model, cache))
         logits.append(output.logits[:, -1])
         for layer in layers:
             layer.prompt += 1

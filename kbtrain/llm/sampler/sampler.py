@@ -10,7 +10,6 @@ An answer ends with any of the model's end tokens, or with a stop string in its 
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -36,6 +35,7 @@ from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixD
 from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
 from kbtrain.llm.sampler.step_graph import GridSequences, StepGraphs
 from kbtrain.models.batching import common_start
+from kbtrain.models.forward import cache_argument
 from kbtrain.models.weights import no_numbers
 from kbtrain.records import GREEDY, Finish, Sample
 
@@ -217,9 +217,9 @@ class LockstepSampler:
         shared: bool = True,
         window: int | None = None,
     ) -> None:
-        if "past_key_values" not in inspect.signature(model.forward).parameters:  # it would forget the text so far
+        if cache_argument(model) is None:  # it would forget the text so far
             raise UserError(
-                f"model type '{model.config.model_type}': its forward() takes no past_key_values, with which answers "
+                f"model type '{model.config.model_type}': its forward() takes no cache, with which answers "
                 "are drawn here; ask it behind vLLM or a server"
             )
         self.model = model

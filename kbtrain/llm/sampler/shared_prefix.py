@@ -18,6 +18,8 @@ import torch
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from kbtrain.models.forward import with_cache
+
 NAME = "kbtrain_shared_prefix"
 
 
@@ -244,8 +246,7 @@ class SharedPrefixDecoder:
             output = self.model(
                 input_ids=tokens.unsqueeze(1),
                 position_ids=positions.unsqueeze(1).to(self.model.device),
-                past_key_values=self._cache,
-                use_cache=True,
+                **with_cache(self.model, self._cache),
             )
         logits: torch.Tensor = output.logits[:, -1]
         return logits
@@ -318,7 +319,7 @@ class CopiedPrefixDecoder:
         self.model.set_attn_implementation(self.stepping)
         try:
             output = self.model(
-                input_ids=tokens.unsqueeze(1), position_ids=positions, past_key_values=self.cache, use_cache=True
+                input_ids=tokens.unsqueeze(1), position_ids=positions, **with_cache(self.model, self.cache)
             )
         finally:
             self.model.set_attn_implementation(self.attention)

@@ -12,6 +12,7 @@ from transformers import DynamicCache, PreTrainedModel
 from kbtrain.kernels.causal_blocks import pays
 from kbtrain.llm.sampler.prefill import prefill
 from kbtrain.llm.sampler.shared_prefix import SharedPrefixDecoder
+from kbtrain.models.forward import with_cache
 
 _TOLERANCE = 0.1  # of the logits' spread: bf16 rounding measured 0.03, a lost prefix 0.5 and more
 _ROUNDING = 2.0  # times the model's own gap to itself (Gemma 3 270M in bf16: 0.07, with the prefix 0.12; in fp32 3e-6)
@@ -107,7 +108,7 @@ def _own_gap(model: PreTrainedModel) -> float:
     for ids, token in zip((prompts[0], prompts[0], prompts[1]), new, strict=True):
         cache = DynamicCache(config=model.config)
         for fed in (ids, [token], [token]):
-            output = model(input_ids=torch.tensor([fed], device=model.device), past_key_values=cache, use_cache=True)
+            output = model(input_ids=torch.tensor([fed], device=model.device), **with_cache(model, cache))
         logits.append(output.logits[0, -1].float())
     return _differ(torch.stack(logits), _plain(model))
 

@@ -22,6 +22,7 @@ from transformers import DynamicCache, PreTrainedModel
 from kbtrain.kernels.packed_linear import weight_versions
 from kbtrain.llm.sampler.rows import Row
 from kbtrain.llm.sampler.shared_prefix import Layout, OwnLayer, Prefix, attend_to
+from kbtrain.models.forward import with_cache
 
 _PAYS = 16  # tokens of an answer from which a capture, which takes as long as a few steps, pays
 _WASTE = 2  # a grid may have this multiple of the rows, or prompt places, that are needed
@@ -144,7 +145,7 @@ class StepGraph:
         self._bias.index_fill_(-1, self._newest + self.grid.length, 0.0)
         with attend_to(self._prefix, self.model):
             output = self.model(
-                input_ids=self._tokens, position_ids=self._positions, past_key_values=self._cache, use_cache=True
+                input_ids=self._tokens, position_ids=self._positions, **with_cache(self.model, self._cache)
             )
         logits: torch.Tensor = output.logits[:, -1]
         return logits
