@@ -9,9 +9,7 @@ import io
 import json
 import lzma
 import pickle
-import sqlite3
 import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,7 +81,6 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
     ".zst": lambda data: packed(data, "zstd"),
-    ".lz4": lambda data: packed(data, "lz4"),
 }
 
 
@@ -100,39 +97,21 @@ def test_every_reader_reads_every_compression(tmp_path: Path, name: str, ending:
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
-def test_the_bytes_count_and_not_the_name(tmp_path: Path, ending: str) -> None:
-    """Browsers unpack and keep the name, or pack and keep it; some servers pack twice."""
-    pack, row = COMPRESSIONS[ending], b'{"id": "1", "title": "", "text": "x"}\n'
-    for data in (pack(row), pack(pack(row)), pack(row) + pack(b""), row):
-        for name in ("a.jsonl", f"b.jsonl{ending}"):
-            (tmp_path / name).write_bytes(data)
-            assert [passage.text for passage in read_passages(tmp_path / name)] == ["x"]
-    (tmp_path / "two.jsonl").write_bytes(pack(row) + pack(row.replace(b"1", b"2")))
-    assert [passage.id for passage in read_passages(tmp_path / "two.jsonl")] == ["1", "2"]
+def test_a_packed_file_of_another_name_is_one_line(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(COMPRESSIONS[ending](b'{"id": "1", "title": "", "text": "x"}\n'))
+    with pytest.raises(UserError, match=r"a\.jsonl: is (packed by \w+; name it so that it ends in|a binary file)"):
+        list(read_passages(tmp_path / "a.jsonl"))
+    (tmp_path / f"b.jsonl{ending}").write_bytes(b'{"id": "1", "title": "", "text": "x"}\n')
+    with pytest.raises(UserError, match="cannot be read"):
+        list(read_passages(tmp_path / f"b.jsonl{ending}"))
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
 def test_a_cut_compressed_file_is_one_line(tmp_path: Path, ending: str) -> None:
     rows = b"".join(b'{"question_id": "%d", "gate": "g", "score": 0.5}\n' % i for i in range(9999))
-    (tmp_path / "s.jsonl").write_bytes(COMPRESSIONS[ending](rows)[:-20])
-    with pytest.raises(UserError, match=r"s\.jsonl: cannot be read \(.*\); get the file again"):
-        list(jsonl.read(GateScore, tmp_path / "s.jsonl"))
-
-
-def test_a_window_of_zstd_beyond_the_usual_is_one_line_with_its_remedy(tmp_path: Path) -> None:
-    """A frame's third byte of the header is its window: 0xA8 is 2 GiB, as ``zstd --long=31`` writes it."""
-    (tmp_path / "x.jsonl").write_bytes(bytes.fromhex("28b52ffd00a8") + bytes.fromhex("190000") + b"{}\n")
-    with pytest.raises(UserError, match=r"x\.jsonl: cannot be read \(.*too much memory.*\); unpack it: zstd -d --long"):
-        list(jsonl.lines(tmp_path / "x.jsonl"))
-
-
-def test_data_that_unpack_without_end_are_one_line(tmp_path: Path) -> None:
-    data = b"{}\n"
-    for _ in range(9):
-        data = gzip.compress(data)
-    (tmp_path / "x.jsonl").write_bytes(data)
-    with pytest.raises(UserError, match=r"x\.jsonl: compressed more than 4 times"):
-        list(jsonl.lines(tmp_path / "x.jsonl"))
+    (tmp_path / f"s.jsonl{ending}").write_bytes(COMPRESSIONS[ending](rows)[:-20])
+    with pytest.raises(UserError, match=r"s\.jsonl\.\w+: cannot be read \(.*\); get the file again"):
+        list(jsonl.read(GateScore, tmp_path / f"s.jsonl{ending}"))
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".bz2", ".xz", ".zst"])
@@ -155,20 +134,6 @@ def parquet() -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def archived(*names: str) -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for name in names:
-            archive.writestr(name, "application/epub+zip" if name == "mimetype" else "x")
-    return content.getvalue()
-
-
-def database(tmp_path: Path) -> bytes:
-    with sqlite3.connect(tmp_path / "made.db") as db:
-        db.execute("CREATE TABLE a (b)")
-    return (tmp_path / "made.db").read_bytes()
-
-
 def archive_of_tar() -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
@@ -180,8 +145,6 @@ KINDS: dict[str, bytes] = {
     "a Parquet file": parquet(),
     "a PDF": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n",
     "a pickle": pickle.dumps({"question": "a?"}),
-    "an RTF document": b"{\\rtf1\\ansi Hello}",
-    "an old Word, Excel or PowerPoint document": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(64),
     "UTF-16 text": codecs.BOM_UTF16_LE + '{"a": 1}\n'.encode("utf-16-le"),
     "a binary file or UTF-16 text": '{"a": 1}\n'.encode("utf-16-le"),
     "a pointer of Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
@@ -195,35 +158,10 @@ ROWS = [name for name in READERS if name not in ("a document", "prices", "a whol
 @pytest.mark.parametrize("name", ROWS)
 def test_a_file_of_another_kind_is_named(tmp_path: Path, name: str, kind: str) -> None:
     file, _, read = READERS[name]
-    for data in (KINDS[kind], gzip.compress(KINDS[kind])):
-        (tmp_path / file).write_bytes(data)
-        with pytest.raises(UserError) as caught:
-            read(tmp_path / file)
-        assert f"{file}: is {kind}" in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_archives_documents_and_databases_are_named(tmp_path: Path, name: str) -> None:
-    file, _, read = READERS[name]
-    kinds = {
-        "a SQLite database": database(tmp_path),
-        "a Word document": archived("[Content_Types].xml", "word/document.xml"),
-        "an Excel workbook": archived("[Content_Types].xml", "xl/workbook.xml"),
-    }
-    for kind, data in kinds.items():
-        (tmp_path / file).write_bytes(data)
-        with pytest.raises(UserError, match=f"is {kind}; "):
-            read(tmp_path / file)
-
-
-def test_text_that_begins_as_another_kind_is_read(tmp_path: Path) -> None:
-    for i, text in enumerate(
-        ["PAR1 is a word", "BZh was here", "ORCHIDS", "GGUF models", "GIF89", "<p>a</p>", "ARROW1"]
-    ):
-        (tmp_path / f"{i}.txt").write_text(text)
-    assert [passage.text for passage in read_passages(tmp_path)] == [
-        "PAR1 is a word", "BZh was here", "ORCHIDS", "GGUF models", "GIF89", "<p>a</p>", "ARROW1",
-    ]  # fmt: skip
+    (tmp_path / file).write_bytes(KINDS[kind])
+    with pytest.raises(UserError) as caught:
+        read(tmp_path / file)
+    assert f"{file}: is {kind}" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_web_page_may_be_a_document(tmp_path: Path) -> None:
@@ -232,6 +170,6 @@ def test_a_web_page_may_be_a_document(tmp_path: Path) -> None:
 
 
 def test_endings_of_compression_are_no_part_of_a_name() -> None:
-    assert [plain_name(name) for name in ("a.jsonl", "a.JSONL.GZ", "a.tar.zst", "a.csv.gz.xz")] == [
-        "a.jsonl", "a.JSONL", "a.tar", "a.csv",
+    assert [plain_name(name) for name in ("a.jsonl", "a.JSONL.GZ", "a.tar.zst")] == [
+        "a.jsonl", "a.JSONL", "a.tar",
     ]  # fmt: skip

@@ -1,14 +1,12 @@
-"""Text files of users: decompressed by their magic bytes, decoded as UTF-8; a file of another kind is named as such.
+"""Text files of users: decompressed by their name's ending, decoded as UTF-8; a file of another kind is named as such.
 
-Every reader of text goes through :func:`open_decompressed`: gzip, bzip2, xz, zstd and lz4 are read under any name of
-the file called, and a Parquet file, a PDF or a database is refused with its name and not as broken UTF-8.
+Every reader of text goes through :func:`open_decompressed`: fsspec unpacks .gz, .bz2, .xz and .zst, and a Parquet
+file, a PDF or a database is refused with its name and not as broken UTF-8.
 """
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import gzip
 import io
 import lzma
 import re
@@ -20,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import check_regular, problem
@@ -28,7 +26,6 @@ from kbtrain.io.files import check_regular, problem
 CHUNK = 1 << 16  # bytes
 MAX_LINE = 1 << 26  # bytes; a longer line is a broken file, and would fill the memory
 _HEAD = 512  # bytes that tell the kind of a file; "ustar" of a tar archive begins at byte 257
-_LAYERS = 4  # of compression; a file that unpacks to itself has no end
 
 _EXPORT = "export it as JSON Lines or CSV"
 _UNPACK = "unpack it first"
@@ -39,45 +36,21 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (b"SQLite format 3\0", "a SQLite database", _EXPORT),
     (b"PK\x03\x04", "a zip archive", _UNPACK),
     (b"PK\x05\x06", "an empty zip archive", "get the file again"),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Word, Excel or PowerPoint document", "save it as text or CSV"),
-    (b"{\\rtf", "an RTF document", "save it as plain text"),
+    (b"\x1f\x8b", "packed by gzip", "name it so that it ends in .gz"),
+    (b"\x28\xb5\x2f\xfd", "packed by zstd", "name it so that it ends in .zst"),
     (b"\xff\xfe", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"),
     (b"\xfe\xff", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"),
     (b"version https://git-lfs.github.com/spec/", "a pointer of Git LFS, without the data", "run: git lfs pull"),
 )
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:\x95|c|\}|\]|\(|K|X|q)", re.DOTALL)
 _MARKUP = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
-_OFFICE = {"word/": "a Word document", "xl/": "an Excel workbook", "ppt/": "a PowerPoint document"}
 
-Opener = Callable[[Any], IO[bytes]]
-
-
-def _arrow_stream(codec: str) -> Opener:
-    """Decompression by pyarrow, which brings the codecs that Python lacks."""
-
-    def open_decompressed(stream: IO[bytes]) -> IO[bytes]:
-        import pyarrow
-
-        return cast(IO[bytes], pyarrow.CompressedInputStream(stream, codec))
-
-    return open_decompressed
-
-
-_COMPRESSED: tuple[tuple[re.Pattern[bytes], Opener], ...] = (
-    (re.compile(rb"\x1f\x8b"), cast(Opener, gzip.open)),
-    (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), cast(Opener, bz2.open)),
-    (re.compile(rb"\xfd7zXZ\0"), cast(Opener, lzma.open)),
-    (re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _arrow_stream("zstd")),  # or a frame without data
-    (re.compile(rb"\x04\x22\x4d\x18"), _arrow_stream("lz4")),
-)
-ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".zstd", ".lz4")
+ENDINGS = (".gz", ".bz2", ".xz", ".zst")
 
 
 def plain_name(name: str) -> str:
     """A file's name without the endings of compression: ``x.jsonl`` for ``x.jsonl.zst``."""
-    while name.lower().endswith(ENDINGS):
-        name = name[: name.rindex(".")]
-    return name
+    return name[: name.rindex(".")] if name.lower().endswith(ENDINGS) else name
 
 
 def kind_of(head: bytes) -> tuple[str, str] | None:
@@ -94,21 +67,6 @@ def kind_of(head: bytes) -> tuple[str, str] | None:
     return None
 
 
-def office_kind(path: Path | str) -> str | None:
-    """The kind of office document that a zip archive is; None for any other archive."""
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-    parts = _OFFICE if "[Content_Types].xml" in names else {}
-    return next((kind for part, kind in parts.items() if any(name.startswith(part) for name in names)), None)
-
-
-def refuse_office(path: Path | str) -> None:
-    """Raise :class:`UserError` for an office document, which is a zip archive as well."""
-    kind = office_kind(path)
-    if kind is not None:
-        raise UserError(f"{at(path)}: is {kind}; save it as text or CSV")
-
-
 @contextmanager
 def open_decompressed(raw: Callable[[], IO[bytes]], name: Path | str, markup: bool = True) -> Iterator[IO[bytes]]:
     """The bytes of a file, decompressed; ``raw`` opens the file, ``name`` is for messages.
@@ -116,8 +74,7 @@ def open_decompressed(raw: Callable[[], IO[bytes]], name: Path | str, markup: bo
     ``markup``: a web page may be the text that is expected. Raises :class:`UserError` for a file of another kind, and
     for what goes wrong while the caller reads.
     """
-    with file_errors(name), raw() as source, _peekable(source) as packed:
-        stream = decompressed(packed, name)
+    with file_errors(name), raw() as source, _peekable(unpacked(source, name)) as stream:
         _refuse_kind(stream.peek(_HEAD)[:_HEAD], name, markup)
         yield stream
 
@@ -137,34 +94,30 @@ def file_errors(name: Path | str) -> Iterator[None]:
         raise UserError(f"{at(name)}: cannot be unzipped here ({_first_line(error)}); unzip it yourself") from None
 
 
-def decompressed(stream: io.BufferedReader, name: Path | str) -> io.BufferedReader:
-    """The stream itself, or what it unpacks to, of any content. Raises :class:`UserError`."""
-    for _ in range(_LAYERS):
-        head = stream.peek(_HEAD)[:_HEAD]
-        opener = next((opener for magic, opener in _COMPRESSED if magic.match(head)), None)
-        if opener is None:
-            return stream
-        stream = _peekable(opener(stream))
-    raise UserError(f"{at(name)}: compressed more than {_LAYERS} times; unpack it first")
+def unpacked(stream: IO[bytes], name: Path | str) -> IO[bytes]:
+    """The stream itself, or what it unpacks to by the ending of ``name``, of any content."""
+    if not str(name).lower().endswith(ENDINGS):
+        return stream
+    from fsspec.compression import compr, register_compression
+    from fsspec.utils import infer_compression
+
+    if "zstd" not in compr:  # Python brings none before 3.14, pyarrow does
+        register_compression("zstd", _pyarrow_zstd, "zst")
+    return cast(IO[bytes], compr[infer_compression(str(name))](stream, mode="rb"))
+
+
+def _pyarrow_zstd(stream: IO[bytes], **_: object) -> IO[bytes]:
+    import pyarrow
+
+    return cast(IO[bytes], pyarrow.CompressedInputStream(stream, "zstd"))
 
 
 def _refuse_kind(head: bytes, name: Path | str, markup: bool) -> None:
     kind = kind_of(head)
     if kind is None and not markup and _MARKUP.match(head):
         kind = "a web page (HTML)", "get the data themselves; pages of errors and of logins are saved so"
-    if kind is None:
-        return
-    what = kind[0]
-    if head.startswith(b"PK\x03\x04") and Path(name).is_file():
-        what = _office_or(what, Path(name))
-    raise UserError(f"{at(name)}: is {what}; {kind[1]}")
-
-
-def _office_or(what: str, path: Path) -> str:
-    try:
-        return office_kind(path) or what
-    except (OSError, zipfile.BadZipFile, NotImplementedError):
-        return what
+    if kind is not None:
+        raise UserError(f"{at(name)}: is {kind[0]}; {kind[1]}")
 
 
 def _peekable(stream: IO[bytes]) -> io.BufferedReader:
@@ -181,9 +134,9 @@ def open_seekable(raw: Callable[[], IO[bytes]], name: Path | str) -> Iterator[IO
 
     What can only be read forwards, or slowly backwards, is copied to a temporary file.
     """
-    with file_errors(name), raw() as source, _peekable(source) as packed:
-        stream = decompressed(packed, name)
-        if stream is packed and isinstance(source, io.FileIO):
+    with file_errors(name), raw() as source:
+        stream = unpacked(source, name)
+        if stream is source and isinstance(source, io.FileIO):
             yield stream
             return
         with tempfile.TemporaryFile() as copy:

@@ -15,7 +15,7 @@ from typing import IO, cast
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import check_regular
-from kbtrain.io.text_files import chunks_of, lines_of, open_seekable, opener_of, plain_name, refuse_office
+from kbtrain.io.text_files import chunks_of, lines_of, open_seekable, opener_of, plain_name
 from kbtrain.records import Split
 
 SPLITS: Mapping[str, Split] = {
@@ -25,7 +25,7 @@ SPLITS: Mapping[str, Split] = {
 # data sets whose "dev" is a handful of examples for the prompt, and whose development set is "val"
 FEW_SHOT_SPLITS: Mapping[str, Split] = {**SPLITS, "dev": "train"}
 DOCUMENTS = (".md", ".markdown", ".txt")
-_TAR = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
+_TAR = (".tar", ".tgz", ".tbz", ".tbz2", ".txz")
 ARCHIVES = (".zip", *_TAR)
 
 
@@ -119,7 +119,6 @@ def _members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]]]:
         return
     check_regular(path)
     if zipfile.is_zipfile(path):
-        refuse_office(path)
         with zipfile.ZipFile(path) as archive:
             for inner in sorted(archive.namelist()):
                 if not inner.endswith("/") and not _hidden(inner):
