@@ -4,7 +4,7 @@ The gate is a kind of kbtrain's registry (GATES) or of another package's entry p
 questions (or turns) and for each the probability that retrieval is needed, for any direction of the label. The folder
 is opened again and must give equal scores; it gets a card, dev's figures and the threshold of best F1 on dev. Without
 --key a gate is fitted to each label there is, and the one that ranks dev best is kept. Features of a gate that names
-them (Kind.features) are extracted once and kept beside the output folder, for every later fit, to any label.
+them (Kind.features) are extracted once for all labels.
 
 Of the gates that come along, encoder_probe reads questions or turns by a frozen sentence encoder, features the form of
 a question (its recipe reads the corpus's word counts too), structural and dialogue_state turns. The others have no fit:
@@ -35,7 +35,7 @@ from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.config import FitConfig
 from kbtrain.training.data import read_classifier_data, read_examples
-from kbtrain.training.fit import Features, FittedGate, SingleEnding, claim_fit_folder
+from kbtrain.training.fit import FitFeatures, FittedGate, SingleEnding, claim_fit_folder
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
 
@@ -73,7 +73,7 @@ def main(config: FitGateConfig) -> None:
     started = time.monotonic()
     kind = kind_to_fit(config.gate)
     claim_fit_folder(config, config.gate, frozenset({"run"}))
-    features = None if kind.features is None else Features(kind.features, config.gate)
+    features = None if kind.features is None else FitFeatures(kind.features, config.gate)
     by_key = fit_by_keys(config, kind, features)
     key, areas = best_key(by_key, features)
     best, facts = by_key[key], {"key": key} | ({"dev_auroc_by_key": areas} if len(areas) > 1 else {})
@@ -81,7 +81,7 @@ def main(config: FitGateConfig) -> None:
     print("fit_gate: " + fit_ending.finish())
 
 
-def fit_by_keys(config: FitGateConfig, kind: Kind, features: Features | None) -> dict[Key, FittedGate]:
+def fit_by_keys(config: FitGateConfig, kind: Kind, features: FitFeatures | None) -> dict[Key, FittedGate]:
     """A gate for the key asked for, or for each whose labels have both classes in both files (turns have one label).
 
     Raises :class:`UserError` without any, naming what the first lacks.
@@ -99,7 +99,7 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, features: Features | None) ->
 
 
 def _fit(
-    keys: tuple[Key, ...], config: FitGateConfig, kind: Kind, features: Features | None, problems: list[UserError]
+    keys: tuple[Key, ...], config: FitGateConfig, kind: Kind, features: FitFeatures | None, problems: list[UserError]
 ) -> dict[Key, FittedGate]:
     """A gate for each key with both classes in both files; for the other keys their problem is added."""
     by_key: dict[Key, FittedGate] = {}

@@ -182,17 +182,6 @@ def test_a_wrong_command_is_one_line(words, says):
     assert says in done.stderr
 
 
-def test_a_model_that_is_not_here_is_listed_as_such(tmp_path):
-    done = kbtrain("models", "list", KBTRAIN_CACHE=str(tmp_path))
-    assert done.stdout.startswith("smollm2-135m-instruct")
-    assert "[not fetched]" in done.stdout
-    done = kbtrain("models", "path", "smollm2-135m-instruct", KBTRAIN_CACHE=str(tmp_path))
-    assert (
-        done.stderr
-        == "error: smollm2-135m-instruct is not fetched yet; run: kbtrain models get smollm2-135m-instruct\n"
-    )
-
-
 def test_what_the_terminal_s_encoding_cannot_hold_is_escaped(tmp_path):
     done = in_folder(tmp_path, "cp", "train_kbm", "边界.py", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stdout) == (0, "\\u8fb9\\u754c.py\n"), done.stderr
@@ -251,12 +240,6 @@ def test_a_script_of_ones_own_is_run_by_its_path(tmp_path):
     assert copied.stdout == f"{tmp_path / 'my.py'}\n"
     done = kbtrain("run", str(tmp_path / "my.py"), "--help")
     assert done.stdout.startswith("usage: my.py ")
-
-
-def test_what_is_no_python_script_is_not_run(tmp_path):
-    (tmp_path / "data.json").write_text("{}")
-    done = kbtrain("run", str(tmp_path / "data.json"))
-    assert (done.returncode, done.stderr) == (2, f"error: {tmp_path}/data.json: expected a Python script (.py)\n")
 
 
 def test_a_launch_goes_through_accelerate_without_its_notices(tmp_path):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from support.scripts import config_class
 
-from kbtrain.cli import main
 from kbtrain.config import parse_args
 from kbtrain.demo import (
     ChainStep,
@@ -43,14 +42,6 @@ def test_every_stage_takes_its_arguments_and_stays_in_the_run_folder(size):
         config = parse_args(config_class(script), step.arguments)
         folder = getattr(config, "run", None) or (config.runs[0] if hasattr(config, "runs") else config.output.parent)
         assert folder == run_folder(size)
-
-
-def test_the_help_says_how_many_questions_the_smallest_chain_asks(capsys):
-    arguments = chain("tiny")[0].arguments
-    asked = sum(int(arguments[arguments.index(split) + 1]) for split in ("--train", "--dev", "--test"))
-    with pytest.raises(SystemExit):
-        main(["demo", "--help"])
-    assert f"--tiny {asked} questions: " in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_second_judge_is_trained_with_passages_and_scored_with_them():

@@ -14,7 +14,7 @@ from kbtrain.metrics.turns import classifier_metrics
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.data import Labelled
-from kbtrain.training.fit import Features, FittedGate, scores_of
+from kbtrain.training.fit import FitFeatures, FittedGate, scores_of
 from kbtrain.training.model_card import write_made
 
 
@@ -33,7 +33,7 @@ def names_to_fit() -> str:
     return ", ".join(sorted(name for name, kind in GATES.items() if kind.fit))
 
 
-def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], features: Features | None) -> Gate:
+def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], features: FitFeatures | None) -> Gate:
     """A gate of the kind, fitted to labels of that key. Raises :class:`UserError` for one without a card."""
     examples, need = [row.example for row in rows], [row.need for row in rows]
     rows_read = () if features is None else (features.of(examples),)
@@ -44,7 +44,7 @@ def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], features
     return gate
 
 
-def best_key(tried: Mapping[Key, FittedGate], features: Features | None) -> tuple[Key, dict[str, float]]:
+def best_key(tried: Mapping[Key, FittedGate], features: FitFeatures | None) -> tuple[Key, dict[str, float]]:
     """The key whose gate ranks dev best, and each one's AUROC.
 
     All are measured on the same labels: benefit's (a search was needed), and on their own only where these are missing.

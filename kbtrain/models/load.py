@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
-import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -52,19 +50,6 @@ def fused_attention_is_slow(device: str, dtype: torch.dtype) -> bool:
     So it is with bf16 on CPUs without AMX (measured on AVX-512 BF16: 2.5 times slower forward, more so backward).
     """
     return device == "cpu" and dtype is torch.bfloat16 and not torch.cpu._is_amx_tile_supported()
-
-
-@functools.cache
-def matmul_rate(dtype: torch.dtype, rows: int = 128, inner: int = 576, columns: int = 1536) -> float:
-    """Measured rate of (rows, inner) x (inner, columns) products on the CPU, in floating-point operations a second."""
-    inputs, weight = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
-    best = float("inf")
-    for _ in range(6):  # the first rounds warm up; other processes slow all but the fastest
-        start = time.perf_counter()
-        for _ in range(8):
-            torch.nn.functional.linear(inputs, weight)
-        best = min(best, (time.perf_counter() - start) / 8)
-    return 2 * rows * inner * columns / best
 
 
 def resolve(model: str) -> str:

@@ -80,7 +80,7 @@ Extract = Callable[[Sequence[Any]], Any]  # examples -> (n, d) numbers
 EXTRACTED_AGAIN = 8  # dev examples on which a fitted gate is compared with one that extracts by itself
 
 
-class Features:
+class FitFeatures:
     """Features of examples by ``extract``, each extracted once for all keys that are fitted.
 
     Raises :class:`UserError` for features that are not (n, d) finite numbers.
@@ -109,7 +109,7 @@ class Features:
         return features
 
 
-def scores_of(gate: Gate, examples: Sequence[Example], features: Features | None = None) -> list[float]:
+def scores_of(gate: Gate, examples: Sequence[Example], features: FitFeatures | None = None) -> list[float]:
     """One score per example, of the ``features`` where the gate's kind names some.
 
     Raises :class:`UserError` for a gate that cannot score features.
@@ -210,7 +210,7 @@ class SingleEnding(Ending):
         open_again: Callable[[Path], Gate],
         started: float,
         chosen: Mapping[str, Any],
-        features: Features | None = None,
+        features: FitFeatures | None = None,
     ) -> None:
         super().__init__(config)
         self.gate, self.open_again, self.features = fitted.gate, open_again, features

@@ -15,11 +15,6 @@ def test_batches_hold_like_lengths_longest_first_within_the_budget():
     assert like_length([50], 18) == [[0]] and like_length([], 18) == []
 
 
-def test_rows_of_two_groups_are_never_in_one_batch():
-    one, other = object(), object()
-    assert like_length([4, 4, 4, 5], 100, [one, other, one, other]) == [[0, 2], [3, 1]]
-
-
 @pytest.mark.parametrize(
     ("side", "ids", "mask"),
     [("right", [[1, 2], [3, 0]], [[1, 1], [1, 0]]), ("left", [[1, 2], [0, 3]], [[1, 1], [0, 1]])],

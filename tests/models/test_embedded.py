@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -191,14 +189,6 @@ def test_a_model_that_is_here_needs_no_network(here, no_conversion, monkeypatch)
     assert len(no_conversion) == 1
 
 
-def test_a_folder_of_an_older_conversion_is_made_anew(here, no_conversion, monkeypatch):
-    folder = embedded.path_of("tiny")
-    (folder / "stale").write_text("")
-    monkeypatch.setattr(embedded, "CONVERSION", embedded.CONVERSION + 1)
-    assert not embedded.is_ready("tiny")
-    assert not (embedded.path_of("tiny") / "stale").exists()
-
-
 def test_a_kill_during_conversion_keeps_the_download_and_throws_the_half_model_away(here, no_conversion, monkeypatch):
     entry = embedded.EMBEDDED["tiny"]
     code = f"""
@@ -219,23 +209,6 @@ embedded.path_of("tiny")
     assert sorted(path.name for path in folder.iterdir()) == ["kbtrain_model.json", "model.safetensors"]
 
 
-def test_two_that_ask_at_once_convert_once(here, monkeypatch):
-    calls: list[Path] = []
-
-    def slow(gguf: Path, folder: Path, max_length: int) -> None:
-        calls.append(folder)
-        time.sleep(0.3)
-
-    monkeypatch.setattr("kbtrain.models.embedded.convert", slow)
-    threads = [threading.Thread(target=embedded.path_of, args=("tiny",)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert embedded.is_ready("tiny")
-    assert len(calls) == 1
-
-
 def test_a_damaged_download_in_the_cache_is_fetched_anew(here, no_conversion):
     wheel = here / "downloads" / embedded.EMBEDDED["tiny"].wheel
     wheel.parent.mkdir(parents=True)
@@ -252,12 +225,6 @@ def test_a_file_that_is_not_the_pinned_one_is_refused_in_one_line(here, no_conve
     assert f"sha256 is {found[:16]}..., expected {'0' * 16}..." in str(caught.value)
     assert "\n" not in str(caught.value)
     assert no_conversion == []
-
-
-def test_a_wheel_without_the_weights_is_refused_in_one_line(here, no_conversion, monkeypatch):
-    monkeypatch.setitem(embedded.EMBEDDED, "tiny", replace(embedded.EMBEDDED["tiny"], member="tiny_llama/other.gguf"))
-    with pytest.raises(UserError, match=r"tiny_llama/other\.gguf cannot be read.*delete the file and try again"):
-        embedded.path_of("tiny")
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(here):

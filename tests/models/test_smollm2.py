@@ -30,15 +30,6 @@ def test_chat_template_and_special_tokens_are_those_of_smollm2(tokenizer):
     assert (tokenizer.eos_token_id, tokenizer.model_max_length) == (2, 8192)
 
 
-def test_digits_are_tokens_of_their_own(tokenizer):
-    assert tokenizer.tokenize("in  1066") == ["in", "ĠĠ", "1", "0", "6", "6"]
-
-
-def test_text_comes_back_unchanged(tokenizer):
-    text = "  two  spaces\n\n12,345.6 Zürich 北京 \t<end>"
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
 def test_greedy_answer_is_paris_and_ends_with_eos(tokenizer):
     import torch
     from transformers import AutoModelForCausalLM

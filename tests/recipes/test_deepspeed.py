@@ -176,27 +176,6 @@ def test_started_by_its_launch_file_and_killed_it_ends_with_the_same_losses_and_
     assert len(first["rows"]) == len(second["rows"]) and len(first["rows"]) in (0, 4)
 
 
-def test_zero_files_hold_auto_but_for_stage_and_offload():
-    names = {path.stem for path in DS_CONFIGS.glob("*.json")}
-    assert names == {"zero2", "zero2_offload"}
-    for path in DS_CONFIGS.glob("*.json"):
-        values = json.loads(path.read_text())
-        zero = values.pop("zero_optimization")
-        assert zero.pop("stage") == 2
-        assert zero in ({}, {"offload_optimizer": {"device": "cpu"}})
-        values.get("optimizer", {}).pop("type", None)
-        leaves = json.dumps(values).count('"auto"')
-        assert leaves == sum(len(v) if k == "params" else 1 for k, v in _flat(values))
-
-
-def _flat(values):
-    for key, value in values.items():
-        if isinstance(value, dict) and key != "params":
-            yield from _flat(value)
-        else:
-            yield key, value
-
-
 def test_launch_files_name_their_machines_and_a_zero_file_that_exists():
     found = {path.stem: yaml.safe_load(path.read_text()) for path in DS_CONFIGS.glob("accelerate_*.yaml")}
     sizes = {name: (values["num_machines"], values["num_processes"]) for name, values in found.items()}

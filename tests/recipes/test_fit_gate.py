@@ -114,16 +114,6 @@ def test_a_gate_of_questions_that_comes_along_is_fitted_to_a_run_by_its_name_alo
     assert "- key: benefit" in page and told[kind] in page
     if kind == "encoder_probe":
         assert gate.card.key == "benefit"
-        assert "features of 60 examples" in done.stdout and "60 of them extracted now" in done.stdout
-
-
-def test_the_help_lists_the_gates_that_can_be_fitted_and_paths_come_from_the_run(files, tmp_path):
-    done = here("recipes/fit_gate.py", "--help")
-    told = " ".join(done.stdout.split())
-    assert "kind of gate: " + ", ".join(sorted(name for name, kind in GATES.items() if kind.fit)) in told
-    assert {"encoder_probe", "features", "structural"} <= {name for name, kind in GATES.items() if kind.fit}
-    done = here("recipes/fit_gate.py", "--gate", "features")
-    assert done.returncode == 2 and done.stderr == "error: command line: give --run, or --train\n"
 
 
 def test_turns_of_a_run_are_read_by_the_frozen_encoder_too_and_no_other_command_fits_it_unasked(tmp_path):
@@ -136,15 +126,6 @@ def test_turns_of_a_run_are_read_by_the_frozen_encoder_too_and_no_other_command_
         "dialogue_state",
         "structural",
     ]
-
-
-def test_a_gate_that_cannot_be_fitted_here_names_what_makes_it(files):
-    for name, says in (
-        ("probe", "it has a recipe of its own: `kbtrain run train_probe`"),
-        ("lengt", "did you mean 'length'"),
-    ):
-        done = here("recipes/fit_gate.py", *files, "--gate", name)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and says in done.stderr
 
 
 def test_a_gate_is_not_fitted_to_what_it_does_not_read(files, tmp_path):

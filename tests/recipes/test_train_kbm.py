@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from support import scripts
 from support.ports import free_port
 from support.recipes import Recipe
@@ -15,7 +14,6 @@ from tiny_kbm import labelled, make_folder, make_model, make_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import kbtrain
-from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.kbm.gate import KBM, KBMCard
@@ -24,6 +22,7 @@ from kbtrain.io.jsonl import write
 from kbtrain.models.adapters import Adapter, base_fingerprint, open_trainable
 from kbtrain.prompts.kbm import answer_prompt, encode, kbm_fingerprint, kbm_prompt
 from kbtrain.records import Question
+from kbtrain.training.run import MARK
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "recipes" / "configs").glob("kbm_*.yaml"))
@@ -107,7 +106,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_losses_and_weights(recipe, a
     assert weights(killed) == weights(tmp_path / "whole")
 
 
-def test_a_checkpoint_cut_short_is_left_out_aloud_and_the_one_before_is_used(recipe, arguments, tmp_path, capsys):
+def test_a_checkpoint_without_its_mark_is_left_out_and_the_one_before_is_used(recipe, arguments, tmp_path, capsys):
     recipe(arguments(output=tmp_path / "whole"))
     recipe(arguments(keep_checkpoints=True, select="last"))
     folder = tmp_path / "kbm"
@@ -115,7 +114,7 @@ def test_a_checkpoint_cut_short_is_left_out_aloud_and_the_one_before_is_used(rec
     state = json.loads((last / "trainer_state.json").read_text())
     assert state["global_step"] == 15
     (folder / "gate.json").unlink()
-    (last / "optimizer.pt").write_bytes((last / "optimizer.pt").read_bytes()[:-1])
+    (last / MARK).unlink()  # killed while saving
     older = folder / "checkpoints" / "checkpoint-99"
     older.mkdir()  # killed right after the folder was made
     capsys.readouterr()
@@ -200,13 +199,6 @@ def test_the_best_checkpoint_on_dev_is_the_one_saved(recipe, arguments, tmp_path
     assert saved["loss"] == pytest.approx(min(found.values()), abs=1e-6)
 
 
-def test_without_dev_the_last_checkpoint_is_saved(recipe, arguments, tmp_path, data):
-    given = arguments(epochs=1, select="last")
-    at = given.index("--dev")
-    recipe(given[:at] + given[at + 2 :])
-    assert "No dev examples" in (tmp_path / "kbm" / "README.md").read_text()
-
-
 def test_bf16_computes_in_bf16_and_keeps_learning_in_fp32(recipe, arguments, tmp_path):
     recipe(arguments(epochs=1, dtype="bf16", keep_checkpoints=True, save_steps=5))
     from safetensors.torch import load_file
@@ -223,13 +215,6 @@ def test_a_loss_that_is_no_number_stops_the_training(recipe, arguments, tmp_path
     make_tokenizer().save_pretrained(tmp_path / "broken")
     with pytest.raises(UserError, match="step 1: the loss is nan"):
         recipe(arguments(model=tmp_path / "broken"))
-
-
-def test_a_gate_that_does_not_survive_saving_is_refused(recipe, arguments, tmp_path, monkeypatch):
-    monkeypatch.setattr("kbtrain.gates.kbm.train.KBMEnding.difference", lambda *_: 0.1)
-    with pytest.raises(UserError, match=r"scores differently from the trained one \(by up to 0\.1\)"):
-        recipe(arguments(epochs=1))
-    assert not (tmp_path / "kbm" / "gate.json").exists()
 
 
 def test_the_command_of_the_readme_runs_under_accelerate_launch(arguments, tmp_path):
@@ -315,25 +300,3 @@ def test_a_class_without_examples_is_refused_before_the_model_is_opened(run, arg
     write(tmp_path / "train.jsonl", [labelled(i) for i in (0, 3, 6)])
     done = run(arguments(train=tmp_path / "train.jsonl", model="/no/such/model"))
     assert done.returncode == 2 and "key 'mastery' is True in all 3" in done.stderr
-
-
-def test_every_config_is_short_valid_and_says_how_to_run_it(recipe):
-    names = ["llama2_13b", "qwen2_7b", "qwen2_7b_lora", "qwen2_7b_qlora", "smollm2"]
-    assert [path.stem for path in CONFIGS] == [f"kbm_{name}" for name in names]
-    for path in CONFIGS:
-        lines = path.read_text().splitlines()
-        assert len(lines) < 30
-        assert any("accelerate launch" in line for line in lines) and any("Hardware" in line for line in lines)
-        build(recipe.config, path, {"train": "a", "output": "b"})
-
-
-def test_the_papers_values_stand_in_the_qwen_config(recipe):
-    config = build(recipe.config, ROOT / "recipes/configs/kbm_qwen2_7b.yaml", {"train": "a", "output": "b"})
-    assert (config.epochs, config.device_batch_size, config.learning_rate) == (3, 4, 1e-5)
-    assert (config.warmup_share, config.schedule, config.max_length, config.dtype) == (0.02, "cosine", 1580, "bf16")
-    assert (config.keys, config.labels, config.method) == (("mastery", "certainty"), "hard", "full")
-    launch = yaml.safe_load((ROOT / "ds_configs/accelerate_zero2_4gpu.yaml").read_text())
-    assert launch["num_processes"] == 4 and launch["distributed_type"] == "DEEPSPEED"
-    zero = json.loads((ROOT / launch["deepspeed_config"]["deepspeed_config_file"]).read_text())
-    assert zero.pop("zero_optimization") == {"stage": 2}
-    assert set(json.dumps(value) for value in zero.values()) == {'"auto"', '{"enabled": "auto"}'}

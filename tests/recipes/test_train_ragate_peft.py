@@ -17,7 +17,6 @@ from tiny_kbm import labelled, make_folder, make_model
 from tiny_turns import turn
 
 import kbtrain
-from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.ragate.prompt_and_peft import RagatePeft, peft_prompts
@@ -253,16 +252,6 @@ def test_another_base_or_prompt_is_refused_before_weights_are_opened(recipe, dat
             RagatePeft.load(tmp_path / "g")
 
 
-def test_another_chat_template_is_refused(recipe, data, tmp_path):
-    recipe(arguments(data, tmp_path / "g", epochs=1))
-    tokens = json.loads((tmp_path / "g" / "tokenizer_config.json").read_text())
-    (tmp_path / "g" / "chat_template.jinja").unlink(missing_ok=True)
-    template = "{% for message in messages %}Say: {{ message['content'] }}{% endfor %}"
-    (tmp_path / "g" / "tokenizer_config.json").write_text(json.dumps(tokens | {"chat_template": template}))
-    with pytest.raises(UserError, match=r"gate.json: prompt fingerprint \w{16}-\w{16} is not this version's"):
-        RagatePeft.load(tmp_path / "g")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -299,29 +288,6 @@ def test_a_held_out_turn_that_does_not_fit_is_named_before_the_training(recipe, 
     with pytest.raises(UserError, match=f"example '{rows[at].id}': .* does not fit into max_length 900"):
         recipe(arguments(data, tmp_path / "g", **given))
     assert not (tmp_path / "g" / "checkpoints").exists()
-
-
-def test_the_papers_values_stand_in_the_llama_config_and_both_configs_are_short(recipe):
-    given = {"train": "a", "dev": "a", "output": "b"}
-    for name in ("llama2_7b", "smollm2"):
-        path = ROOT / "recipes" / "configs" / f"ragate_peft_{name}.yaml"
-        text = path.read_text()
-        assert len(text.splitlines()) < 30 and "accelerate launch" in text and "Hardware" in text
-        config = build(recipe.config, path, given)
-        assert (config.method, config.lora_rank, config.lora_alpha, config.lora_dropout) == ("qlora", 16, 64, 0.1)
-    config = build(recipe.config, ROOT / "recipes/configs/ragate_peft_llama2_7b.yaml", given)
-    assert (config.device_batch_size, config.gradient_accumulation_steps, config.learning_rate) == (8, 4, 2e-4)
-    assert (config.epochs, config.gradient_checkpointing) == (3, True)
-
-
-def test_adamw_is_paged_on_a_gpu_and_plain_on_a_cpu(tmp_path):
-    from transformers import TrainingArguments
-
-    from kbtrain.gates.ragate.train_peft import paged_on_gpu
-
-    for device, optimizer in (("cuda", "paged_adamw_32bit"), ("cpu", "adamw_torch")):
-        made = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", optim="adamw_torch")
-        assert paged_on_gpu(made, device).optim.value == optimizer
 
 
 @needs_bitsandbytes

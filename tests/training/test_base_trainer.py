@@ -45,19 +45,6 @@ def test_the_optimizer_s_state_goes_before_the_best_checkpoint_is_read(tmp_path,
     assert all(weight.grad is None for weight in trainer.model.parameters())
 
 
-@pytest.mark.parametrize("steps", [1, None])
-def test_gaps_that_steps_leave_go_back_before_dev_is_scored(tmp_path, monkeypatch, steps):
-    """Its batches fit into few of them: the demo's training held 340 MiB more in its last seconds than in its steps."""
-    done = []
-    monkeypatch.setattr("kbtrain.training.base_trainer.give_back", lambda: done.append("gave back") or True)
-    scored = KBMTrainer.evaluate
-    monkeypatch.setattr(KBMTrainer, "evaluate", lambda self, *a, **k: done.append("dev") or scored(self, *a, **k))
-    trainer = small_trainer(tmp_path, save_steps=steps)
-    trainer.train()
-    first = done.index("dev")
-    assert done[first - 1] == "gave back" and first == 1
-
-
 def test_adamw_forgets_as_fast_as_the_configuration_says(tmp_path):
     trainer = small_trainer(tmp_path, adam_beta2=0.95)
     trainer.create_optimizer()
@@ -82,13 +69,6 @@ def test_a_process_alone_on_a_machine_of_many_gpus_takes_one_and_as_many_rows_as
     config = TrainingConfig(model="tiny", train=Path(), output=tmp_path, select="last")
     arguments = training_arguments(config, "fp32", "cpu", has_dev=False)
     assert (arguments.n_gpu, arguments.train_batch_size) == (1, config.device_batch_size)
-
-
-def test_another_gpu_than_the_first_is_refused_and_it_is_said_how_to_take_it(tmp_path):
-    """transformers takes the model to the first, which may be somebody else's."""
-    config = TrainingConfig(model="tiny", train=Path(), output=tmp_path, select="last")
-    with pytest.raises(UserError, match=r"key 'device': .* CUDA_VISIBLE_DEVICES=1 makes it that"):
-        training_arguments(config, "fp32", "cuda:1", has_dev=False)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

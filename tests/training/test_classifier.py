@@ -72,13 +72,6 @@ def test_data_that_teaches_nothing_or_leaks_is_refused(tmp_path, turns, words):
         read_classifier_data(path, path)
 
 
-def test_a_question_in_train_and_dev_is_refused(tmp_path):
-    train = turns_file(tmp_path / "train.jsonl", [question(i, "train", mastery=i == 0) for i in range(2)])
-    same = [replace(question(i, "dev", mastery=i == 0), question=question(i, "train").question) for i in range(2)]
-    with pytest.raises(UserError, match="asks the same as"):
-        read_classifier_data(train, turns_file(tmp_path / "dev.jsonl", same))
-
-
 def test_class_weights_are_inverse_to_the_shares():
     rows = [Labelled(turn(0), 1.0)] + [Labelled(turn(1), 0.0)] * 3
     assert class_weights(rows) == (0.25, 0.75)
@@ -151,13 +144,6 @@ def test_threshold_is_the_best_f1_of_dev_with_the_fewest_retrievals():
     assert metrics["loss"] == pytest.approx(-sum(map(math.log, (0.9, 0.8, 0.6, 0.8, 0.9))) / 5)
 
 
-def test_scores_that_are_no_probabilities_keep_their_order_and_have_no_loss():
-    # By hand: of the 2 x 3 pairs of a needed and another turn, 5 are in order (3 against 4 is not). Precision at the
-    # needed ones is 1 and 2/3; retrieving the three above 2.5 has F1 2 * 2 / (3 + 2).
-    metrics = classifier_metrics([1, 1, 0, 0, 0], [9.0, 3.0, 4.0, 2.0, -5.0])
-    assert metrics == pytest.approx({"auroc": 5 / 6, "average_precision": (1 + 2 / 3) / 2, "f1": 0.8})
-
-
 def test_soft_labels_are_taught_and_dev_is_measured_by_the_hard_ones(tmp_path):
     """A weak model: no mastery above .4, known above .2."""
     masteries = [0.0, 0.1, 0.2, 0.3, 0.4, 0.4]
@@ -214,18 +200,6 @@ def test_lower_layers_learn_slower_and_new_ones_at_their_own_rate():
     assert rates["classifier.weight"] == rates["bert.pooler.dense.bias"] == 7.0
     assert by_parameter[id(model.classifier.bias)]["weight_decay"] == 0
     assert len(by_parameter) == len(list(model.parameters()))
-
-
-def test_with_rates_by_layer_adamw_forgets_as_fast_as_the_configuration_says(tmp_path):
-    config = ClassifierConfig(model="m", train=tmp_path, dev=tmp_path, output=tmp_path / "out", adam_beta2=0.95)
-    arguments, objective = (
-        training_arguments(config, "fp32", "cpu", has_dev=True),
-        Objective((0.5, 0.5), rates=Rates(1.0, 0.5, 7.0)),
-    )
-    trainer = ClassifierTrainer(
-        small_bert(), arguments, [ClassifierRow((5, 6))], ClassifierCollator(0), objective, dict
-    )
-    assert {group["betas"] for group in trainer.create_optimizer().param_groups} == {(0.9, 0.95)}
 
 
 def test_deepspeed_s_own_optimizer_is_refused(tmp_path, monkeypatch):

@@ -63,12 +63,6 @@ def test_what_cannot_be_trained_on_is_one_line(files, train, dev, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_soft_target_that_never_varies_is_refused(files):
-    flat = [dataclasses.replace(e, soft_benefit=0.5) for e in TRAIN]
-    with pytest.raises(UserError, match=r"key 'benefit' is 0\.5 in all 6"):
-        read_data(*files(flat), KEYS, "soft")
-
-
 def test_plain_questions_decide_on_dev_if_there_are_any():
     plain, read = labelled(0, "dev"), labelled(1, "dev", reference="r")
     assert with_label([plain, read, example(2)], "mastery", "hard") == [plain]

@@ -8,8 +8,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
-from kbtrain.training.finish import largest_difference, save_checked
-from kbtrain.training.model_card import ModelCard, table
+from kbtrain.training.finish import save_checked
 
 
 def write(folder):
@@ -73,26 +72,3 @@ def test_a_calibrated_threshold_outlives_another_fit_of_the_very_same_gate(tmp_p
     kept, said = noted(0.5, 3)
     assert kept == 8 and said.startswith("- `a`: retrieve if score > 8 (rule max_loss, 9 dev questions; promised:")
     assert noted(0.6, 4) == (7, "by dev")  # another gate
-
-
-def test_scores_of_other_numbers_are_not_compared():
-    assert largest_difference([0.5, 1.0], [0.5, 0.75]) == 0.25
-    with pytest.raises(ValueError, match="shorter"):
-        largest_difference([0.5, 1.0], [0.5])
-
-
-def test_a_model_card_fills_every_slot():
-    card = ModelCard(
-        title="A gate", what="It scores.", use="import kbtrain", points=("Reads: questions.",), limits="few.",
-        metrics=table({"f1": 0.5}), threshold="Threshold 0.5.", run={"steps": 3}, versions={"torch": "2"}, n_probe=7,
-        tags=("a", "b"), of_dev="7 examples", sections={"More": "Nothing."},
-    )  # fmt: skip
-    text = card.text(1e-7)
-    assert text.startswith("---\nlibrary_name: kbtrain\ntags: [a, b]\n---\n# A gate\nIt scores.\n")
-    assert "- Reads: questions.\n- Limits: few.\n- Saved, opened again and checked on 7 examples" in text
-    assert (
-        "## On dev (7 examples)\n| | |\n|---|---|\n| f1 | 0.5 |\n\n## Threshold\nThreshold 0.5.\n\n## More\nNothing.\n"
-        in text
-    )
-    assert text.endswith("## Run\n| | |\n|---|---|\n| steps | 3 |\n\n## Versions\n| | |\n|---|---|\n| torch | 2 |\n")
-    assert "base_model" not in text and table({}) == ""

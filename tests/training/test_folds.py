@@ -27,11 +27,6 @@ def test_questions_are_together_that_ask_about_one_entity_and_not_those_that_men
     assert groups_of(rows) == [0, 1, 2, 0, 4, 5]
 
 
-def test_a_question_that_names_no_entity_is_together_with_its_own_text():
-    again = GateExample("again", "again", "train", "Q1 ?", "en", None, entities=("\u200b",))
-    assert groups_of([question(1), question(2), again, question(3, "q1?")]) == [0, 1, 0, 3]
-
-
 def test_two_names_a_question_do_not_make_one_group_of_most_questions():
     """1,000 questions that name two of 1,000 entities: linked through each other, one group would hold 954."""
     rng = np.random.default_rng(0)
@@ -77,8 +72,3 @@ def test_folds_of_unequal_groups_are_as_equal_as_these_allow():
     groups = [group for group, size in enumerate([19, 19, 17, 15, 10, *[1] * 20]) for _ in range(size)]
     for seed in range(5):
         assert sorted(len(rest) for _, rest in folds(groups, seed)) == [20] * 5
-
-
-def test_of_a_single_group_each_place_is_held_out_alone():
-    drawn = folds([7] * 12, seed=3)
-    assert drawn == folds(range(12), seed=3) and len(drawn) == 5

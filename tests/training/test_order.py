@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbtrain.training.base_trainer import LikeLengthSampler, epoch_order
+from kbtrain.training.base_trainer import epoch_order
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(0, 3))
@@ -20,11 +20,3 @@ def test_the_order_is_a_function_of_seed_and_epoch_and_differs_between_them():
     lengths = [i % 7 for i in range(40)]
     assert epoch_order(lengths, 4, 1, 2) == epoch_order(lengths, 4, 1, 2)
     assert len({tuple(epoch_order(lengths, 4, seed, epoch)) for seed in range(2) for epoch in range(3)}) == 6
-
-
-def test_the_sampler_asks_for_the_epoch_each_time():
-    now = [0]
-    sampler = LikeLengthSampler([1, 2, 3, 4] * 5, 2, 0, lambda: now[0])
-    first = list(sampler)
-    now[0] = 1
-    assert len(sampler) == 20 and list(sampler) == epoch_order([1, 2, 3, 4] * 5, 2, 0, 1) != first

@@ -40,27 +40,6 @@ def test_dev_figures_have_a_line_of_their_own(capsys):
     assert "step 8: dev loss 0.250, auroc 0.750" in "".join(capsys.readouterr())
 
 
-def test_one_look_at_dev_at_the_end_is_told_by_the_finished_training_alone(capsys):
-    on_log = logging_bar()
-    on_log(10, 10, {"loss": 0.5})
-    on_log(10, 10, {"eval_loss": 0.25})
-    on_log(10, 10, {"train_runtime": 1.0})
-    assert "dev" not in "".join(capsys.readouterr())
-    on_log = logging_bar()
-    on_log(5, 10, {"eval_loss": 0.5})
-    on_log(10, 10, {"eval_loss": 0.25})  # of several looks all are told: any may be the one that is kept
-    on_log(10, 10, {"train_runtime": 1.0})
-    said = "".join(capsys.readouterr())
-    assert "step 5: dev loss 0.500" in said and "step 10: dev loss 0.250" in said
-
-
-def test_many_short_epochs_have_none(capsys):
-    on_log = logging_bar(dev_lines=False)
-    on_log(1, 10, {"eval_f1": 0.25})
-    on_log(10, 10, {"train_runtime": 1.0})
-    assert "dev" not in "".join(capsys.readouterr())
-
-
 def test_a_card_records_key_facts_and_device(config):
     recipe = Recipe("train_kbm", config)
     recipe.key, recipe.device, recipe.processes = {"train_sha256": "00"}, "cpu", 2

@@ -7,7 +7,7 @@ from tiny_kbm import KINDS, example, make_model, make_tokenizer
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.kernels.training_attention import Span, attention_for_training
-from kbtrain.training.answer_trainer import IGNORE, Collator, TrainingRow, answer_loss, n_common_start, packed, pays
+from kbtrain.training.answer_trainer import IGNORE, Collator, TrainingRow, answer_loss, packed, pays
 
 KEYS = ("mastery", "certainty")
 ENCODER = Encoder(make_tokenizer(), kbm_template(KEYS), 4000)
@@ -73,15 +73,6 @@ def test_a_left_padded_batch_costs_what_its_rows_cost_alone(kind):
     assert together == pytest.approx(alone, rel=1e-5)
 
 
-def test_padding_never_reaches_a_row():
-    batch = Collator(pad_id=3)([make_row(e, [1.0, 1.0]) for e in ENCODED])
-    lengths = batch["attention_mask"].sum(1)
-    assert lengths.tolist() == [len(e.prompt) + len(e.answer((True, True))) - 1 for e in ENCODED]
-    for i, length in enumerate(lengths.tolist()):
-        assert batch["position_ids"][i, -length:].tolist() == list(range(length))
-        assert (batch["input_ids"][i, :-length] == 3).all() if length < batch["input_ids"].shape[1] else True
-
-
 def losses_and_gradients(model, batch, spans=None):
     """The batch's summed loss as the trainer computes it, and every weight's gradient."""
     model.zero_grad()
@@ -121,14 +112,6 @@ def test_a_packed_batch_by_hand():
     assert (batch["labels"], batch["kept"]) == ([[3, 9, 9]], [3, 4, 5])
     assert (batch["other"], batch["weight"]) == ([[0, 5, 0]], [[1.0, 0.5, 1.0]])
     assert batch["spans"] == [[0, 0, 2, 0], [0, 2, 5, 2], [0, 5, 6, 2]]
-
-
-def test_what_predicts_an_answer_is_no_part_of_what_is_begun_alike():
-    twice = [
-        TrainingRow((7, 8, 1, 9), (9,), (0,), (1.0,))
-    ] * 2  # the same question: its last token predicts for both rows
-    assert n_common_start(twice) == 2 and packed(twice)["input_ids"].tolist() == [[7, 8, 1, 1]]
-    assert n_common_start([TrainingRow((7, 9), (9,), (0,), (1.0,)), TrainingRow((8, 9), (9,), (0,), (1.0,))]) == 0
 
 
 def test_rows_are_packed_only_where_that_spares_a_tenth_of_the_tokens():
