@@ -25,9 +25,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
-from kbtrain.distributed.sampling import RayEngine
 from kbtrain.errors import at
-from kbtrain.gates.probe.gate import DRAFT_TOKENS
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, write_meta
 from kbtrain.io.store import SampleStore, writing
@@ -89,6 +87,8 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
     def _states(self) -> SampleConfig:
         if not self.keep_states:
             return self
+        from kbtrain.gates.probe.gate import DRAFT_TOKENS
+
         if not self.kind.states or self.engine != "local":
             raise ValueError("key 'keep_states': a backend with a model, and engine local, read states")
         if self.kind.server and (self.dtype == "auto" or self.server_endpoint != "completions"):
@@ -139,7 +139,7 @@ def main(config: SampleConfig) -> None:
             unit, remaining = "question-conditions", job.remaining_time(store)
             seconds_left = remaining.seconds
             with progress_bar(total=job.total, initial=n_stored, desc="sample", unit=unit, left=seconds_left) as bar:
-                drawing = engine(config, _here(config), RayEngine)
+                drawing = _engine(config)
                 for n in job.sample(store, drawing, silent, config.allow_empty, remaining):
                     bar.update(n)
             print(f"{job.total} question-conditions, {job.total - n_stored} of them now -> {target}")
@@ -171,8 +171,12 @@ def notes(store: SampleStore, run: str, room: int) -> str:
     return "".join(f"\n{line}" for line in lines)
 
 
-def _here(config: SampleConfig) -> Engine:
-    """The engine of this process."""
+def _engine(config: SampleConfig) -> Engine:
+    """This process, or a Ray cluster."""
+    if config.engine == "ray":
+        from kbtrain.distributed.sampling import RayEngine
+
+        return engine(config, local, RayEngine)
     if not config.keep_states:
         return local
     from kbtrain.gates.probe.sampled_states import keeping_states
