@@ -1,7 +1,7 @@
-"""What a gate's two thresholds do on other splits of a run's dev and test questions.
+"""What a gate's threshold for right answers does on other splits of a run's dev and test questions.
 
-300 times, as many questions as dev has choose both thresholds by their greedy answers, the others measure them. No gate
-is fitted: neither dev nor test questions trained one. The training questions help to choose the first threshold, by
+300 times, as many questions as dev has choose the threshold by their greedy answers, the others measure it. No gate
+is fitted: neither dev nor test questions trained one. The training questions help to choose the threshold, by
 held-out scores where the gate has them, as in eval/end_to_end.py. The last row is the choice between never and always
 alone.
 
@@ -20,7 +20,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import answers as correctness
 from kbtrain.evaluation.run_folder import read_labels, read_run
-from kbtrain.metrics.thresholds import SMALL_LOSS, Dev, choose, fewest_searches
+from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.report.words import percent, points
 
 MISS = 0.01  # accuracy below the better of never and always that counts as a miss
@@ -48,7 +48,6 @@ def resplit_rows(config: ResplitsConfig) -> list[list[str]]:
     rng, n_dev = np.random.default_rng(0), len(run.dev.outcomes)
     measured: dict[str, list[tuple[float, ...]]] = {
         "right answers": [],
-        "few searches": [],
         "never or always, no gate": [],
     }
     for _ in range(config.splits):
@@ -58,7 +57,6 @@ def resplit_rows(config: ResplitsConfig) -> list[list[str]]:
         always = table.rag.sum() - table.llm.sum() + of_train > 1e-9
         thresholds = (
             choose("best_accuracy", table).value,
-            fewest_searches(table, SMALL_LOSS),
             -np.inf if always else np.inf,
         )
         llm, rag = known.llm[rest], known.rag[rest]

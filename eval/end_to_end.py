@@ -4,8 +4,7 @@ Reads questions.jsonl, samples.db, labels.jsonl and scores/ of the run folder; w
 Dev questions alone choose thresholds. The folder of the gate that made the scores notes them; one that
 eval/calibrate.py chose stays there, unless --replace-thresholds. The report's headline is the best gate on dev at its
 noted threshold. Rule max_loss is calibrate's: at most max_loss of All-RAG's accuracy lost, with probability 1 - delta.
-Rule fewest_searches: the fewest searches that lose at most 2 points of it on dev, without a promise. Rule given takes
-the noted thresholds, or --thresholds.
+Rule given takes the noted thresholds, or --thresholds.
 
 --yes-no without skips the questions whose gold answer is yes or no, --yes-no only all others: the results go into
 results_without_yes_no.json or results_only_yes_no.json, and neither outcomes nor thresholds are written.
@@ -68,7 +67,7 @@ from kbtrain.io.provenance import write_meta
 from kbtrain.metrics.ranking import Oracles, oracles
 from kbtrain.metrics.thresholds import AnyRule, Rule
 from kbtrain.records import Evidence, Label, Outcome
-from kbtrain.report.summary import loss_text, text_summary
+from kbtrain.report.summary import text_summary
 
 # keys that are settings of the evaluation under the same name
 OF_SETTINGS = ("target_ratio", "bootstrap_draws", "random_draws", "seed", "max_loss", "delta")
@@ -78,7 +77,7 @@ class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
     yes_no: YesNo = Field("with", description="questions whose gold answer is yes or no: with, without, or only these")
     threshold_rule: AnyRule = Field(
-        "ratio", description="0.5, best_f1, best_accuracy, ratio, max_loss, fewest_searches, chosen on dev; or given"
+        "ratio", description="0.5, best_f1, best_accuracy, ratio, max_loss, chosen on dev; or given"
     )
     target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio' and of the random gate")
     max_loss: float = Field(0.05, gt=0, lt=1, description="rule 'max_loss': accuracy that may be lost against All-RAG")
@@ -145,7 +144,6 @@ def main(config: EndToEndConfig) -> None:
     # Thresholds chosen on a part of the questions would not hold for all of them: they are not noted.
     note_lines = note_chosen(config, folder, gates, gate_results, settings, clusters) if all_questions else []
     print(text_summary(results, [*folder.notes, *note_lines]))
-    print(loss_text(results.gates), end="\n" if dev.outcomes else "")
     seconds = time.monotonic() - started
     print(f"evaluated {len(gate_results)} gates on {len(test.outcomes)} questions in {seconds:.0f} s -> {target}")
 

@@ -115,7 +115,7 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     demo["best"], demo["gate"], demo["skipped"] = best[0], one["gate"], float(best[1].split(" ")[0])
     demo["right"] = {FIXED[0]: f"{100 * gates['llm_only']['accuracy']:.1f}",
                      FIXED[1]: f"{100 * gates['all_rag']['accuracy']:.1f}", best[0]: best[2]}  # fmt: skip
-    demo["effect"], demo["few"] = best[3], [best[5], best[6]]
+    demo["effect"] = best[3]
     effect, interval = best[3].split(" ", 1)
     demo["headline"] = (
         f"At the threshold for right answers the best gate, {best[0]}, skips {demo['skipped']} % of the searches, and "
@@ -134,21 +134,18 @@ def resplits_of(run: Path, gate: str) -> list[list[str]]:
 
 
 def store_resplits(store: dict[str, Any], rows: Sequence[list[str]]) -> None:
-    """Put the re-splits into the store, and both thresholds into the demo's first two claims."""
+    """Put the re-splits into the store, and the threshold into the demo's first claim."""
     demo = store["demo"]
     demo["resplits"] = {"columns": RESPLITS, "rows": rows}
-    claims = [claim for claim in store["claims"] if claim["theme"] == "demo"]
-    names = (f"best gate: {demo['best']}", "the same gate")
-    figures = ((demo["skipped"], demo["effect"]), demo["few"])
-    for claim, name, (skipped, change), row in zip(claims, names, figures, rows, strict=False):
-        effect, interval = change.split(" ", 1)
-        holds = not row[2].startswith("-")
-        what = f"threshold for {row[0]}: {skipped} % of the searches skipped, against always searching"
-        claim["setting"] = f"demo, {name}, {what}"
-        claim["effect"], claim["interval"] = f"{effect} points", interval
-        claim["holds elsewhere"] = (
-            f"{'yes' if holds else '**no**'}: {row[2]} points and {row[1]} skipped, mean of 300 re-splits"
-        )
+    claim, row = next(claim for claim in store["claims"] if claim["theme"] == "demo"), rows[0]
+    effect, interval = demo["effect"].split(" ", 1)
+    holds = not row[2].startswith("-")
+    what = f"threshold for {row[0]}: {demo['skipped']} % of the searches skipped, against always searching"
+    claim["setting"] = f"demo, best gate: {demo['best']}, {what}"
+    claim["effect"], claim["interval"] = f"{effect} points", interval
+    claim["holds elsewhere"] = (
+        f"{'yes' if holds else '**no**'}: {row[2]} points and {row[1]} skipped, mean of 300 re-splits"
+    )
 
 
 def store_tables(store: dict[str, Any], paths: Sequence[Path]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from kbtrain.arrays import Bools, Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
-from kbtrain.evaluation.results import Comparison, LossRow, Point, RandomDraws
+from kbtrain.evaluation.results import Comparison, Point, RandomDraws
 from kbtrain.evaluation.scores import NOTHING, Seen
 from kbtrain.metrics.significance import (
     PolicyDraws,
@@ -24,23 +24,18 @@ from kbtrain.metrics.significance import (
     permutation_ps,
     random_gate_p,
     random_gates,
-    resampled_tables,
 )
 from kbtrain.metrics.thresholds import (
     RULES,
-    SMALL_LOSS,
     AnyRule,
     Dev,
     ThresholdChoice,
     Training,
     choose,
     control,
-    fewest_searches,
     threshold_choice,
 )
 from kbtrain.records import Outcome
-
-LIMITS = (0.01, 0.02, 0.05)  # of All-RAG's accuracy that a reader may want to lose at most
 
 
 @dataclass(frozen=True)
@@ -150,42 +145,9 @@ def choose_threshold(
         return replace(threshold_choice(guarantee.threshold, rule, table), guarantee=guarantee)
     if rule == "given" and preset is not None:
         return threshold_choice(preset, rule, table)
-    if rule == "fewest_searches":
-        choice = threshold_choice(fewest_searches(table, SMALL_LOSS), rule, table)
-    else:
-        choice = choose("ratio" if rule == "given" else rule, table, cut.target_ratio, midpoint)
+    choice = choose("ratio" if rule == "given" else rule, table, cut.target_ratio, midpoint)
     # "retrieve everything" is 1 below the lowest dev score
     return choice if floor is None or choice.value >= floor else threshold_choice(floor, choice.rule, table)
-
-
-def loss_rows(
-    gates: Sequence[GateInput],
-    dev: Sequence[Outcome],
-    answers: Correctness,
-    draws: int,
-    seed: int,
-    kind: AccuracyKind = "greedy",
-) -> list[list[LossRow]]:
-    """For each gate and each of :data:`LIMITS` the threshold with the fewest searches on dev, and its loss on the
-    evaluated questions with a paired bootstrap interval; none for gates without a choice."""
-    learnt = [gate for gate in gates if dev and gate.learnt]
-    tables = {gate.name: dev_table(gate, dev, kind) for gate in learnt}
-    cuts = [
-        (gate, limit, max(fewest_searches(tables[gate.name], limit), -np.inf if gate.floor is None else gate.floor))
-        for gate in learnt
-        for limit in LIMITS
-    ]
-    losses = [answers.rag - np.where(gate.test > value, answers.rag, answers.llm) for gate, _, value in cuts]
-    drawn = resampled_tables([lost[:, None] for lost in losses], draws, seed, answers.clusters)
-    rows: dict[str, list[LossRow]] = {gate.name: [] for gate in gates}
-    for (gate, limit, value), means in zip(cuts, drawn, strict=True):
-        table = tables[gate.name]
-        on_dev, ratio = threshold_choice(value, "ratio", table), float((gate.test > value).mean())
-        dev_lost = float(table.rag.mean()) - on_dev.dev_accuracy
-        rows[gate.name].append(
-            LossRow(limit, float(value), dev_lost, on_dev.dev_ratio, interval(means[:, 0]), retrieval_ratio=ratio)
-        )
-    return list(rows.values())
 
 
 def decide_by_rules(gate: GateInput, dev: Sequence[Outcome], cut: DevRule) -> list[GateDecisions]:

@@ -21,7 +21,6 @@ from kbtrain.evaluation.decisions import (
     correct_families,
     decide,
     decide_by_rules,
-    loss_rows,
     measure,
 )
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
@@ -73,9 +72,8 @@ def evaluate(
         measure(table, flat, draws=s.bootstrap_draws, random_draws=s.random_draws, seed=s.seed) for table in tables
     ]
     drawn = [_areas(table, chosen, min(AREA_DRAWS, s.bootstrap_draws), s.seed) for table in tables]
-    losses = loss_rows(gates, dev, tables[0], s.bootstrap_draws, s.seed, s.kind)
     results, rest = [], iter(measured[0][len(chosen) :])
-    for i, (decision, group, lost) in enumerate(zip(chosen, others, losses, strict=True)):
+    for i, (decision, group) in enumerate(zip(chosen, others, strict=True)):
         rules = []
         for threshold in (d.threshold for d in group if d.threshold):
             p = next(rest).point
@@ -84,7 +82,7 @@ def evaluate(
         points = [kind[i].point for kind in measured]
         rankings = [_ranking(decision, table, of[i]) for table, of in zip(tables, drawn, strict=True)]
         result = _result(decision, points, rankings, tables[0], test, s.tau_mastery)
-        results.append(replace(result, rules=rules, loss_rows=lost))
+        results.append(replace(result, rules=rules))
     return _one_family(results), correct_families(_comparisons(chosen, measured[0], drawn[0]))
 
 

@@ -96,7 +96,7 @@ def _note_best_keys(
         assert answers is not None
         ranks = {key: dev_rank(gate.dev, answers) for key, gate in keys.items()}
         best = max(ranks, key=lambda key: ranks[key])
-        areas = {key: None if area == -math.inf else round(area, 6) for key, (area, _) in ranks.items()}
+        areas = {key: None if area == -math.inf else round(area, 6) for key, area in ranks.items()}
         set_best(folder, BestKey(key=best, rule=BEST_RULE, n_dev=len(dev), areas=areas))
         if best != cards[folder].best_key():
             lines.append(f"{folder}: key {best} decides (before: {cards[folder].best_key()}), {BEST_RULE}")

@@ -85,25 +85,6 @@ class RulePoint:
 
 
 @dataclass(frozen=True)
-class LossRow:
-    """The threshold with the fewest searches that loses at most ``limit`` of All-RAG's accuracy on dev, and what became
-    of it: ``lost`` and ``retrieval_ratio`` are those of the evaluated questions. It promises nothing: a limit kept on
-    dev may be broken on test."""
-
-    limit: float
-    threshold: float
-    dev_lost: float
-    dev_ratio: float
-    lost: Delta
-    retrieval_ratio: float
-
-    @property
-    def is_within_limit(self) -> bool:
-        """True if the evaluated questions lost no more than the limit."""
-        return self.lost.mean <= self.limit + 1e-9
-
-
-@dataclass(frozen=True)
 class Cost:
     """Cost of a gate's decisions over all ``n`` questions.
 
@@ -159,7 +140,6 @@ class GateResult:
     other_accuracy: list[Point] = field(default_factory=list)
     other_area: list[Ranking] = field(default_factory=list)
     rules: list[RulePoint] = field(default_factory=list)
-    loss_rows: list[LossRow] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
     p_vs_random: float | None = None
     p_vs_random_holm: float | None = None

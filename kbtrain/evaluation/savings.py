@@ -1,7 +1,6 @@
 """Searches that gates save, and accuracy against always searching (All-RAG), best gate on dev first.
 
-Each gate is measured at the threshold that is noted for it, and at two that dev chooses: the one that skips the
-most searches there while at most ``limit`` of All-RAG's accuracy is lost, and the one with the most right answers. The
+Each gate is measured at the threshold that is noted for it, and at the one with the most right answers on dev. The
 gate to be used, and a gate's best key, has the largest area on dev (:func:`dev_rank`): one threshold's savings are luck
 more often (docs/lab/demo.md). What a gate saves and loses is measured on test, where nothing was chosen;
 :mod:`kbtrain.metrics.thresholds` has a threshold with a guarantee.
@@ -24,7 +23,7 @@ from kbtrain.metrics.ranking import Curve, normalised_area, oracle_curve, retrie
 from kbtrain.metrics.significance import Delta, PolicyDraws, draw_policies, interval, question_counts
 from kbtrain.records import Outcome
 
-LIMIT = thresholds.SMALL_LOSS
+LIMIT = 0.02  # of All-RAG's accuracy: a loss that the report rules out, or not
 _ROUNDING = 1e-9
 
 
@@ -46,7 +45,7 @@ class ThresholdSaving:
 
 @dataclass(frozen=True)
 class Saving:
-    """One gate at its ``noted`` threshold, chosen by ``rule``, and at those of fewest_searches and best_accuracy.
+    """One gate at its ``noted`` threshold, chosen by ``rule``, and at that of best_accuracy.
 
     ``as_all_rag`` and ``within``: the least share of test questions searched for at which the gate's order reaches
     All-RAG's accuracy, and that accuracy minus ``limit``.
@@ -59,18 +58,15 @@ class Saving:
     n: int
     dev_area: float | None
     noted: ThresholdSaving
-    fewest: ThresholdSaving
     most_right: ThresholdSaving
     as_all_rag: float
     within: float
     saves: Saves = "searches"
 
     @property
-    def other(self) -> tuple[str, ThresholdSaving]:
-        """The other threshold to name beside the noted one, and its aim in words."""
-        if self.noted.threshold == self.most_right.threshold:
-            return "few searches", self.fewest
-        return "right answers", self.most_right
+    def other(self) -> ThresholdSaving | None:
+        """The threshold with the most right answers on dev; None where it is the noted one."""
+        return None if self.noted.threshold == self.most_right.threshold else self.most_right
 
     @property
     def certain(self) -> bool:
@@ -115,10 +111,9 @@ def savings(
     on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
     searched = []
     for gate in scores:
-        fewest = most_saved(on_dev[gate], before)[0]
         right = most_right(on_dev[gate], before, options.training.get(gate))
         chosen = options.settings.get(gate, (right, "best_accuracy"))
-        cuts[gate] = chosen[1], (chosen[0], fewest, right)
+        cuts[gate] = chosen[1], (chosen[0], right)
         rank[gate] = dev_rank(on_dev[gate], before)
         searched += [(columns[gate] > threshold).astype(np.float64) for threshold in cuts[gate][1]]
     llm, rag = correctness.llm, correctness.rag
@@ -126,25 +121,23 @@ def savings(
     rows = []
     for gate in scores:
         rule, thresholds_of = cuts[gate]
-        at_noted, at_fewest, at_right = (_setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of)
+        at_noted, at_right = (_setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of)
         curve = retrieval_curve(columns[gate], llm, rag)
-        area = None if rank[gate][0] == -math.inf else rank[gate][0]
+        area = None if rank[gate] == -math.inf else rank[gate]
         as_all_rag, within = (fewest_searches(curve, float(rag.mean()) - lost) for lost in (0.0, LIMIT))
         rows.append(
             Saving(
-                gate, LIMIT, rule, len(dev), len(test), area, noted=at_noted, fewest=at_fewest, most_right=at_right,
+                gate, LIMIT, rule, len(dev), len(test), area, noted=at_noted, most_right=at_right,
                 as_all_rag=as_all_rag, within=within, saves="passages" if gate in options.after_search else "searches",
             )
         )  # fmt: skip
     return sorted(rows, key=lambda row: rank[row.gate], reverse=True)
 
 
-def dev_rank(scores: Floats, answers: Correctness) -> tuple[float, float]:
-    """The rank of a gate or of a key by its dev scores: area, then searches saved at a small loss. The area is minus
-    infinity where no order gains anything.
-    """
+def dev_rank(scores: Floats, answers: Correctness) -> float:
+    """The rank of a gate or of a key by its dev scores: the area; minus infinity where no order gains anything."""
     area = normalised_area(scores, answers.llm, answers.rag)
-    return -math.inf if area is None else area, most_saved(scores, answers)[1]
+    return -math.inf if area is None else area
 
 
 def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdSaving:
@@ -156,12 +149,6 @@ def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdS
         change=interval(drawn.accuracy - drawn.rag),
         over_random=interval(drawn.gain),
     )
-
-
-def most_saved(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tuple[float, float]:
-    """Threshold (search if score > threshold) with the fewest searches that loses at most ``limit``; share saved."""
-    threshold = thresholds.fewest_searches(_dev(scores, answers), limit)
-    return threshold, float(1 - (scores > threshold).mean())
 
 
 def most_right(scores: Floats, answers: Correctness, training: thresholds.Training | None = None) -> float:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 GROUP = "kbtrain.gates"
 # Kinds that kbtrain had, each with the last version that reads its folders.
 DROPPED: dict[str, str] = {"p_yes": "0.1.0", "server": "0.1.0"}
+DROPPED_KEYS = {"change": "0.1.0"}  # likewise, labels that gates of several kinds learned
 _LONGEST_NAME = 255  # characters: what file systems take
 
 
@@ -128,7 +129,11 @@ def package_of(kind: str) -> str | None:
 def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[str, Kind]:
     """Name and kind of a folder's gate; ``content``: of its file, if it is read. Raises :class:`UserError` for none, a
     broken one, or an unknown kind."""
-    name = str((content or read_gate_json(folder))["kind"])
+    content = content or read_gate_json(folder)
+    name = str(content["kind"])
+    for key in DROPPED_KEYS.keys() & {str(key) for key in (content.get("key"), *(content.get("keys") or ()))}:
+        what = f"gates for key '{key}' are gone; kbtrain {DROPPED_KEYS[key]} is the last version that reads them"
+        raise UserError(f"{at(Path(folder) / CARD)}: {what}")
     try:
         return name, kind_named(name)
     except KeyError:

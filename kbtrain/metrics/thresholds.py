@@ -33,14 +33,10 @@ def _half(value: object) -> object:
 RuleName = Literal["0.5", "best_f1", "best_accuracy", "ratio"]
 Rule = Annotated[RuleName, BeforeValidator(_half)]
 RULES: tuple[Rule, ...] = get_args(RuleName)
-# as :data:`Rule`; max_loss: chosen by :func:`control`; fewest_searches: by that function, at a loss of SMALL_LOSS;
-# given: noted in the gate's folder, or named
-AnyRule = Annotated[
-    Literal["0.5", "best_f1", "best_accuracy", "ratio", "max_loss", "fewest_searches", "given"], BeforeValidator(_half)
-]
+# as :data:`Rule`; max_loss: chosen by :func:`control`; given: noted in the gate's folder, or named
+AnyRule = Annotated[Literal["0.5", "best_f1", "best_accuracy", "ratio", "max_loss", "given"], BeforeValidator(_half)]
 _READ_NO_DEV = ("0.5", "given")
 MARGIN = 2.0  # standard errors by which a threshold of best_accuracy must beat never and always on dev
-SMALL_LOSS = 0.02  # of All-RAG's accuracy: what the report's headline allows on dev
 
 
 def reads_dev(rule: str) -> bool:
@@ -156,17 +152,6 @@ def gains_beyond_margin(dev: Dev, margin: float) -> Floats:
     if lead < margin * np.sqrt(differing * (gain**2).mean()):
         won[-1 if always else 0] += lead + 1
     return won
-
-
-def fewest_searches(dev: Dev, limit: float) -> float:
-    """The threshold with the fewest retrievals that loses at most ``limit`` of All-RAG's accuracy on these questions.
-
-    No promise for others: for that see :func:`control`. Raises :class:`UserError` without a question.
-    """
-    if not len(dev.scores):
-        raise UserError("no dev question to choose a threshold on")
-    won = _cumulated(dev.scores, dev.rag - dev.llm) / len(dev.scores)
-    return float(cuts(dev.scores)[np.argmax(won[-1] - won <= limit + 1e-9)])
 
 
 def threshold_choice(value: float, rule: AnyRule, dev: Dev) -> ThresholdChoice:

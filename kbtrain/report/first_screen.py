@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.evaluation.results import GateResult, Results
-from kbtrain.evaluation.savings import Saving
+from kbtrain.evaluation.savings import Saving, ThresholdSaving
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.io.provenance import short_name
 from kbtrain.records import Question
@@ -19,7 +18,6 @@ from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval
 
 HEAD = (
     "gate", "searches skipped, %", "right answers, %", "against always searching, points", "against chance, points",
-    "set for few searches: skipped, %", "against always searching, points",
 )  # fmt: skip
 
 
@@ -31,8 +29,8 @@ AFTER_SEARCH = (
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """``sentences``: what is saved; the same with intervals; whether it is certain; at the other threshold; when
-    All-RAG is reached.
+    """``sentences``: what is saved; the same with intervals; whether it is certain; at the threshold for right
+    answers, where another is noted; when All-RAG is reached.
 
     ``rows``: name and figures with their intervals, under :data:`HEAD`.
     """
@@ -96,7 +94,7 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
         f"skipped, accuracy {points_interval(setting.change)} points. "
         f"The threshold is {setting.threshold:.6g} (rule {saving.rule}).",
         _certainty(saving),
-        _at_other(saving),
+        *([] if saving.other is None else [_at_most_right(saving, saving.other)]),
         _reaches(saving, always),
         *([AFTER_SEARCH] if saving.saves == "passages" else []),
     ]
@@ -110,7 +108,7 @@ def rule_of(saving: Saving | None, gate: GateResult) -> str:
 
 
 def _certainty(saving: Saving) -> str:
-    """The difference to skipping as many searches at random, and the loss that was allowed on dev."""
+    """The difference to skipping as many searches at random, and if a small loss is ruled out."""
     setting = saving.noted
     gain = f"{points(setting.over_random.mean)} points, {points_interval(setting.over_random)}"
     limit = f"{percent(saving.limit, 0)} points"
@@ -118,8 +116,6 @@ def _certainty(saving: Saving) -> str:
         loss = f"A loss of more than {limit} is ruled out."
     elif setting.change.mean >= -saving.limit:
         loss = f"A loss of more than {limit} is not ruled out."
-    elif saving.rule == "fewest_searches":
-        loss = f"More was lost than the {limit} allowed on {saving.n_dev} dev questions: take more of them."
     else:
         loss = f"More than {limit} were lost."
     if saving.certain:
@@ -129,17 +125,13 @@ def _certainty(saving: Saving) -> str:
     return f"Not shown by these questions: skipping as many searches at random may do as well ({gain}). {loss}"
 
 
-def _at_other(saving: Saving) -> str:
-    """The other threshold, for other aims."""
-    aim, setting = saving.other
+def _at_most_right(saving: Saving, setting: ThresholdSaving) -> str:
+    """The gate at the threshold with the most right answers on dev."""
     gain = f"{points(setting.change.mean)} points, {points_interval(setting.change)}"
-    chosen = {
-        "right answers": "with the most right answers on dev",
-        "few searches": f"with the fewest searches that lose at most {percent(saving.limit, 0)} points on dev",
-    }[aim]
     return (
-        f"At the threshold {chosen} ({setting.threshold:.6g}) it skips {percent(setting.saved.mean)} % of the "
-        f"{saving.saves}, and {percent(setting.accuracy)} % are right: {gain}, against always searching."
+        f"At the threshold with the most right answers on dev ({setting.threshold:.6g}) it skips "
+        f"{percent(setting.saved.mean)} % of the {saving.saves}, and {percent(setting.accuracy)} % are right: {gain}, "
+        "against always searching."
     )
 
 
@@ -160,15 +152,14 @@ def table(results: Results, savings: Sequence[Saving]) -> list[list[str]]:
         if name in named:
             gate = named[name]
             rows.append([gate_name(name), percent(1 - gate.retrieval_ratio), percent(gate.accuracy),
-                         points(gate.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-", "-", "-"])  # fmt: skip
+                         points(gate.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-"])  # fmt: skip
     for gate in (named[name] for name in RETRIEVER_SCORES if name in named):
         rows.append([
             f"{gate_name(gate.gate)} (saves passages)", percent(1 - gate.retrieval_ratio), percent(gate.accuracy),
             *(f"{points(gain.mean)} {points_interval(gain)}" for gain in (gate.delta_vs_all_rag, gate.delta_vs_random)),
-            "-", "-",
         ])  # fmt: skip
     for saving in savings:
-        setting, few = saving.noted, saving.fewest
+        setting = saving.noted
         rows.append([
             gate_name(saving.gate) + (" (saves passages)" if saving.saves == "passages" else "")
             + named[saving.gate].seen.mark,
@@ -176,8 +167,6 @@ def table(results: Results, savings: Sequence[Saving]) -> list[list[str]]:
             percent(setting.accuracy),
             f"{points(setting.change.mean)} {points_interval(setting.change)}",
             f"{points(setting.over_random.mean)} {points_interval(setting.over_random)}",
-            percent(few.saved.mean),
-            f"{points(few.change.mean)} {points_interval(few.change)}",
         ])  # fmt: skip
     return rows
 
@@ -189,9 +178,7 @@ def _note(saving: Saving | None, results: Results) -> str:
         f"In percent of the {saving.n} {results.meta['split']} questions and in points, with 95 % intervals (bootstrap "
         f"over {bootstrap_units(results.meta)}). Each gate's threshold is the one noted in its folder, or else the "
         "evaluation's "
-        f"(the first gate's: rule {saving.rule}). Set for few searches: at the threshold with the fewest searches "
-        f"on {saving.n_dev} dev questions that cost at most {percent(saving.limit, 0)} points of always searching's "
-        "accuracy there. Gates stand in the order of their area on dev. "
+        f"(the first gate's: rule {saving.rule}). Gates stand in the order of their area on dev. "
         "Against chance: accuracy minus that of skipping as many at random."
     )
 
@@ -216,23 +203,18 @@ def closing_block(
     texts = sentences(results, saving, len(savings), best=best)
     gate_line, real = texts[0], "nothing is skipped, so there is nothing to be sure of; take more dev questions"
     if saving is not None and saves:
-        setting, (aim, other) = saving.noted, saving.other
+        setting, other = saving.noted, saving.other
         gate_line = (
             f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {percent(setting.saved.mean)} % of the "
             f"{saving.saves} skipped, accuracy {percent(setting.accuracy)} % ({points(setting.change.mean)} points, "
-            f"{points_interval(setting.change)}); set for {aim}: {percent(other.saved.mean)} % skipped, "
-            f"{percent(other.accuracy)} % ({points(other.change.mean)} points, {points_interval(other.change)})"
+            f"{points_interval(setting.change)})"
         )
+        if other is not None:
+            gate_line += (
+                f"; set for right answers: {percent(other.saved.mean)} % skipped, {percent(other.accuracy)} % "
+                f"({points(other.change.mean)} points, {points_interval(other.change)})"
+            )
         real = texts[2]
-    elif saving is not None and saving.fewest.dev_saved > 0 and saving.fewest.over_random.above_zero:
-        few = saving.fewest  # the stored threshold skips none
-        real = (
-            f"At the dev threshold for few searches ({few.threshold:.6g}) it skips {percent(few.saved.mean)} % of the "
-            f"{saving.saves} and {percent(few.accuracy)} % are right: {points(few.change.mean)} points, "
-            f"{points_interval(few.change)}, against always searching; {points(few.over_random.mean)} points, "
-            f"{points_interval(few.over_random)}, against as few at random. To store it: kbtrain run end_to_end --run "
-            f"{shlex.quote(str(report.parent))} --threshold-rule fewest_searches --replace-thresholds true"
-        )
     right = [f"{percent(named[name].accuracy)} % right" for name in ("llm_only", "all_rag")]
     return closing_lines(
         subtitle(results.meta, questions), *right, gate_line, real, cost, f"{use}open {report.resolve()}"

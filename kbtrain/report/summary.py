@@ -20,7 +20,6 @@ from kbtrain.io.jsonl import read_value
 from kbtrain.llm.forecast import Prices
 from kbtrain.metrics.ranking import Curve
 from kbtrain.metrics.significance import Delta
-from kbtrain.metrics.thresholds import SMALL_LOSS
 from kbtrain.report.words import chosen_by, percent, points, points_interval
 from kbtrain.show import aligned, p_value, signed
 
@@ -127,27 +126,6 @@ def text_summary(results: Results, extra: Sequence[str] = ()) -> str:
     """Table, caption and verdicts for a terminal."""
     table = aligned(HEAD, [row(gate) for gate in results.gates])
     return "\n".join([table, caption(results), *verdicts(results), *extra])
-
-
-LOSS_HEAD = ("gate", "on dev: lost", "searched", "on test: lost", "95 % interval", "searched", "kept")
-LOSS_NOTE = (
-    "The fewest searches that lose at most 2 points of All-RAG's accuracy on dev, and the loss on test. Nothing is "
-    "promised; for a promise use rule max_loss. At most 1 and 5 points: loss_rows in results.json."
-)
-
-
-def loss_text(gates: Sequence[GateResult]) -> str:
-    """Points of accuracy lost and searches in percent, for a terminal; empty without dev questions."""
-    cells = [
-        [
-            gate.gate + gate.seen.mark, points(row.dev_lost), percent(row.dev_ratio), points(row.lost.mean),
-            points_interval(row.lost), percent(row.retrieval_ratio), "yes" if row.is_within_limit else "NO",
-        ]
-        for gate in gates
-        for row in gate.loss_rows
-        if row.limit == SMALL_LOSS  # the headline's: three rows of each of thirty gates would be a hundred lines
-    ]  # fmt: skip
-    return f"{aligned(LOSS_HEAD, cells)}\n{LOSS_NOTE}" if cells else ""
 
 
 @dataclass(frozen=True)

@@ -594,33 +594,6 @@ def test_given_without_any_threshold_is_one_line(script: Script, run_folder: Pat
         evaluate(script, run_folder, threshold_rule="given")
 
 
-def test_rows_of_at_most_so_much_lost_are_chosen_on_dev_and_counted_on_test(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gates = {gate["gate"]: gate for gate in evaluate(script, run_folder)["gates"]}
-    assert not gates["llm_only"]["loss_rows"]
-    outcomes = list(jsonl.read(Outcome, run_folder / "outcomes.jsonl"))
-    stored = jsonl.read(GateScore, run_folder / "scores/gates.jsonl")
-    scores = {s.question_id: s.score for s in stored if s.gate == "kbm_mastery"}
-    rows = gates["kbm_mastery"]["loss_rows"]
-    assert [row["limit"] for row in rows] == [0.01, 0.02, 0.05]
-    for row in rows:
-        lost, searched = {}, {}
-        for split in ("dev", "test"):
-            part = [o for o in outcomes if o.split == split]
-            skipped = [o for o in part if scores[o.question_id] <= row["threshold"]]
-            lost[split] = sum(o.rag_correct - o.llm_correct for o in skipped) / len(part)
-            searched[split] = 1 - len(skipped) / len(part)
-        assert row["dev_lost"] == pytest.approx(lost["dev"]) and lost["dev"] <= row["limit"] + 1e-9
-        assert row["lost"]["mean"] == pytest.approx(lost["test"])
-        assert (row["dev_ratio"], row["retrieval_ratio"]) == pytest.approx((searched["dev"], searched["test"]))
-        assert row["lost"]["low"] <= row["lost"]["mean"] <= row["lost"]["high"]
-    said = capsys.readouterr().out
-    assert "lose at most 2 points" in said and "Nothing is promised" in said
-    shown = said.split("on test: lost")[1].split("The fewest searches")[0].splitlines()[1:]
-    assert [line.split()[0] for line in shown] == [name for name, gate in gates.items() if gate["loss_rows"]]
-
-
 def test_intervals_may_draw_entities_with_all_their_questions(
     script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,9 @@ def test_a_kind_that_is_gone_names_the_last_version_that_reads_it(tmp_path, monk
     (tmp_path / "gate.json").write_text('{"kind": "former"}')
     with pytest.raises(UserError, match=r"gates of kind 'former' are gone; kbtrain 0\.1\.0 is the last version that re"):
         kbtrain.load_gate(tmp_path)
+    (tmp_path / "gate.json").write_text('{"kind": "features", "keys": ["change"]}')
+    with pytest.raises(UserError, match=r"gates for key 'change' are gone; kbtrain 0\.1\.0 is the last version that"):
+        kbtrain.load_gate(tmp_path)
 
 
 SOURCE = '''

@@ -14,13 +14,11 @@ from kbtrain.evaluation.decisions import (
     correct_families,
     decide,
     interval,
-    loss_rows,
     measure,
 )
 from kbtrain.evaluation.end_to_end import Settings, _draft_tokens, evaluate
 from kbtrain.evaluation.outcomes import answers
 from kbtrain.evaluation.results import Comparison
-from kbtrain.metrics import significance
 from kbtrain.metrics.significance import Delta, McNemar
 from kbtrain.records import Outcome, Split
 
@@ -57,21 +55,6 @@ def test_rule_given_without_one_is_the_ratio() -> None:
 def test_no_threshold_lies_under_the_floor() -> None:
     found = decide(replace(GATE, floor=0.55), DEV, DevRule("ratio", 0.9))
     assert found.threshold is not None and found.threshold.value == 0.55 and found.retrieve.sum() == 5
-    (rows,) = loss_rows([replace(GATE, floor=0.82)], DEV, answers(TEST, "greedy"), 50, 0)
-    assert [row.threshold for row in rows] == [0.875, 0.875, 0.875]
-    (rows,) = loss_rows([replace(GATE, floor=0.88)], DEV, answers(TEST, "greedy"), 50, 0)
-    assert [row.threshold for row in rows] == [0.88, 0.88, 0.88] and rows[0].retrieval_ratio == 0.2
-    assert rows[0].lost.mean == pytest.approx(0.0) and rows[0].dev_lost == pytest.approx(0.0)
-
-
-def test_losses_of_many_gates_are_measured_on_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    gates = [GATE, GateInput("all_rag", GOOD, GOOD, fixed=0.0), GateInput("bad", -GOOD, -GOOD)]
-    known = answers(TEST, "greedy")
-    alone = [loss_rows([gate], DEV, known, 50, 0)[0] for gate in gates]
-    drawn: list[int] = []
-    counts = significance.question_counts
-    monkeypatch.setattr(significance, "question_counts", lambda n, *rest: drawn.append(n) or counts(n, *rest))
-    assert loss_rows(gates, DEV, known, 50, 0) == alone and list(map(len, alone)) == [3, 0, 3] and drawn == [10]
 
 
 def test_the_floor_holds_for_a_promised_loss_too() -> None:

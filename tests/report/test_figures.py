@@ -45,7 +45,6 @@ FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving:
     over, left_out = Delta(0.1, 0.05, 0.15), Delta(saved, 0.0, 1.0)
     here = ThresholdSaving(0.5, saved, accuracy, left_out, Delta(0.029, -0.02, 0.08), over)
-    other = ThresholdSaving(0.4, saved, accuracy, left_out, Delta(0.03, -0.02, 0.08), over)
     return Saving(
         gate,
         0.02,
@@ -54,7 +53,6 @@ def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving
         200,
         None,
         noted=here,
-        fewest=other,
         most_right=here,
         as_all_rag=0.2,
         within=0.1,
