@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from embedding_server import EmbeddingServer
+from model_server import EmbeddingServer
 from serve_support import Running, serving
 from stub_upstream import StubUpstream
 from support.edits import note_change

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dialect_server import DialectServer
+from model_server import DialectServer
 from support import scripts
 
 from kbtrain.config import parse_args

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from dialect_server import MAKERS, DialectServer, openai_error
+from model_server import MAKERS, DialectServer, openai_error
 
 from kbtrain.cli import main
 from kbtrain.config import build

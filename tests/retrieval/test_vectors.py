@@ -9,7 +9,7 @@ import sqlite3
 from importlib.util import find_spec
 
 import pytest
-from embedding_server import EmbeddingServer, vector
+from model_server import EmbeddingServer, vector
 from support import scripts
 from support.disk import full_disk
 from support.http_server import LocalServer

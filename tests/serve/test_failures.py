@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from embedding_server import EmbeddingServer
+from model_server import EmbeddingServer
 from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 from support.http_server import LocalServer

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from embedding_server import vector
-from model_server import completion
+from model_server import completion, vector
 from support.http_server import LocalServer
 
 from torture.damage import WRONG
