@@ -70,19 +70,3 @@ def test_finished_responses_of_another_model_or_other_settings_are_kept(tmp_path
     with pytest.raises(UserError, match=r"records \(responses\.jsonl\.key\) are missing; move or delete this file"):
         all_responses(path, noted, lambda: pytest.fail("opened for nothing"), examples, 50)
     assert path.read_bytes()
-
-
-def test_responses_that_were_moved_away_or_never_made_bind_nothing(tmp_path):
-    examples, path = [turn(i) for i in range(4)], tmp_path / "responses.jsonl"
-    with pytest.raises(UserError, match="no such model"):
-        all_responses(path, {"model": "aa"}, no_model, examples, 50)
-    all_responses(path, {"model": "a"}, scripted, examples, 50)
-    path.rename(tmp_path / "first.jsonl")
-    seen: list[str] = []
-    all_responses(path, {"model": "b"}, lambda: scripted(seen), examples, 50)
-    assert len(seen) == 4 and path.read_bytes() == (tmp_path / "first.jsonl").read_bytes()
-    assert len(all_responses(path, {"model": "b"}, lambda: pytest.fail("opened for nothing"), examples, 50)) == 4
-
-
-def no_model():
-    raise UserError("no such model")

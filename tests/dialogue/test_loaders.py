@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain.dialogue import DATASETS, domain_of, load_turns
+from kbtrain.dialogue import domain_of, load_turns
 from kbtrain.errors import UserError
 from kbtrain.records import Entity, Snippet, TurnExample
 
@@ -159,13 +159,6 @@ def test_other_dialogues_of_another_split_may_have_the_same_ids(tmp_path):
     assert {s.dialogue_id for s in known if s.id in gold["train"]} == {"train-1_00000"}
 
 
-def test_an_unknown_split_is_refused(tmp_path):
-    put(tmp_path / "trial.json", [joined()])
-    assert "\n" not in refused("ketod", tmp_path, match="unknown split 'trial'")
-    assert load("ketod", tmp_path / "trial.json", split="dev")[0][0].split == "dev"
-    assert "\n" not in refused("sgd", sgd_folder(tmp_path / "sgd", split="extra"), match="unknown split 'extra'")
-
-
 def test_a_slot_outside_its_text_is_refused(tmp_path):
     bad = copy.deepcopy(SGD)
     bad["turns"][0]["frames"][0]["slots"][0]["exclusive_end"] = 99
@@ -276,23 +269,12 @@ def test_what_json_lets_through_and_no_file_can_hold_names_its_line(tmp_path, ki
     assert len(refused(kind, tmp_path / "train.jsonl", match=told)) < 400
 
 
-def test_deep_brackets_in_a_file_of_dialogues_are_one_line(tmp_path):
-    (tmp_path / "train.json").write_text("[" * 100_000)
-    assert "\n" not in refused("ketod", tmp_path / "train.json", match=r"train.json: broken JSON \(")
-
-
 def test_an_example_comes_back_from_its_file_as_it_was(tmp_path):
     from kbtrain.io.jsonl import read, write
 
     turns, _ = load("ketod", put(tmp_path / "train.json", [joined()]))
     write(tmp_path / "turns.jsonl", turns)
     assert list(read(TurnExample, tmp_path / "turns.jsonl")) == turns == load("jsonl", tmp_path / "turns.jsonl")[0]
-
-
-def test_every_data_set_has_a_name_and_a_wrong_one_is_told():
-    assert DATASETS == ("sgd", "ketod", "ketod_lines", "ketod_released", "jsonl")
-    assert "\n" not in refused("ketodd", Path(), match="unknown data set 'ketodd'; did you mean 'ketod'")
-    assert "\n" not in refused("ketod_released", Path(), match="needs the folder of SGD")
 
 
 @pytest.mark.skipif("KBTRAIN_TEST_DATA" not in os.environ, reason="KBTRAIN_TEST_DATA: folder of real data not given")

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from native_files import ALIASES, NATIVE, Native
 
 from kbtrain.errors import UserError
@@ -176,22 +174,3 @@ def test_the_error_names_the_line_of_the_record(folder: Path, name: str) -> None
     native = NATIVE[name]
     _, error = outcome(folder, native, changed(native, native.text, " ", record=1))
     assert error is not None and f"{native.name}:{native.first_line + 1}: " in error
-
-
-@pytest.mark.parametrize("name", NATIVE)
-@settings(max_examples=settings.default.max_examples // 6)
-@given(data=st.data())
-def test_random_damage_never_ends_in_a_traceback(folder: Path, name: str, data: st.DataObject) -> None:
-    native = NATIVE[name]
-    text = bytearray(native.render(native.records).encode())
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(text)))
-        until = at + data.draw(st.sampled_from([0, 0, 1, 5, 60]))
-        text[at:until] = data.draw(
-            st.sampled_from([b"", b"{", b"]", b'"', b",", b"\n", b"\t", b"\\", b"\xff", b"null", b"1e999", b"[[[["])
-        )
-    found, error = outcome(folder, native, bytes(text))
-    # raising nothing but a UserError, of one line that names a place, is the promise; outcome lets other errors through
-    assert all(problem_of(loaded.question) is None for loaded in found)
-    if error is not None:
-        checked_error(native, error)

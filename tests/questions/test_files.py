@@ -14,7 +14,7 @@ from native_files import ALIASES, NATIVE
 from kbtrain.errors import UserError
 from kbtrain.questions.base import Reading
 from kbtrain.questions.load import load
-from kbtrain.questions.reading.files import FEW_SHOT_SPLITS, SPLITS, data_files, split_word
+from kbtrain.questions.reading.files import SPLITS, split_word
 
 MMLU = {
     "data/README.txt": "not a table",
@@ -136,12 +136,3 @@ def test_a_name_that_tells_two_splits_is_refused(tmp_path: Path) -> None:
         split_word("x/train-test.jsonl", SPLITS)
     (tmp_path / "train-test.jsonl").write_text('{"question": "a?", "answers": "b"}\n')
     assert next(load("jsonl", tmp_path / "train-test.jsonl", Reading(split="dev"))).question.split == "dev"
-
-
-def test_few_shot_examples_count_as_training_questions() -> None:
-    assert (FEW_SHOT_SPLITS["dev"], FEW_SHOT_SPLITS["val"], SPLITS["dev"]) == ("train", "dev", "dev")
-
-
-def test_a_missing_path_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none\.csv: no such file"):
-        list(data_files(tmp_path / "none.csv", (".csv",)))

@@ -8,26 +8,18 @@ from pathlib import Path
 import pytest
 from support import scripts
 
-from kbtrain.answers.grading import is_correct, is_empty
-from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
-from kbtrain.errors import UserError
+from kbtrain.answers.grading import is_correct
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
 from kbtrain.questions.base import Reading
-from kbtrain.questions.checks import problem_of
 from kbtrain.questions.gold import is_doubtful
 from kbtrain.questions.load import load
 from kbtrain.records import Question
 
 EMPTY = ["", " ", "\u200b", "\ufeff", "\u2060", "\u00ad", ",", "...", "-", "\u2014", "\u0313", "\u00b4", "\ufe0f",
          "\u3164", "\u2066\u2069", "``", "?", "\u034f"]  # fmt: skip
-SPEAKING = ["a", "7", "+", "C#", "!!!", "是", "😀", "$", "\u200ba", "é", "क", "½"]
 PLACEHOLDERS = ["No Answer Present.", "<unk>", "N/A", "n/a", "#N/A", "no_answer", "CANNOTANSWER", "Unanswerable",
                 " no  answer present ", "[UNK]"]  # fmt: skip
-
-
-def asked(*answers: str) -> Question:
-    return Question("q", "Who wrote it?", answers, "train", "d")
 
 
 def loaded(folder: Path, *rows: object, **reading: object) -> list:
@@ -41,21 +33,6 @@ def collect(folder: Path, *rows: object, **keys: str) -> scripts.Done[str]:
     given = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
     run, path = folder / "run", folder / "mine.jsonl"
     return scripts.run("data_gen/collect.py", "--run", run, "--dataset", "jsonl", "--path", path, *given)
-
-
-@pytest.mark.parametrize("text", EMPTY)
-def test_a_text_without_anything_to_compare_is_empty(text: str) -> None:
-    assert is_empty(text)
-    assert gold_texts(asked("Ann", text)) == ("Ann",)
-    assert mask_answers("By Bob, they say.", asked(text)) == "By Bob, they say."
-    assert mask_leak("By Bob, they say.", asked(text)) == ()
-    assert problem_of(asked("Ann", text)) == ("answers", "an answer is empty; delete it or fill it in")
-    assert problem_of(Question("q", text, ("a",), "train", "d")) == ("text", "empty")
-
-
-@pytest.mark.parametrize("text", SPEAKING)
-def test_a_text_with_a_letter_a_digit_or_a_sign_is_not_empty(text: str) -> None:
-    assert not is_empty(text) and is_correct(asked(text), text)
 
 
 def test_an_empty_alias_is_left_out_and_makes_no_answer_right(tmp_path: Path) -> None:
@@ -151,11 +128,3 @@ def test_contradictions_repeats_and_doubtful_answers_are_counted(tmp_path: Path)
     assert done.stdout.startswith("4 questions ")
     done = collect(tmp_path, *rows, placeholders="[none]")
     assert "skipped: 1 whose answers" in done.stdout and "may stand for" not in done.stdout
-
-
-def test_an_older_file_with_an_empty_alias_names_its_line(tmp_path: Path) -> None:
-    from kbtrain.questions.checks import read_questions
-
-    jsonl.write(tmp_path / "questions.jsonl", [asked("Ann"), Question("r", "b?", ("x", "\u200b"), "train", "d")])
-    with pytest.raises(UserError, match=r"questions\.jsonl:2: field 'answers': an answer is empty"):
-        list(read_questions(tmp_path / "questions.jsonl"))

@@ -58,16 +58,6 @@ def test_what_has_no_splits_is_of_the_split_that_its_name_tells(tmp_path: Path) 
     assert taken.question.split == "dev"
 
 
-def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    path = tmp_path / "set" / "train.parquet"
-    datasets.Dataset.from_dict(ROWS).to_parquet(str(path))
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(UserError) as caught:
-        list(load("datasets", tmp_path / "set", Reading(columns=COLUMNS)))
-    assert "not a data set that can be loaded" in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_a_bad_row_or_a_missing_set_is_one_line(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({**ROWS, "question": ["What?", None]}).save_to_disk(str(tmp_path / "saved"))
     with pytest.raises(UserError, match=r"saved/test:2: field 'question': expected text, found null"):

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.questions.base import Columns, Loaded, Reading, titled
+from kbtrain.questions.base import Columns, Loaded, Reading
 from kbtrain.questions.load import load
 from kbtrain.questions.reading.rows import SourceRecord
 
@@ -82,12 +82,6 @@ def test_2wiki_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str, layo
     }
     hub = read("2wikimultihopqa", WRITERS[file](tmp_path / file, [{**row, **changed[layout]}]))
     assert facts(hub) == facts(released) and len(hub[0].question.gold_passages) == 2
-
-
-def test_lists_of_different_lengths_are_one_line(tmp_path: Path) -> None:
-    row = {"id": "a1", **HOTPOT, "context": {"title": ["a", "b"], "sentences": [["c"]]}}
-    with pytest.raises(UserError, match=r"x\.jsonl:1: field 'context': expected a list, found dict"):
-        read("hotpotqa", as_lines(tmp_path / "x.jsonl", [row]))
 
 
 @pytest.mark.parametrize("file", WRITERS)
@@ -241,31 +235,3 @@ def test_contexts_may_be_an_object_of_lists(tmp_path: Path, file: str) -> None:
                                              ("FALSE", False), (True, True), ("yes", True), ("No", False)])  # fmt: skip
 def test_flags_are_true_false_one_and_zero(value: object, flag: bool) -> None:
     assert SourceRecord({"a": value}, "f", 1).flag("a") is flag
-
-
-@pytest.mark.parametrize("value", [2, "maybe", None, [1], 0.5])
-def test_any_other_flag_is_one_line(value: object) -> None:
-    with pytest.raises(UserError, match="f:1: field 'a': expected true, false, 1 or 0, found"):
-        SourceRecord({"a": value}, "f", 1).flag("a")
-
-
-def test_a_folder_of_the_hubs_parquet_files_has_their_splits(tmp_path: Path) -> None:
-    (tmp_path / "distractor").mkdir()
-    for i, split in enumerate(("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001")):
-        as_parquet(tmp_path / "distractor" / f"{split}.parquet", [{"id": f"a{i}", **HOTPOT, **OBJECTS}])
-    (tmp_path / "README.md").write_text("---\nlicense: x\n---\n")
-    assert [one.question.split for one in load("hotpotqa", tmp_path)] == ["train", "train", "dev"]
-
-
-def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
-    path = as_parquet(tmp_path / "x.parquet", [{"id": "a1", **HOTPOT, **OBJECTS}])
-    path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(UserError, match=r"x\.parquet: cannot be read as Parquet \(.*\); get the file again"):
-        read("hotpotqa", path)
-
-
-def test_a_title_in_quotes_is_the_first_line() -> None:
-    assert titled('"Aaron"\nHe spoke.') == ("Aaron", "He spoke.")
-    assert titled('"""Weird Al"" Yankovic"\nHe sang.') == ('"Weird Al" Yankovic', "He sang.")
-    for contents in ('"Aaron"', '"Yes", he said.\nNo.', "Aaron\nHe spoke.", '"Aaron"\n '):
-        assert titled(contents) == ("", contents)

@@ -12,7 +12,6 @@ from kbtrain.errors import UserError
 from kbtrain.io import text_files
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.json_stream import json_rows, rows_by_key, rows_under
-from kbtrain.questions.reading.rows import SourceRecord
 
 
 def file_of(tmp_path: Path, content: str, name: str = "x.json") -> DataFile:
@@ -47,11 +46,6 @@ def test_each_record_knows_the_line_it_begins_in(tmp_path: Path) -> None:
     lines = [row.line for row in json_rows(file_of(tmp_path, content))]
     assert [content.splitlines()[line - 1][:2] for line in lines] == [" {"] * 4
     assert lines[0] == 2 and lines == sorted(set(lines))
-
-
-def test_json_lines_stand_in_a_json_file_too(tmp_path: Path) -> None:
-    rows = list(json_rows(file_of(tmp_path, '{"a": 1}\n\n{"a": 2}\n')))
-    assert rows == [SourceRecord({"a": 1}, rows[0].file, 1), SourceRecord({"a": 2}, rows[0].file, 3)]
 
 
 @pytest.mark.parametrize("size", [1, 5, 1 << 16])
@@ -97,9 +91,3 @@ def test_a_record_longer_than_the_limit_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("kbtrain.questions.reading.json_stream.MAX_RECORD", 1 << 18)
     with pytest.raises(UserError, match="a record of more than"):
         list(json_rows(file_of(tmp_path, '[{"a": "' + "x" * (1 << 20) + '"}]')))
-
-
-def test_a_line_longer_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_files, "MAX_LINE", 1 << 20)
-    with pytest.raises(UserError, match=r"x\.jsonl:2: a line of more than 1 MiB; is a line end lost\?"):
-        list(json_rows(file_of(tmp_path, '{"a": 1}\n{"a": "' + "x" * (1 << 20) + '"}\n', "x.jsonl")))

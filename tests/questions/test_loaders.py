@@ -63,15 +63,6 @@ def test_bad_input_is_one_line_with_file_line_and_field(tmp_path: Path, text: st
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_file_or_path_or_data_set_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none\.jsonl: no such file"):
-        list(load_questions("jsonl", tmp_path / "none.jsonl"))
-    with pytest.raises(UserError, match="needs a path"):
-        load_questions("jsonl")
-    with pytest.raises(UserError, match="unknown data set 'atlass'; did you mean 'atlas'"):
-        load_questions("atlass")
-
-
 def test_records_are_streamed(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"question": "a?", "answers": "b"}\nbroken\n', encoding="utf-8")

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import pytest
-
-from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.questions.base import Loaded, context
 from kbtrain.questions.collect import CollectCounts, PickRule, pick_questions, write_questions
@@ -69,18 +65,6 @@ def test_questions_without_a_known_answer_are_dropped_or_kept_and_counted() -> N
     assert str(CollectCounts()) == "skipped: none"
 
 
-def test_a_draw_reads_its_source_twice_and_holds_no_questions() -> None:
-    reads = 0
-
-    def stream() -> Iterator[Loaded]:
-        nonlocal reads
-        reads += 1
-        yield from QUESTIONS
-
-    assert len(list(pick_questions(stream, PickRule({"all": 3}, "random"), CollectCounts()))) == 3
-    assert reads == 2
-
-
 def test_a_passage_is_written_once(tmp_path: Path) -> None:
     first, second = context("d", "T", "x"), context("d", "T", "y")
     assert first.id != second.id and first == context("d", "T", "x")
@@ -89,12 +73,3 @@ def test_a_passage_is_written_once(tmp_path: Path) -> None:
     assert write_questions(tmp_path / "run", stream, [second], CollectCounts()) == (2, 2)
     assert list(jsonl.read(Passage, tmp_path / "run" / "passages.jsonl")) == [first, second]
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"passages.jsonl", "questions.jsonl"}
-
-
-def test_an_unfinished_corpus_leaves_the_older_one(tmp_path: Path) -> None:
-    jsonl.write(tmp_path / "passages.jsonl", [Passage("p", "t", "x")])
-    with pytest.raises(UserError, match="no questions left to collect"):
-        write_questions(tmp_path, [], [context("d", "T", "x")], CollectCounts())
-    assert [path.name for path in tmp_path.iterdir()] == ["passages.jsonl"]
-    assert write_questions(tmp_path, QUESTIONS[:1], [], CollectCounts()) == (1, 0)  # the user's own corpus stays
-    assert [passage.id for passage in jsonl.read(Passage, tmp_path / "passages.jsonl")] == ["p"]

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from pathlib import Path
 
 import pytest
-from support.scripts import run_command
 
 from kbtrain.errors import UserError
-from kbtrain.io import jsonl
 from kbtrain.records import Passage
 from kbtrain.retrieval.bm25 import BM25
-from kbtrain.retrieval.retrieve_stage import open_index
 from kbtrain.retrieval.tokens import Tokens
 
 ANIMALS = [
@@ -106,32 +102,3 @@ def test_bad_corpora_and_folders_are_one_line(tmp_path: Path) -> None:
     Tokens().save(tmp_path / "tokens.json")
     with pytest.raises(UserError, match="no whole index"):
         BM25.load(tmp_path)
-
-
-def test_one_letter_words_and_chinese_characters_are_words() -> None:
-    assert Tokens().words("Which element is K?") == ["element", "k"]
-    assert Tokens(chinese="characters").words("北京 is in China") == ["北", "京", "in", "china"]
-
-
-def test_an_id_that_a_corpus_holds_twice_is_told_with_its_file(tmp_path: Path) -> None:
-    jsonl.write(tmp_path / "passages.jsonl", [*ANIMALS, ANIMALS[0]])
-    with pytest.raises(UserError, match=r"passages\.jsonl: field 'id': two passages have the id '.': number 1 and"):
-        open_index(tmp_path / "passages.jsonl", tmp_path / "index")
-
-
-def test_a_search_does_not_import_jax_which_would_take_most_of_a_gpu_s_memory(tmp_path):
-    """bm25s imports it where it finds it, and JAX takes three quarters of the memory when it begins."""
-    (tmp_path / "jax").mkdir()
-    (tmp_path / "jax" / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n", encoding="utf-8")
-    (tmp_path / "jax" / "lax.py").write_text("def top_k(scores, k): return scores, scores\n", encoding="utf-8")
-    jsonl.write(tmp_path / "passages.jsonl", ANIMALS)
-    code = (
-        "import sys, pathlib; from kbtrain.retrieval.retrieve_stage import open_index;"
-        f"folder = pathlib.Path({str(tmp_path)!r});"
-        "found = open_index(folder / 'passages.jsonl', folder / 'bm25').search(['cat'], 1);"
-        "print(found[0][0].title, 'jax' in sys.modules);"
-        "import jax"
-    )
-    done = run_command(sys.executable, "-c", code, env={"PYTHONPATH": str(tmp_path)})
-    assert (done.returncode, done.stdout.split()) == (0, ["cat", "False"]), done.stderr
-    assert (tmp_path / "imported").exists()  # by the last line, ours

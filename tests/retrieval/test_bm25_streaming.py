@@ -103,8 +103,3 @@ def test_chinese_is_cut_into_bigrams_and_half_width() -> None:
     assert Tokens(chinese="characters").words("北京 a") == ["北", "京"]
     index = BM25.build([Passage("1", "", "中国的首都是北京"), Passage("2", "", "日本的京都")])
     assert [hit.passage_id for hit in index.search(["北京在哪里"], 5)[0]] == ["1"]
-
-
-def test_chinese_words_by_jieba() -> None:
-    pytest.importorskip("jieba")
-    assert Tokens(chinese="jieba").words("我来到北京清华大学") == ["我", "来到", "北京", "清华大学"]

@@ -70,11 +70,6 @@ def test_a_broken_corpus_is_one_line_with_its_place(tmp_path: Path, name: str, c
     assert "\n" not in str(error.value)
 
 
-def test_a_corpus_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such file"):
-        list(read_passages(tmp_path / "gone.tsv"))
-
-
 def test_long_passages_are_cut_into_chunks_that_overlap() -> None:
     long = Passage("p", "T", " one two  three\nfour five six seven ")
     made = list(cut_passages([long, Passage("q", "", "short one")], Chunking(4, overlap=1)))
@@ -117,26 +112,6 @@ def test_a_corpus_of_other_columns_is_mapped_and_numbered(tmp_path: Path) -> Non
     assert list(read_passages(tmp_path / "docs.tsv", {**mapped, "id": "nr"})) == [Passage("7", "t", "a")]
 
 
-def test_a_table_of_other_columns_is_mapped_and_numbered(tmp_path: Path) -> None:
-    (tmp_path / "docs.tsv").write_text("body\tmore\na\tx\n\nb\ty\n")
-    assert list(read_passages(tmp_path / "docs.tsv", {"text": "body"})) == [
-        Passage("docs-2", "", "a"), Passage("docs-4", "", "b")
-    ]  # fmt: skip
-    (tmp_path / "docs.csv").write_text('nr,body,title\n7,"a, b",t\n')
-    assert list(read_passages(tmp_path / "docs.csv", {"text": "body", "id": "nr"})) == [Passage("7", "t", "a, b")]
-    assert list(read_passages(tmp_path / "docs.csv", {"text": "body"})) == [Passage("docs-2", "t", "a, b")]
-    (tmp_path / "sheet.csv").write_text('id;text;title\n7;"a, b; c";t\n')  # as spreadsheets write it in many countries
-    assert list(read_passages(tmp_path / "sheet.csv")) == [Passage("7", "t", "a, b; c")]
-    (tmp_path / "sheet.csv").write_text('sep=;\nid;"text";title\n7;"a, b; c";t\n')
-    assert list(read_passages(tmp_path / "sheet.csv")) == [Passage("7", "t", "a, b; c")]
-    (tmp_path / "wide.csv").write_text("id,title,text,source\n1,t,a,s\n")
-    assert list(read_passages(tmp_path / "wide.csv")) == [Passage("1", "t", "a")]
-    with pytest.raises(UserError, match=r"docs\.csv:2: field 'bdy': missing; did you mean 'body'"):
-        list(read_passages(tmp_path / "docs.csv", {"text": "bdy", "id": "nr"}))
-    with pytest.raises(UserError, match=r'field .text.: missing; .* map yours: --columns "\{text: body\}"'):
-        list(read_passages(tmp_path / "docs.csv"))
-
-
 FOREIGN = [{"id": "0", "title": "Oslo", "text": "It is a city."}, {"id": "1", "title": None, "text": "中文"}]
 READ = [Passage("0", "Oslo", "It is a city."), Passage("1", "", "中文")]
 
@@ -156,13 +131,6 @@ def test_a_corpus_is_a_json_list_parquet_or_a_folder_of_these(tmp_path: Path) ->
     assert [passage.id for passage in found] == ["numbered-1", "numbered-2"]
 
 
-def test_documents_beside_settings_are_documents(tmp_path: Path) -> None:
-    (tmp_path / "package.json").write_text("{}")
-    (tmp_path / "README.md").write_text("# About\n\nthis\n")
-    (tmp_path / "guide.md").write_text("# Travel\n\nBy train.\n")
-    assert [passage.text for passage in read_passages(tmp_path)] == ["this", "By train."]
-
-
 @pytest.mark.parametrize("columns", [None, {"text": "contents"}])
 def test_contents_are_a_title_in_quotes_and_a_text(tmp_path: Path, columns: dict[str, str] | None) -> None:
     """The corpora of Pyserini and FlashRAG."""
@@ -174,10 +142,3 @@ def test_contents_are_a_title_in_quotes_and_a_text(tmp_path: Path, columns: dict
         Passage("1", "", "No title\nhere"),
         Passage("2", "Own", '"Oslo"\nIt is.'),
     ]
-
-
-@pytest.mark.parametrize("name", ["handbook.pdf", "handbook", "handbook.docx"])
-def test_a_corpus_of_another_kind_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"%PDF-1.7\n%\xe2\xe3\n")
-    with pytest.raises(UserError, match=f"{name}: is a PDF; extract its text"):
-        list(read_passages(tmp_path / name))

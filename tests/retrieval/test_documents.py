@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -68,19 +67,6 @@ def test_plain_text_is_one_passage_and_hidden_files_are_none(tmp_path: Path) -> 
         Passage("a/train_and_test.md#1", "train_and_test", "旅行申请由系主任签字。"),
         Passage("b_plain.txt#1", "b_plain", "# 1\n\n# 2"),
     ]
-
-
-def test_an_archive_and_one_document_are_read_as_a_folder_is(tmp_path: Path) -> None:
-    folder = write(tmp_path / "docs", faq=FAQ)
-    with zipfile.ZipFile(tmp_path / "docs.zip", "w") as archive:
-        archive.write(folder / "faq.md", "faq.md")
-    there = list(read_passages(folder))
-    assert list(read_passages(tmp_path / "docs.zip")) == there == list(read_passages(folder / "faq.md"))
-
-
-def test_settings_that_never_end_are_text(tmp_path: Path) -> None:
-    folder = write(tmp_path / "docs", a="---\ntext\n")
-    assert [one.text for one in read_passages(folder)] == ["---\ntext"]
 
 
 @pytest.mark.parametrize(

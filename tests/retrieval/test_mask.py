@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbtrain.answers import mask, words
+from kbtrain.answers import words
 from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
 from kbtrain.records import Question
 
@@ -130,20 +130,3 @@ def test_numbers_are_read_as_they_are_written() -> None:
     ]  # fmt: skip
     assert [words.from_english(x.split()) for x in ("and one", "five six", "one one hundred", "")] == [None] * 4
     assert words.from_chinese("十百") is None and words.from_chinese("两千") == 2000
-
-
-def test_a_pattern_is_compiled_of_aliases_alone_whose_words_stand_in_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[tuple[str, ...]] = []
-    pattern = mask._pattern
-    monkeypatch.setattr(mask, "_pattern", lambda gold: compiled.append(gold) or pattern(gold))
-    question = asked("New York", "York City", "21", "Big Apple", "the City")
-    assert mask_answers("A city of twenty-one parts, New-York.", question) == "A MASK of MASK parts, MASK."
-    assert compiled == [("York City", "New York", "the City", "21")]
-    assert mask_answers("Nothing here.", asked("Lima", "Big Apple")) == "Nothing here."
-    assert len(compiled) == 1
-
-
-def test_a_form_that_grading_counts_is_a_leak() -> None:
-    assert mask_leak("Signed on July 4, 1776.", asked("4 July 1776")) == ("4 July 1776",)
-    assert mask_leak("Sung by Ann Lee.", asked("Ann Marie Lee")) == ("Ann Marie Lee",)
-    assert not mask_leak("Signed in July.", asked("4 July 1776"))

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 import pytest
 from model_server import EmbeddingServer, vector
 from support import scripts
-from support.disk import full_disk
 from support.http_server import LocalServer
 
 from kbtrain.errors import UserError
@@ -114,12 +113,6 @@ def test_an_interrupted_build_goes_on_behind_what_is_stored(corpus, tmp_path, se
     with VectorIndex.open(folder) as index:
         assert index.store.count() == 12
         assert [hits[0].passage_id for hits in index.search([p.text for p in PASSAGES], 1)] == [p.id for p in PASSAGES]
-
-
-def test_passing_faults_of_the_server_are_tried_again(corpus, tmp_path, server):
-    server.fail = [503, 429]
-    assert build(corpus, tmp_path / "index", settings(server), 12)[1].whole
-    assert len(server.asked) == 3
 
 
 def spoiled(reply, **change):
@@ -255,22 +248,6 @@ def test_points_that_a_full_disk_kept_from_being_begun_are_begun_again(corpus, t
         assert len(index.search(["x"], 3)[0]) == 3
 
 
-@pytest.mark.parametrize("put", [lambda path: path.symlink_to(path.name), lambda path: path.mkdir()])
-def test_points_that_are_no_file_are_one_line(corpus, tmp_path, server, put):
-    folder = tmp_path / "index"
-    build(corpus, folder, settings(server), 12)
-    for file in sorted(path for path in (folder / vectors.POINTS).rglob("*") if path.is_file()):
-        file.unlink()
-        put(file)
-    with pytest.raises(UserError, match=r"links that lead in a circle|cannot be opened|holds more than points"):
-        VectorIndex.open(folder)
-
-
-def test_a_full_disk_under_the_points_is_one_line(corpus, tmp_path, server):
-    with full_disk(40_000), pytest.raises(UserError, match=r"qdrant.*: .*(disk|full|large)"):
-        build(corpus, tmp_path / "index", settings(server), 12)
-
-
 class QdrantServer(LocalServer):
     """The routes of a running Qdrant that this project asks for, in front of a real collection in this process."""
 
@@ -355,18 +332,3 @@ def test_a_server_that_takes_few_texts_is_asked_for_as_many_as_it_takes(server, 
     monkeypatch.setattr(server, "most", 0)
     with pytest.raises(UserError, match=r"status 422 \(batch size 1 > maximum allowed batch size 0\); text 'text 0'"):
         asyncio.run(ask())
-
-
-def test_azures_key_header_and_version_are_sent(server, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-azures-1234")
-    given = {**settings(server).model_dump(), "server_url": f"{server.url}?api-version=2024-10-21"}
-    embedder = vectors.Embedder(vectors.Embeddings(**{**given, "server_key_header": "api-key"}))
-
-    async def ask():
-        try:
-            return await embedder.vectors(["a"])
-        finally:
-            await embedder.close()
-
-    assert asyncio.run(ask()).shape == (1, 256)
-    assert (server.paths[-1], server.keys[-1]) == ("/v1/embeddings?api-version=2024-10-21", "sk-a-key-of-azures-1234")

@@ -12,7 +12,7 @@ from support.http_server import Asked, LocalServer
 
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
-from kbtrain.retrieval.web import WebSearch, WebService, at_path, paths_of
+from kbtrain.retrieval.web import WebSearch, WebService, at_path
 
 SEEN: Counter[str] = Counter()
 
@@ -54,13 +54,6 @@ def test_results_become_hits_in_the_services_order(address: str) -> None:
     assert first == (Hit("u0", "T", "Was ist 1+1 & 2? 0", 1.0), Hit("u1", "T", "Was ist 1+1 & 2? 1", 0.5))
     assert [hit.text for hit in second] == ["zwei 0", "zwei 1"]
     assert search.dropped == 4  # no text, an id twice, of each reply
-
-
-def test_a_wrong_path_of_the_text_names_the_paths_of_a_result(address: str) -> None:
-    search = WebSearch(service(address, text="doc.body"))
-    assert search.search(["q"], 2) == [()]
-    assert search.textless == "result 1 of a reply has no text at 'doc.body'; it has url, name, text; see key 'web'"
-    assert paths_of({"id": 1, "doc": {"key": "k", "of": {"a": 2}}}) == ["id", "doc.key", "doc.of.a"]
 
 
 def test_a_key_comes_from_the_environment(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,15 +106,6 @@ def test_what_does_not_pass_is_one_line(address: str, query: str, message: str, 
     with pytest.raises(UserError, match=message):
         WebSearch(service(address), sleep=lambda _: None).search([query], 3)
     assert SEEN[query] == times
-
-
-def test_a_service_that_is_not_there_is_one_line() -> None:
-    gone = service("http://127.0.0.1:9/?q={query}", attempts=2)
-    with pytest.raises(UserError, match=r"web search for 'x' at 127\.0\.0\.1:9 \(key 'web'\): .*refused"):
-        WebSearch(gone, sleep=lambda _: None).search(["x"], 1)
-    for url in ("file:///etc/passwd?{query}", "http://127.0.0.1/"):
-        with pytest.raises(UserError, match="must begin with http"):
-            WebSearch(service(url))
 
 
 def test_paths() -> None:

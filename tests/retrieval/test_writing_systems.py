@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import scripts
 
-from kbtrain.answers.grading import RULES, is_correct, normalise, rules_of
+from kbtrain.answers.grading import is_correct, normalise
 from kbtrain.answers.mask import mask_answers, mask_leak
 from kbtrain.answers.writing import CJK, language_of
 from kbtrain.errors import UserError
@@ -21,7 +21,6 @@ from kbtrain.questions.collect import taken_for_english
 from kbtrain.questions.load import load_questions
 from kbtrain.records import Passage, Question
 from kbtrain.retrieval.bm25 import BM25
-from kbtrain.retrieval.corpus import word_spans
 from kbtrain.retrieval.retrieve_stage import open_index
 from kbtrain.retrieval.tokens import Tokens
 
@@ -127,17 +126,6 @@ def test_an_ignored_character_hides_no_answer_from_the_mask() -> None:
 def test_japanese_is_not_taken_for_chinese() -> None:
     assert (language_of("東京は日本の首都"), language_of("东京是日本的首都")) == ("en", "zh")
     assert not taken_for_english(asked("東京はどこ?", "x")) and taken_for_english(asked("东京在哪里?", "x"))
-
-
-def test_the_rule_of_labels_is_noted_only_where_it_matters() -> None:
-    assert rules_of([asked("Who?", "Ann")]) == RULES
-    assert rules_of(iter([asked("Who?", "Ann"), asked("?", "ไทย")])) == {**RULES, "unspaced": "characters/1"}
-    assert "unspaced" not in rules_of([asked("谁?", "李白")])
-
-
-def test_chunks_of_thai_and_japanese_count_characters_and_korean_counts_words() -> None:
-    assert len(word_spans("กรุงเทพ")) == 6 and len(word_spans("東京はユーロ")) == 6
-    assert len(word_spans("서울은 수도")) == 2
 
 
 def test_an_index_of_an_older_rule_is_refused_with_the_command_and_built_again(tmp_path: Path) -> None:

@@ -9,11 +9,9 @@ from pathlib import Path
 import cross_validation as cv
 import numpy as np
 import pytest
-from published.frozen_texts import kept_embeddings
 from support import scripts
 from tiny_turns import bert_folder, turn
 
-from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.metrics.ranking import auroc
@@ -161,17 +159,3 @@ def test_a_dialogue_of_test_that_has_no_name_of_its_own_is_fitted_to_nowhere(tmp
         table = module.table_of(config, ("train", "dev"), asked)
     assert len(table.dialogues) == 6 and asked.isdisjoint(table.dialogues)
     assert len(module.table_of(config, ("train", "dev")).dialogues) == 8  # the choice looks at no turn of test
-
-
-def test_a_point_of_a_learning_curve_without_data_is_one_line() -> None:
-    """A negative number took all but so many, and 0 ended in a traceback after everything was fitted."""
-    module = scripts.load("studies/cross_validate.py")
-    with pytest.raises(UserError, match="key 'sizes': input should be greater than or equal to 1"):
-        parse_args(module.CrossValidateConfig, ["--sizes", "[0]"])
-
-
-def test_a_text_without_tokens_has_a_vector_like_any_other(tmp_path: Path) -> None:
-    """An empty utterance by an encoder whose tokenizer adds none of its own: its mean was of nothing."""
-    encoder = str(bert_folder(tmp_path / "bert"))
-    found = kept_embeddings(encoder, tmp_path, ["", "Done"], 64)
-    assert np.isfinite(found).all()

@@ -16,7 +16,6 @@ from support import scripts
 from tiny_kbm import make_folder
 from tiny_turns import bert_folder
 
-from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import GateDecisions, GateInput, measure
 from kbtrain.evaluation.outcomes import Correctness
@@ -192,9 +191,3 @@ def test_the_script_writes_its_page_and_uses_what_it_kept_only_for_the_same_inpu
         module.sheet_of([path, more], corpus, config.reader, config.encoder, out, config.model)
     new = {p.name for p in out.glob("*-*") if ".meta." not in p.name} - kept
     assert len(kept) == 2 and [name.partition("-")[0] for name in new] == ["bm25"]  # embeddings are those of before
-
-
-def test_a_point_of_a_learning_curve_below_the_least_is_one_line() -> None:
-    module = scripts.load("studies/evidence.py")
-    with pytest.raises(UserError, match="key 'sizes': input should be greater than or equal to 20"):
-        parse_args(module.EvidenceConfig, ["--path", "p", "--corpus", "c", "--sizes", "[19]"])

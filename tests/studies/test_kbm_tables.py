@@ -192,17 +192,6 @@ def test_every_layout_has_a_config_that_parses(script: Script, name: str) -> Non
     assert (CONFIGS / f"{name}.yaml").read_text().splitlines()[1].endswith(f"--config studies/{name}.yaml")
 
 
-def test_expected_accuracy_takes_sampled_answers(
-    script: Script, run_folder: Path, sampled_test: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=r"run: accuracy 'expected': not every test question was sampled; use 'greedy'"):
-        make(script, "table1", [run_folder], tmp_path, accuracy="expected")
-    found = make(script, "table1", [sampled_test], tmp_path, accuracy="expected", threshold_rule="best_accuracy")
-    row = dict(zip(found["names"], found["rows"][0], strict=True))
-    outcomes = read_run(sampled_test).test.outcomes
-    assert row["LLM Only"] == pytest.approx(sum(o.llm_expected or 0.0 for o in outcomes) / len(outcomes))
-
-
 def test_analyses_of_a_run_count_its_questions_and_draw_its_figures(script: Script, sampled_run: Path) -> None:
     module = script("analyse")
     module.main(build(module.AnalyseConfig, None, {"runs": [str(sampled_run)]}))

@@ -59,30 +59,3 @@ def test_of_closed_book_rows_only_what_is_known_before_answering_may_be_read(tmp
         UserError, match=r"rows\.jsonl:1: field 'popularity\.question_docs': expected a count, found -7"
     ):
         list(read_closed_book(stored(tmp_path, song(popularity={"question_docs": -7}))))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"split": "valid"}, "split': expected train or dev or test"),
-        ({"llms": {}}, "llms': names no model"),
-        ({"llms": {"big": {"none": 1, "one": 2, "many": 0}}}, "llms.big.one': expected 1 or 0, found 2"),
-        ({"llms": {"big": {"none": 1, "one": 1}}}, "llms.big.many': missing"),
-        ({"llms": {"big": 1}}, "llms.big': expected an object"),
-        ({"answers": []}, "answers': empty list"),
-        ({"question": " "}, "question': empty"),
-        ({"id": "q0"}, "id': duplicate 'q0', first in line 1"),
-    ],
-)
-def test_a_mistake_is_named_by_file_line_and_field(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
-    path = stored(tmp_path, judged(id="q0"), judged(**fields))
-    with pytest.raises(UserError) as error:
-        list(read_judged(path))
-    assert "rows.jsonl:2" in str(error.value) and message in str(error.value)
-
-
-def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no rows in it"):
-        list(read_judged(stored(tmp_path)))
-    with pytest.raises(UserError, match="no rows in it"):
-        list(read_closed_book(stored(tmp_path)))

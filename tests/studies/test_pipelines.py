@@ -83,15 +83,6 @@ def test_a_gates_costs_are_those_of_the_questions_it_chose(tmp_path):
     assert (spent["second"]["tokens"], spent["second"]["passages"], spent["second"]["searches"]) == (2, 1, 1)
 
 
-def test_a_method_that_searches_more_than_once_a_question_is_beside_retrieving_always(stored):
-    questions, store = stored
-    found = measure_pipeline("m", [trace(i, 3) for i in range(N)], Alternatives(questions, store, "main",
-                           {"g": {f"q{i}": 1.0 for i in range(N)}}, {}, {}))  # fmt: skip
-    rows = {row.name: row for row in found.rows}
-    assert rows["m"].spent["searches"] == 24 and rows["g"].searched == 1.0
-    assert rows["g"].accuracy == rows["one_step_rag"].accuracy
-
-
 def test_intervals_draw_entities_with_all_their_questions(stored):
     """q0 to q2 (known without retrieval) are one entity, the others each their own."""
     questions, store = stored
@@ -113,14 +104,6 @@ def test_questions_without_stored_answers_are_counted(stored):
     other = measure_pipeline("m", [trace(99)], Alternatives(questions, store, "main", {}, {}, {}))
     assert (other.rows, other.left_out) == ([], 1)
     assert pipelines_text([other], "questions") == "m: none of its 1 questions has stored answers here."
-
-
-def test_a_trace_by_an_older_rule_of_grading_counts_by_todays(stored):
-    _, store = stored
-    asked = {"q0": Question("q0", "?", ("台北",), "test", "d", grading="exact")}
-    older = replace(trace(0), answer="臺北", correct=False, exact_match=0.0, f1=0.0)  # other characters were no match
-    row = measure_pipeline("m", [older], Alternatives(asked, store, "main", {}, {}, {})).rows[0]
-    assert (row.accuracy, row.exact_match, row.f1) == (1.0, 1.0, 1.0)
 
 
 def test_two_methods_differ_by_the_questions_that_both_answered():

@@ -7,7 +7,6 @@ import pytest
 from shared_thoughts import SharedThoughts
 from tiny_kbm import make_model, make_tokenizer
 
-from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.rag.seakr_lockstep import GenerationRequest, PromptEngine
 from kbtrain.records import Hit
@@ -75,17 +74,3 @@ def test_another_name_prompt_or_kind_is_thought_anew(engine, tmp_path):
     with SharedThoughts(tmp_path / "x.jsonl", lambda: engine) as shared:
         shared.deciding("seakr").think([first, first, *others])
         assert (shared.n_asked, shared.n_thought) == (5, 4)
-
-
-def test_a_torn_line_is_thought_again_and_a_damaged_one_is_named(engine, tmp_path):
-    path = tmp_path / "x.jsonl"
-    with SharedThoughts(path, lambda: engine) as shared:
-        shared.deciding("seakr").think(ASKED[:2])
-    whole = path.read_text()
-    path.write_text(whole[:-9])
-    with SharedThoughts(path, lambda: engine) as shared:
-        shared.deciding("seakr").think(ASKED[:2])
-        assert shared.n_thought == 1
-    path.write_text(whole.replace('"cut"', '"cat"', 1))
-    with SharedThoughts(path, lambda: engine) as shared, pytest.raises(UserError, match=r"x\.jsonl:1: field 'cat'"):
-        shared.deciding("seakr").think(ASKED[:1])
