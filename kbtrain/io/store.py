@@ -3,59 +3,51 @@
 What :meth:`SampleStore.put` has returned from survives ``kill -9`` and a power cut; what it was doing is undone. A run
 has one writer at a time: two samplers would draw the same answers twice. A run can be exported as one Parquet or JSON
 Lines file, streamed.
-
-Every question-condition carries a digest of its answers, and every run the number of its question-conditions: answers
-that are others or gone are noticed where they are read, with and without meta data.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import itertools
 import json
-import math
 import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import quote
 
 from kbtrain.errors import UserError, at, strike
 from kbtrain.io import files, jsonl
 from kbtrain.io.artifact import change_message, differing
 from kbtrain.io.files import beside, path_exists
-from kbtrain.io.provenance import file_sha256, meta_path, read_meta, stamp
-from kbtrain.records import GREEDY, REFUSED, Condition, Finish, Sample, SampleSet
+from kbtrain.io.provenance import meta_path, read_meta, unchanged
+from kbtrain.records import GREEDY, REFUSED, Condition, Sample, SampleSet
 
-VERSION = 2
+VERSION = 3
+READABLE = (2, 3)
 APPLICATION = 0x6B62_7472  # "kbtr", so that another program's database is never taken for a store
 TABLES = (
-    "CREATE TABLE runs (run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, meta TEXT NOT NULL,"
-    " n_sets INTEGER NOT NULL, digest TEXT NOT NULL)",
+    "CREATE TABLE runs (run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, meta TEXT NOT NULL) STRICT",
     "CREATE TABLE questions (question INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, id TEXT NOT NULL,"
-    " UNIQUE (run, id))",
+    " UNIQUE (run, id)) STRICT",
     # one small row per finished question-condition: a resume reads these and never the samples
     "CREATE TABLE sets (question INTEGER NOT NULL REFERENCES questions, condition TEXT NOT NULL,"
     " n_samples INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, evidence_cut INTEGER NOT NULL,"
-    " digest TEXT NOT NULL, PRIMARY KEY (question, condition)) WITHOUT ROWID",
+    " PRIMARY KEY (question, condition)) WITHOUT ROWID, STRICT",
     "CREATE TABLE samples (question INTEGER NOT NULL, condition TEXT NOT NULL, idx INTEGER NOT NULL,"
     " text TEXT NOT NULL, n_tokens INTEGER NOT NULL, finish TEXT NOT NULL, logprob REAL NOT NULL,"
-    " PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID",
+    " PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID, STRICT",
 )
-HASHED = 64 * 2**20  # bytes of a store whose whole file is hashed at each opening: a fifth of a second
 # CROSS JOIN fixes the order of the loops and NOT INDEXED the scan: rows come sorted, nothing is collected to sort
 # (a LEFT JOIN does so too, and shows the sets whose answers are gone)
 ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence_cut, sets.n_samples, samples.idx,
-    samples.text, samples.n_tokens, samples.finish, samples.logprob, sets.digest
+    samples.text, samples.n_tokens, samples.finish, samples.logprob
     FROM questions {scan} CROSS JOIN sets USING (question) LEFT JOIN samples USING (question, condition)
     WHERE questions.run = (SELECT run FROM runs WHERE name = :run) {where}
     ORDER BY questions.question, sets.condition, samples.idx"""
-_FINISHES = frozenset(get_args(Finish))
 _REFUSED: Any = "refused"  # the finish of a row that holds a refusal
 _DAMAGED = "damaged database; restore a copy, or delete it and sample again"
 _FOREIGN = "not a sample store; name another file, or move this one away"
@@ -91,54 +83,27 @@ def create(db: sqlite3.Connection, path: Path) -> None:
             db.execute("ROLLBACK")
 
 
-def check(db: sqlite3.Connection, path: Path) -> None:
-    """Raise :class:`UserError` for a database that is not a store of this version, or has other tables."""
+def check(db: sqlite3.Connection, path: Path, read_only: bool) -> None:
+    """Raise :class:`UserError` for a database that is not a store, of another version, damaged or changed since it was
+    made."""
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION:
         raise UserError(f"{at(path)}: {_FOREIGN}")
-    if version != VERSION:
+    if version not in READABLE or (version != VERSION and not read_only):
         raise UserError(
-            f"{at(path)}: store of version {version}, this kbtrain reads {VERSION}; "
+            f"{at(path)}: store of version {version}, this kbtrain writes {VERSION}; "
             "use the kbtrain that wrote it or sample into a new file"
         )
-    tables = {name: (kind, text or "") for kind, name, text in db.execute("SELECT type, name, sql FROM sqlite_master")}
-    for table in TABLES:
-        name = table.split()[2]
-        kind, text = tables.get(name, ("", ""))
-        if kind != "table" or text.split() != table.split():
-            raise UserError(f"{at(path)}: table '{name}' is missing or another one: {_DAMAGED}")
-
-
-def check_noted(path: Path, read_only: bool) -> None:
-    """Raise :class:`UserError` for a store whose bytes are others than its meta data note.
-
-    SQLite itself sees a changed byte only where pages are joined, not in an answer.
-    """
     if not meta_path(path).exists():
-        return
-    try:
-        meta = read_meta(path)
-    except UserError:
-        if read_only:
-            raise
-        return  # of the stage that is about to write it
-    current = stamp(path)
-    # a small store is hashed even if size and time are as they were: a disk's fault leaves both; the answers of a large
-    # one are checked as they are read
-    if (current["bytes"] or 0) > HASHED and all(meta.get(key) == value for key, value in current.items()):
-        return
-    if meta.get("sha256") != _hash(path, tuple(current.values())):
-        name = meta_path(path).name
+        if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise UserError(f"{at(path)}: {_DAMAGED}")
+    elif not unchanged(path):
+        name, stage = meta_path(path).name, read_meta(path).get("stage", "sample")
         raise UserError(
-            f"{at(path)}: its bytes are others than {name} notes; restore a copy, or delete both and sample again; to "
-            f"keep it as it is, delete {name} alone"
+            f"{at(path)}: was changed since {stage} made it; restore a copy, or delete it and {name} and sample again; "
+            f"to keep it as it is, delete {name} alone"
         )
-
-
-@functools.lru_cache(64)
-def _hash(path: Path, _stamp: tuple[int | None, ...]) -> str:
-    return file_sha256(path)
 
 
 @contextlib.contextmanager
@@ -176,14 +141,13 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     """The samples of one or more runs in one file; a context manager.
 
     Writers wait up to 30 s for each other; a reader never blocks a writer. Raises :class:`UserError` for a file that
-    is missing (``read_only``), is not a store, has another version or other bytes than its meta data note, or cannot be
-    written (disk full included).
+    is missing (``read_only``), is not a store, has another version, was changed since it was made, or cannot be written
+    (disk full included).
     """
 
     def __init__(self, path: Path | str, read_only: bool = False) -> None:
         self.path = Path(path)
         self.read_only = read_only
-        self._counted: set[str] = set()  # runs whose number of question-conditions was found to be right
         if read_only or path_exists(self.path):
             files.check_regular(self.path)
         else:
@@ -196,8 +160,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             with user_errors(self.path):
                 if not read_only:
                     create(self._db, self.path)
-                check(self._db, self.path)
-            check_noted(self.path, read_only)
+                check(self._db, self.path, read_only)
         except BaseException:  # Ctrl-C, too: only this code can close what was opened here
             self._db.close()
             raise
@@ -209,14 +172,12 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         from it.
         """
         settings = json.loads(strike(json.dumps(dict(meta))))
-        self._check_counted(run)
         with self._transaction() as db:
-            text = json.dumps(settings, ensure_ascii=False)
             unanswered = "NOT EXISTS (SELECT 1 FROM questions JOIN sets USING (question) WHERE run = runs.run)"
             db.execute(
-                "INSERT INTO runs (name, meta, n_sets, digest) VALUES (?, ?, 0, ?) ON CONFLICT (name) "  # noqa: S608
-                f"DO UPDATE SET meta = excluded.meta, digest = excluded.digest WHERE {unanswered}",
-                (run, text, _digest_of_run(run, text, 0, 0)),
+                "INSERT INTO runs (name, meta) VALUES (?, ?) ON CONFLICT (name) "  # noqa: S608
+                f"DO UPDATE SET meta = excluded.meta WHERE {unanswered}",
+                (run, json.dumps(settings, ensure_ascii=False)),
             )
         for setting in differing(self.run_meta(run), settings):
             other = change_message(*setting)
@@ -224,7 +185,6 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def run_meta(self, run: str) -> dict[str, Any]:
         """The meta data with which a run was created. Raises :class:`UserError` for an unknown run."""
-        self._check_counted(run)
         row = self._fetch("SELECT meta FROM runs WHERE name = ?", (run,))
         if not row:
             names = ", ".join(self.runs()) or "none yet"
@@ -239,54 +199,25 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def runs(self) -> list[str]:
         """Names of the runs, oldest first."""
-        return [name for (name,) in self._facts("SELECT name FROM runs ORDER BY run")]
+        return [name for (name,) in self._fetch("SELECT name FROM runs ORDER BY run", ())]
 
     def done(self, run: str) -> set[tuple[str, str]]:
         """All finished (question id, condition)."""
-        self._check_counted(run)
         query = """SELECT id, condition FROM questions JOIN sets USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?)"""
-        return set(self._facts(query, run))
+        return set(self._fetch(query, (run,)))
 
     def counts(self, run: str) -> dict[str, int]:
         """Number of finished questions under each condition."""
-        self._check_counted(run)
         query = """SELECT condition, count(*) FROM questions JOIN sets USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY condition"""
-        return dict(self._facts(query, run))
+        return dict(self._fetch(query, (run,)))
 
     def set_sizes(self, run: str) -> dict[int, int]:
         """Number of sampled answers -> number of finished question-conditions of that size."""
-        self._check_counted(run)
         query = """SELECT n_samples, count(*) FROM questions JOIN sets USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY n_samples"""
-        sizes = dict(self._facts(query, run))
-        if not all(isinstance(size, int) for size in sizes):
-            raise UserError(f"{at(self.path)}: numbers of answers are no numbers: {_DAMAGED}")
-        return sizes
-
-    def _check_counted(self, run: str) -> None:
-        """Raise :class:`UserError`, once, if question-conditions of a run are gone or its meta data are others."""
-        if run in self._counted:
-            return
-        query = """SELECT meta, n_sets, runs.digest, id, condition FROM runs LEFT JOIN questions USING (run)
-            LEFT JOIN sets USING (question) WHERE name = ?"""
-        n_found, keys, first = 0, 0, None
-        with user_errors(self.path):
-            # in one statement: a writer may add question-conditions meanwhile
-            for first in self._db.execute(query, (run,)):
-                if first[-1] is not None:
-                    n_found, keys = n_found + 1, _sum(keys, *first[-2:])
-        if first is None:
-            return
-        meta, n_sets, digest = first[:3]
-        whole = isinstance(meta, str) and isinstance(n_sets, int) and isinstance(digest, str)
-        if not whole or digest != _digest_of_run(run, meta, n_sets, _sum_of(digest)):
-            raise UserError(f"{at(self.path)}: meta data of run '{run}' are not those it was begun with: {_DAMAGED}")
-        if (n_found, keys) != (n_sets, _sum_of(digest)):
-            what = f"{n_found} of {n_sets}" if n_found != n_sets else "other than the stored"
-            raise UserError(f"{at(self.path)}: {what} sets of answers of run '{run}' are in it: {_DAMAGED}")
-        self._counted.add(run)
+        return dict(self._fetch(query, (run,)))
 
     def answers(self, run: str) -> Iterator[Sample]:
         """All stored answers of a run, greedy ones included, in any order."""
@@ -298,7 +229,6 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def refusals(self, run: str) -> Counter[tuple[str, str]]:
         """Number of question-conditions that a server refused, by condition and kind."""
-        self._check_counted(run)
         query = """SELECT condition, text FROM questions CROSS JOIN samples USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx = ?"""
         rows = self._fetch(query, (run, REFUSED))
@@ -317,15 +247,6 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         rows = self._fetch(query, (run, REFUSED))
         return "".join(f"'{name}' under '{condition}': {reason}" for name, condition, reason in rows)
 
-    def check_whole(self, run: str) -> None:
-        """Raise :class:`UserError` where sampled answers are gone, or are more than their sets count."""
-        expected = sum(size * n for size, n in self.set_sizes(run).items())
-        query = """SELECT count(*) FROM questions CROSS JOIN samples USING (question)
-            WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx >= 0"""
-        ((stored,),) = self._fetch(query, (run,))
-        if stored != expected:
-            raise UserError(f"{at(self.path)}: {stored} of {expected} answers of run '{run}' are in it: {_DAMAGED}")
-
     def put(self, run: str, sets: Sequence[SampleSet]) -> None:
         """Store finished question-conditions in one transaction, durable when this returns.
 
@@ -337,20 +258,14 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         with files.errors_of(self.path):
             meta_path(self.path).unlink(missing_ok=True)  # what it notes is over; the stage writes another at its end
         with self._transaction() as db:
-            row = db.execute("SELECT * FROM runs WHERE name = ?", (run,)).fetchone()
+            row = db.execute("SELECT run FROM runs WHERE name = ?", (run,)).fetchone()
             if row is None:
                 raise ValueError(f"run {run!r} was not begun")
             for sample_set in sets:
                 self._insert(db, row[0], sample_set)
-            n_sets, keys = row[3] + len(sets), _sum_of(row[4])
-            for sample_set in sets:
-                keys = _sum(keys, sample_set.question_id, sample_set.condition)
-            now = (n_sets, _digest_of_run(run, row[2], n_sets, keys), row[0])
-            db.execute("UPDATE runs SET n_sets = ?, digest = ? WHERE run = ?", now)
 
     def get(self, run: str, question_id: str, condition: Condition) -> SampleSet | None:
         """One question-condition, or None if it is not stored."""
-        self._check_counted(run)
         query = self._rows(scan="", where="AND questions.id = :id AND sets.condition = :condition")
         rows = self._fetch(query, {"run": run, "id": question_id, "condition": condition})
         return self._sample_set(rows) if rows else None
@@ -372,26 +287,17 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def _sample_set(self, rows: Sequence[tuple[Any, ...]]) -> SampleSet:
         """Raises :class:`UserError` unless all answers are there as they were stored."""
-        question_id, condition, prompt_tokens, evidence_cut, n_samples, *_, digest = rows[0]
-        samples = [Sample(*row[5:-1]) for row in rows if row[5] is not None]
+        question_id, condition, prompt_tokens, evidence_cut, n_samples, *_ = rows[0]
+        samples = [Sample(*row[5:]) for row in rows if row[5] is not None]
         refused = samples.pop(0).text if samples and samples[0].index == REFUSED else None
         greedy = samples.pop(0) if samples and samples[0].index == GREEDY else None
-        every = [*samples, *([greedy] if greedy else [])]
-        typed = all(isinstance(n, int) for n in (prompt_tokens, evidence_cut, n_samples))
-        typed = typed and isinstance(question_id, str) and isinstance(condition, str) and all(map(_is_whole, every))
-        typed = typed and isinstance(refused, str | None) and bool(every) == (refused is None)
-        if not typed or [sample.index for sample in samples] != list(range(n_samples)):
+        answered = bool(samples or greedy)
+        if answered == (refused is not None) or [sample.index for sample in samples] != list(range(n_samples)):
             raise UserError(
                 f"{at(self.path)}: {len(samples)} of the {n_samples} answers to question '{question_id}' under "
                 f"'{condition}' can be read: {_DAMAGED}"
             )
-        sample_set = SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut, refused)
-        if digest != _digest_of(sample_set):
-            raise UserError(
-                f"{at(self.path)}: answers to question '{question_id}' under '{condition}' are not those that were "
-                f"stored: {_DAMAGED}"
-            )
-        return sample_set
+        return SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut, refused)
 
     def close(self) -> None:
         """Close the file; a writer folds the write-ahead log into it.
@@ -399,11 +305,15 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         Where that changes the file, its meta data go, as in :meth:`put`: a run that ended while this one had the log
         open noted the bytes without it.
         """
-        before = None if self.read_only or not path_exists(self.path) else stamp(self.path)
+        before = self._modified()
         self._db.close()
-        if before is not None and path_exists(self.path) and stamp(self.path) != before:
+        if not self.read_only and self._modified() not in (None, before):
             with files.errors_of(self.path):
                 meta_path(self.path).unlink(missing_ok=True)
+
+    def _modified(self) -> int | None:
+        """Time of the file's last change; None if it is gone."""
+        return os.stat(self.path).st_mtime_ns if path_exists(self.path) else None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
@@ -418,6 +328,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
         # the default of WAL mode in some builds loses the last puts
         db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA foreign_keys = ON")
         return db
 
     def _insert(self, db: sqlite3.Connection, run: int, sample_set: SampleSet) -> None:
@@ -426,14 +337,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         key = (db.execute(find, (run, sample_set.question_id)).fetchone()[0], sample_set.condition)
         rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in _rows_of(sample_set)]
         try:
-            row = (
-                *key,
-                len(sample_set.samples),
-                sample_set.prompt_tokens,
-                sample_set.evidence_cut,
-                _digest_of(sample_set),
-            )
-            db.execute("INSERT INTO sets VALUES (?, ?, ?, ?, ?, ?)", row)
+            row = (*key, len(sample_set.samples), sample_set.prompt_tokens, sample_set.evidence_cut)
+            db.execute("INSERT INTO sets VALUES (?, ?, ?, ?, ?)", row)
             db.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         except sqlite3.IntegrityError as error:
             place = f"{sample_set.question_id!r} under {sample_set.condition!r}"
@@ -442,13 +347,6 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     def _fetch(self, query: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with user_errors(self.path):
             return self._db.execute(query, values).fetchall()
-
-    def _facts(self, query: str, *values: str) -> list[tuple[Any, ...]]:
-        """Names and numbers of a run; SQLite keeps any type in any column."""
-        rows = self._fetch(query, values)
-        if any(isinstance(value, bytes) for row in rows for value in row):
-            raise UserError(f"{at(self.path)}: bytes where text and numbers are stored: {_DAMAGED}")
-        return rows
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -478,57 +376,11 @@ def _check(sample_set: SampleSet) -> None:
         raise ValueError(f"{place} has neither samples nor a greedy answer")
 
 
-def _is_whole(sample: Sample) -> bool:
-    """False for values that no sample has: SQLite takes any value."""
-    return (
-        isinstance(sample.index, int)
-        and isinstance(sample.text, str)
-        and isinstance(sample.n_tokens, int)
-        and sample.n_tokens >= 0
-        and sample.finish in _FINISHES
-        and isinstance(sample.logprob, float)
-        and math.isfinite(sample.logprob)
-    )
-
-
 def _rows_of(sample_set: SampleSet) -> tuple[Sample, ...]:
     """The answers as rows, the greedy one before the samples; of a refusal its reason alone."""
     return (
         sample_set.answers() if sample_set.refused is None else (Sample(REFUSED, sample_set.refused, 0, _REFUSED, 0.0),)
     )
-
-
-def _digest_of(sample_set: SampleSet) -> str:
-    """Digest of a question-condition as SQLite gives it back: numbers of REAL columns are floats, never -0.0."""
-    answers = [(a.index, a.text, a.n_tokens, a.finish, a.logprob + 0.0) for a in _rows_of(sample_set)]
-    return _digest(
-        sample_set.question_id,
-        sample_set.condition,
-        int(sample_set.prompt_tokens),
-        int(sample_set.evidence_cut),
-        answers,
-    )
-
-
-def _digest_of_run(name: str, meta: str, n_sets: int, keys: int) -> str:
-    """A sum over its (question, condition) pairs, which grows with each, and the digest of that and all else."""
-    return f"{keys:016x}{_digest(name, meta, n_sets, keys)}"
-
-
-def _sum_of(digest: str) -> int:
-    """The sum that a run's digest begins with; 0 for another text."""
-    try:
-        return int(digest[:16], 16)
-    except ValueError:
-        return 0
-
-
-def _sum(keys: int, question: Any, condition: Any) -> int:
-    return (keys + int(_digest(str(question), str(condition))[:16], 16)) % 2**64
-
-
-def _digest(*parts: Any) -> str:
-    return hashlib.blake2b(json.dumps(parts).encode("ascii"), digest_size=16).hexdigest()
 
 
 ROW_GROUP = 50_000  # answers held in memory at a time
