@@ -26,8 +26,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.errors import at
-from kbtrain.io.artifact import MODEL_FILES
-from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, write_meta
+from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, write_meta
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
@@ -43,7 +42,6 @@ from kbtrain.llm.sample_stage import (
     mask_leaks,
     refusal_text,
 )
-from kbtrain.models.files_read import note
 from kbtrain.net import split_query
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.records import Condition, Split
@@ -125,8 +123,7 @@ def main(config: SampleConfig) -> None:
         return look_ahead(config, plan, shard)
 
     target = config.run / shard.store_name
-    model_files = meta_of(target).get(MODEL_FILES)
-    job = SamplingJob.from_config(config, config.sampling_run, plan, shard, total, model_files)
+    job = SamplingJob.from_config(config, config.sampling_run, plan, shard, total)
     with writing(target, job.run), SampleStore(target) as store:
         n_stored, silent = job.n_stored(store), SilentAnswers()
         silent.add(store.answers(job.run))
@@ -147,8 +144,6 @@ def main(config: SampleConfig) -> None:
         if not config.allow_empty:
             silent.check(f"{at(target)}: run '{job.run}'")
         key = {"questions": file_sha256(questions), "run_meta": store.run_meta(job.run)}
-        if MODEL_FILES in key["run_meta"]:
-            key[MODEL_FILES] = note(config.model, model_files)
     write_meta(target, stage="sample", config=config, inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
 

@@ -40,21 +40,18 @@ from kbtrain.gates.scoring import (
     Engine,
     ScoreFile,
     chunks_left,
-    cost_facts,
     examples_left,
     files_of_models,
     is_finished,
     note_best_f1,
-    noted_models,
     price_of_scores,
     score_chunks,
     score_path,
 )
 from kbtrain.gates.thresholds_store import sources_of
 from kbtrain.gates.training_overlap import dev_in_test, seen_in_training, seen_messages
-from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.files import writing
-from kbtrain.io.provenance import check_data, file_sha256, write_meta
+from kbtrain.io.provenance import check_data, file_sha256
 from kbtrain.llm.backends import read_llm_config
 from kbtrain.llm.forecast import ForecastConfig
 from kbtrain.runtime.progress import progress_bar
@@ -114,7 +111,7 @@ def look_ahead(
 def inputs_of(config: ScoreConfig, gate: GateHandle, hashes: Mapping[str, str]) -> dict[str, str]:
     """Inputs that a gate's stored scores depend on."""
     gate_facts = {"gate": gate.identity, "dtype": config.dtype, "chunk": str(config.chunk)}
-    return {**hashes, **gate_facts, **files_of_models(score_path(config.run, gate.name), gate.models)}
+    return {**hashes, **gate_facts, **files_of_models(gate.models)}
 
 
 class Scored(NamedTuple):
@@ -141,7 +138,6 @@ def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes
             for n in score_chunks(scores, gate, chunks, engine):
                 bar.update(n)
         extra: dict[str, Any] = {
-            **cost_facts(scores.timings(), gate.names),
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
             **({"within_answer": dict.fromkeys(gate.names, True)} if gate.within_answer else {}),
             **({"after_search": dict.fromkeys(gate.names, True)} if gate.stage == "search" else {}),
@@ -151,11 +147,8 @@ def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),
-            MODEL_FILES: noted_models(target, gate.models),
         }
-        scores.finish()
-    files = list(to_score.files.values())
-    write_meta(target, stage="score", config=config, inputs=files, extra=extra, started=started)
+        scores.finish("score", config, list(to_score.files.values()), started, gate.names, **extra)
     if to_score.reads == "turn" and gate.folder and "dev" in splits:
         note_best_f1(gate.folder, gate, target, to_score.examples["dev"], to_score.files["turns.jsonl"])
     return Scored(gate.names, total, scores.restarted)

@@ -22,10 +22,9 @@ from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.scores import first_ids
 from kbtrain.gates.handles import handle
-from kbtrain.gates.scoring import ScoreFile, chunks_left, cost_facts, files_of_models, noted_models, score_chunks
+from kbtrain.gates.scoring import ScoreFile, chunks_left, files_of_models, score_chunks
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES
-from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, write_meta
+from kbtrain.io.provenance import check_current, check_unchanged, file_sha256
 from kbtrain.labeling.examples import reference_example
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
@@ -48,7 +47,7 @@ def main(config: ScoreReferenceConfig) -> None:
     source = handle(config.kbm or config.run / "kbm", config.dtype, config.device)
     depends = {file.name: file_sha256(file) for file in files} | {"kbm": source.identity, "dtype": config.dtype}
     target = config.run / "scores_reference.jsonl"
-    depends |= {"chunk": str(config.chunk), **files_of_models(target, source.models)}
+    depends |= {"chunk": str(config.chunk), **files_of_models(source.models)}
     with ScoreFile(target, depends) as scores:
         parts = {split: [e for e in examples if e.split == split] for split in config.splits}
         chunks = chunks_left(scores, source, parts, config.chunk)
@@ -56,10 +55,7 @@ def main(config: ScoreReferenceConfig) -> None:
         with progress_bar(total=total, desc="with passages", unit="questions", disable=not chunks) as bar:
             for n in score_chunks(scores, source, chunks, config.scoring()):
                 bar.update(n)
-        scores.finish()
-        extra = {**cost_facts(scores.timings(), source.names), MODEL_FILES: noted_models(target, source.models)}
-    write_meta(target, stage="score_reference", config=config, inputs=files, extra=extra,
-               started=started)  # fmt: skip
+        scores.finish("score_reference", config, files, started, source.names)
     print(f"scored {len(examples)} questions with their passages in {time.monotonic() - started:.0f} s -> {target}")
 
 

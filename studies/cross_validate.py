@@ -30,7 +30,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import check_data, known_sha256, read_meta, write_atomically, write_result
+from kbtrain.io.provenance import check_data, file_sha256, read_meta, write_atomically, write_result
 from kbtrain.models.files_read import digest
 from kbtrain.records import TurnExample
 from kbtrain.runtime.progress import progress_bar
@@ -67,7 +67,7 @@ def main(config: CrossValidateConfig) -> None:
         return test(config, started)
     table = table_of(config, ("train", "dev"))
     counts = (config.repeats, config.folds, config.inner)
-    made_of = known_sha256(config.turns) + config.encoder + digest(config.encoder)
+    made_of = file_sha256(config.turns) + config.encoder + digest(config.encoder)
     with progress_bar(total=config.repeats * config.folds, desc="cross-validation", unit="folds") as bar:
         repeats = list(cv.cross_validated(table, counts, config.seed, folder, made_of, bar.update))
     held_out = cv.candidates_held_out(table, repeats)
@@ -135,7 +135,7 @@ def test(config: CrossValidateConfig, started: float) -> None:
     """
     source, remedy = config.folder / RESULT, "call this without --test again"
     document_of_choice, meta = jsonl.read_value(source, "call this without --test first", remedy), read_meta(source)
-    if meta["inputs"].get(config.turns.name) != known_sha256(config.turns):
+    if meta["inputs"].get(config.turns.name) != file_sha256(config.turns):
         raise UserError(f"{at(source)}: chosen from other turns than {config.turns}; {remedy}")
     settings = meta.get("config")
     encoder = settings.get("encoder") if isinstance(settings, dict) else None

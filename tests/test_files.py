@@ -21,7 +21,7 @@ from support.disk import full_disk
 
 from kbtrain.dialogue.features import Response
 from kbtrain.errors import UserError
-from kbtrain.gates.scoring import ScoreFile, Timing
+from kbtrain.gates.scoring import ScoredChunk, ScoreFile, Timing
 from kbtrain.io.artifact import Records
 from kbtrain.io.files import (
     append,
@@ -103,7 +103,8 @@ def test_a_full_disk_is_one_line_whichever_library_writes(write: Callable[[Path]
 
 def _score(path: Path) -> None:
     with ScoreFile(path, {}) as file:
-        file.append([GateScore(LONG, "g", 1.0)], Timing(("g",), "dev", 1, 1.0))
+        file.append(ScoredChunk((GateScore(LONG, "g", 1.0),), Timing(("g",), "dev", 1, 1.0)))
+        file.finish("score", {}, [], 0.0, ["g"])
 
 
 def _evidence(path: Path) -> None:

@@ -91,8 +91,7 @@ NO_TEXT: dict[str, tuple[str, Reader]] = {
     "hash": ("x", file_sha256),
     "responses": ("x.jsonl", cut_torn_line),
     "traces": ("x.jsonl", lambda path: Records(path, {}, growing=True).close()),
-    "scores": ("x.jsonl", lambda path: ScoreFile(path, {}).close()),
-    "key of scores": ("x.jsonl.key", lambda path: ScoreFile(_note(path), {}).close()),
+    "scores": ("x.jsonl", lambda path: ScoreFile(path, {})),
 }
 
 

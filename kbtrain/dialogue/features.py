@@ -15,7 +15,7 @@ from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact, Records
 from kbtrain.io.files import beside, has_content, path_exists
-from kbtrain.io.provenance import known_sha256
+from kbtrain.io.provenance import file_sha256
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.llm.sample_stage import check_same
 from kbtrain.prompts.ragate import context_text, first_kept, turn_text
@@ -96,6 +96,6 @@ def check_turns_replaceable(turns: Artifact, places: frozenset[str]) -> None:
     paths = [folder / "responses.jsonl", *sorted((folder / "responses").glob("*.jsonl"))]
     for path in paths if path_exists(turns.path) else ():
         has_responses = has_content(path) and path_exists(beside(path, ".key"))
-        if has_responses and jsonl.read_json(beside(path, ".key")).get("turns") == known_sha256(turns.path):
+        if has_responses and jsonl.read_json(beside(path, ".key")).get("turns") == file_sha256(turns.path):
             reason = f"{path.relative_to(folder)} holds responses to these turns"
             check_same(turns, places, reason)

@@ -25,7 +25,7 @@ from pydantic import (
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists, writing
 from kbtrain.io.jsonl import one_line, read_json
-from kbtrain.io.provenance import FileNotes, file_sha256, meta_of, noted_sha256, write_atomically
+from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.io.text_files import read_text
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
@@ -228,18 +228,16 @@ class GateCard(BaseModel):
         card = self if self.parts() else self.model_copy(update={"weights_sha256": hashes})
         write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
 
-    def check_weights(self, folder: Path | str, full: bool = False) -> None:
+    def check_weights(self, folder: Path | str) -> None:
         """Raise :class:`UserError` unless weights, configuration and tokenizer are the files that the card names.
 
-        A file whose size and time are as they were noted at its making is not read again, unless ``full``. A folder
-        whose card names weights alone passes with any other files.
+        A folder whose card names weights alone passes with any other files.
         """
-        saved = {} if full else saved_files(Path(folder))
         for name, sha256 in self.weights_sha256.items():
             path = Path(folder) / name
             if not path.is_file():
                 raise UserError(f"{at(path)}: no such file; {CARD} names it, so the folder is not whole")
-            if (file_sha256(path) if full else noted_sha256(path, saved.get(name))) != sha256:
+            if file_sha256(path) != sha256:
                 what = "weights" if path.suffix == ".safetensors" else "file"
                 raise UserError(f"{at(path)}: not the {what} that {CARD} names; copy the folder again, or train again")
         if all(name.endswith(".safetensors") for name in self.weights_sha256):
@@ -376,12 +374,6 @@ def _scored_by(folder: Path) -> list[Path]:
     """Weights, configuration and tokenizer; checkpoints are skipped."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in _WEIGHTS or path.name in _BESIDE_WEIGHTS)
     return [path for path in paths if not path.relative_to(folder).parts[0].startswith("checkpoint")]
-
-
-def saved_files(folder: Path) -> FileNotes:
-    """Files of a gate's folder as its training noted them; empty where it did not."""
-    saved = meta_of(folder / CARD).get(SAVED)
-    return saved if isinstance(saved, dict) else {}
 
 
 def read_gate_json(folder: Path | str) -> dict[str, Any]:

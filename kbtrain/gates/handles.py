@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import GateCard, Pass, Stage, saved_files, text_of
+from kbtrain.gate.card import GateCard, Pass, Stage, text_of
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
 from kbtrain.gates.kind import QUESTION
@@ -19,7 +19,7 @@ from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.prompted import PROMPTED, SampledPrompt, need_text, replies_fingerprint
 from kbtrain.gates.registry import GATES, check_parts, kind_named, kind_of, load_gate, read_card
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import file_sha256, noted_sha256
+from kbtrain.io.provenance import file_sha256
 from kbtrain.llm.backends import LLMConfig, read_llm_config
 from kbtrain.models.files_read import folder_of as model_folder
 from kbtrain.records import Example, GateExample, Statistic
@@ -238,9 +238,8 @@ def _content(folder: Path) -> str:
     if card.parts():
         parts = [] if kind_named(card.kind).one_score else [card.depends(), *held_out]
         return ":".join([*(_content(folder / part) for part in card.parts()), *parts])
-    weights, saved = sorted(folder.rglob("*.safetensors")), saved_files(folder)
-    hashes = (noted_sha256(path, saved.get(path.relative_to(folder).as_posix())) for path in weights)
-    return ":".join([card.depends(), *hashes, *held_out])
+    weights = map(file_sha256, sorted(folder.rglob("*.safetensors")))
+    return ":".join([card.depends(), *weights, *held_out])
 
 
 def handle_of_prompt(name: str, model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:

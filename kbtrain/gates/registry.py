@@ -190,7 +190,7 @@ def load_gate(
 def verify_weights(folder: Path | str, revision: str | None = None) -> None:
     """Hash a gate's weights even if none looks changed. Raises :class:`UserError` for other weights than the card's."""
     place = folder_of(folder, revision)
-    read_card(place).check_weights(place, full=True)
+    read_card(place).check_weights(place)
 
 
 def _check_arguments(folder: object, key: object, dtype: object, device: object, revision: object) -> None:

@@ -1,33 +1,33 @@
 """The scoring stage: examples -> chunks -> a gate's scores in ``RUN/scores/<gate>.jsonl``, for questions and turns.
 
-A file is kept as long as what its scores depend on is the same, and appended batch by batch, so that an interrupted
-scoring resumes. One process writes it, wherever a chunk is scored. Beside it, ``<gate>.jsonl.key`` notes what the
-scores depend on, and ``<gate>.jsonl.progress`` the costs of each batch.
+A file is kept as long as what its scores depend on is the same. Scored chunks grow in ``<gate>.jsonl.chunks`` until all
+are there, so that an interrupted scoring resumes. One process writes them, wherever a chunk is scored.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from pydantic import BaseModel
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD, Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
-from kbtrain.io import jsonl, provenance
-from kbtrain.io.artifact import ABSENT, MODEL_FILES, Records, differing
-from kbtrain.io.files import append, beside, check_regular_or_absent, cut_torn_line, path_exists, put_in_place
-from kbtrain.io.provenance import FileNotes, device
+from kbtrain.io import jsonl
+from kbtrain.io.artifact import ABSENT, MODEL_FILES, Records, differing, is_resumable
+from kbtrain.io.files import beside, check_regular_or_absent, path_exists
+from kbtrain.io.provenance import device, file_sha256, meta_of, meta_path, unchanged, write_meta
 from kbtrain.llm.forecast import Forecast, Measurement, PriceList, tokens_of
-from kbtrain.models.files_read import folder_of, note
+from kbtrain.models.files_read import folder_of, hashes_of
 from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample
 
 FILES_HERE = f"{MODEL_FILES}_here"  # where the base of a gate is elsewhere: its own folder's
@@ -49,22 +49,37 @@ class Timing:
     device: str = ""
 
 
-def cost_facts(timings: Sequence[Timing], gates: Sequence[str]) -> dict[str, Any]:
+def cost_facts(timings: Sequence[Timing], gates: Sequence[str], before: Mapping[str, Any]) -> dict[str, Any]:
     """Means of an example by gate and split, and the devices, as the scores' meta data have them.
 
-    ``spent``: requests, samples and tokens; empty for one request a question. Where no batch notes its device, it is
-    this process's.
+    ``spent``: requests, samples and tokens; empty for one request a question. ``before``: facts of the splits that were
+    scored earlier. Where no batch notes its device, it is this process's.
     """
-    seconds: dict[str, dict[str, float]] = {gate: {} for gate in gates}
-    spent: dict[str, dict[str, dict[str, float]]] = {gate: {} for gate in gates}
+    seconds, spent = (
+        {gate: dict(before.get(f"{what}_per_question", {}).get(gate, {})) for gate in gates}
+        for what in ("seconds", "spent")
+    )
     for gate, split in itertools.product(gates, dict.fromkeys(timing.split for timing in timings)):
         measured = [timing for timing in timings if gate in timing.gates and timing.split == split]
         n = sum(timing.n for timing in measured) or 1
         names = sorted({name for timing in measured for name in timing.spent})
         seconds[gate][split] = sum(timing.seconds for timing in measured) / n
         spent[gate][split] = {name: sum(timing.spent.get(name, 0) for timing in measured) / n for name in names}
-    devices = ", ".join(sorted({timing.device for timing in timings if timing.device})) or device()
-    return {"seconds_per_question": seconds, "spent_per_question": spent, "device": devices}
+    devices = {name for timing in timings for name in timing.device.split(", ") if name}
+    devices |= set(before["device"].split(", ")) if before else set()
+    return {
+        "seconds_per_question": seconds,
+        "spent_per_question": spent,
+        "device": ", ".join(sorted(devices)) or device(),
+    }
+
+
+@dataclass(frozen=True)
+class ScoredChunk:
+    """A chunk's scores and what they took."""
+
+    scores: tuple[GateScore, ...]
+    timing: Timing
 
 
 class ScoreFile:
@@ -74,67 +89,61 @@ class ScoreFile:
     that there are such. A context manager.
     """
 
-    def __init__(self, path: Path, inputs: Mapping[str, Any]) -> None:
-        self.path = path
-        expected = {name: str(value) for name, value in inputs.items()}
+    def __init__(self, path: Path, inputs: Mapping[str, str]) -> None:
+        self.path, self._inputs = path, dict(inputs)
         check_regular_or_absent(path)
-        stored = stored_inputs(path, expected)
+        stored = stored_scores(path, inputs)
         self.restarted = path_exists(path) and stored is None
-        if stored is not None and not provenance.unchanged(path, appended=True):
-            raise UserError(f"{path}: was changed since it was scored; delete it to score again")
-        self._scores_path = beside(path, ".new") if self.restarted else path
-        if self.restarted:
-            stored = stored_inputs(self._scores_path, expected)
-        if stored is None:
-            for file in (provenance.meta_path(self._scores_path), _costs(self._scores_path), _key(self._scores_path)):
-                file.unlink(missing_ok=True)  # of a file that is gone
-        elif stored != {**stored, **expected}:  # another split's examples: noted with the others
-            _write_key(self._scores_path, {**stored, **expected})
-        self._scores = Records(self._scores_path, {**(stored or {}), **expected}, growing=True)
-        self.done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, self._scores_path)}
-        costs = _costs(self._scores_path)
-        costs.touch()
-        cut_torn_line(costs)
-        self._drop_uncovered_costs()
-        self._costs = open(costs, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
+        self._stored, self._before = stored or [], {} if stored is None else meta_of(path)
+        chunks = chunks_path(path)
+        self._file: Records | None = None  # opened by the first chunk: chunks of other inputs stay until then
+        self._chunks: list[ScoredChunk] = []
+        if is_resumable(chunks, beside(chunks, ".key"), self._inputs):
+            self._chunks = list(jsonl.read(ScoredChunk, chunks))
+        self.done = {(row.gate, row.question_id) for row in self._rows()}
 
-    def append(self, scores: Sequence[GateScore], timing: Timing) -> None:
-        """Write a batch (those already there are skipped), durable when this returns."""
-        new = [score for score in scores if (score.gate, score.question_id) not in self.done]
-        # Costs come first: if the process is killed before the scores are whole, the next one can tell.
-        append(self._costs, json.dumps(asdict(timing)) + "\n")
-        self._scores.add(*new)
-        self.done |= {(score.gate, score.question_id) for score in new}
+    def _rows(self) -> Iterator[GateScore]:
+        """All scores, those of chunks once."""
+        stored = {(row.gate, row.question_id): row for row in self._stored}
+        for chunk in self._chunks:
+            for row in chunk.scores:
+                stored.setdefault((row.gate, row.question_id), row)
+        yield from stored.values()
 
-    def _drop_uncovered_costs(self) -> None:
-        """Drop the costs of a batch whose scores are not whole: it is scored again, and would count twice."""
-        names = {gate for gate, _ in self.done}
-        timings = self.timings()
-        counts = [len(names.intersection(timing.gates)) * timing.n for timing in timings] if names else []
-        while sum(counts) > len(self.done):
-            counts.pop()
-        if len(counts) < len(timings):
-            lines = (json.dumps(asdict(timing)) + "\n" for timing in timings[: len(counts)])
-            provenance.write_atomically(_costs(self._scores_path), "".join(lines))
+    def append(self, chunk: ScoredChunk) -> None:
+        """Write a chunk, durable when this returns."""
+        if self._file is None:
+            self._file = Records(chunks_path(self.path), self._inputs, growing=True)
+        self._file.add(chunk)
+        self._chunks.append(chunk)
+        self.done |= {(row.gate, row.question_id) for row in chunk.scores}
 
-    def timings(self) -> list[Timing]:
-        """Costs of the scores so far, batch by batch."""
-        return list(jsonl.read(Timing, _costs(self._scores_path)))
-
-    def finish(self) -> None:
-        """Put new scores in the place of those of other inputs, once all of them are there."""
+    def finish(
+        self,
+        stage: str,
+        config: BaseModel,
+        files: Sequence[Path],
+        started: float,
+        names: Sequence[str],
+        **facts: Any,
+    ) -> None:
+        """Write the scores, once all of them are there, and their meta data with ``facts`` and costs by ``names``."""
         self.close()
-        if self._scores_path != self.path:
-            for file in (provenance.meta_path(self.path), _key(self.path)):  # scores without a key are computed again
-                file.unlink(missing_ok=True)
-            for place in (Path, _costs, _key):
-                put_in_place(place(self._scores_path), place(self.path))
-            self._scores_path = self.path
+        key = {**self._before.get("key", {}), **self._inputs}
+        costs = cost_facts([chunk.timing for chunk in self._chunks], names, self._before)
+        if self._chunks or not self._before:
+            meta_path(self.path).unlink(missing_ok=True)  # what it notes is over
+            jsonl.write(self.path, self._rows())
+        extra = {**costs, **facts, "key": key}
+        write_meta(self.path, stage=stage, config=config, inputs=files, extra=extra, started=started)
+        if self._chunks:
+            for path in (chunks_path(self.path), beside(chunks_path(self.path), ".key")):
+                path.unlink()
 
     def close(self) -> None:
-        """Close both files."""
-        self._scores.close()
-        self._costs.close()
+        """Close the file of chunks."""
+        if self._file is not None:
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -143,26 +152,24 @@ class ScoreFile:
         self.close()
 
 
-def _costs(path: Path) -> Path:
-    return beside(path, ".progress")
+def chunks_path(path: Path) -> Path:
+    """File of the chunks that are scored and not yet in ``path``."""
+    return beside(path, ".chunks")
 
 
-def _key(path: Path) -> Path:
-    return beside(path, ".key")
+def stored_scores(path: Path, inputs: Mapping[str, str]) -> list[GateScore] | None:
+    """The scores in ``path``; None where there are none, or those of other inputs.
 
-
-def _write_key(path: Path, inputs: Mapping[str, str]) -> None:
-    provenance.write_atomically(_key(path), json.dumps(dict(inputs), sort_keys=True))
-
-
-def stored_inputs(path: Path, expected: Mapping[str, str]) -> dict[str, str] | None:
-    """Inputs of the scores stored in ``path``; None where there are none, or those of other inputs, and for a finished
-    file of which a part is gone: what is left may not be whole."""
-    if not (path_exists(path) and path_exists(_key(path))):
+    Raises :class:`UserError` for a file that was changed, or that an older version made.
+    """
+    meta = meta_of(path) if path_exists(path) else {}
+    if meta.get("stage") in ("score", "score_reference") and "key" not in meta:
+        raise UserError(f"{path}: made by an older version of kbtrain; delete it and run again")
+    if "key" not in meta or not _agree(meta["key"], inputs):
         return None
-    stored = jsonl.read_json(_key(path))
-    whole = path.stat().st_size >= (provenance.meta_of(path).get("bytes") or 0)
-    return stored if whole and _agree(stored, expected) else None
+    if not unchanged(path):
+        raise UserError(f"{path}: was changed since it was scored; delete it to score again")
+    return list(jsonl.read(GateScore, path))
 
 
 def _agree(stored: Mapping[str, str], expected: Mapping[str, str]) -> bool:
@@ -175,29 +182,21 @@ def _agree(stored: Mapping[str, str], expected: Mapping[str, str]) -> bool:
     return True
 
 
-def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
-    """Hashes of the files of a gate's models, as an input of the scores in ``path``, as far as they are here.
+def files_of_models(models: Sequence[str]) -> dict[str, str]:
+    """Hashes of the files of a gate's models, as an input of its scores, as far as they are here.
 
     Whether a folder was moved does not matter: the models' names are skipped.
     """
     local = [model for model in models if folder_of(model) is not None]
-    hashes = [{name: entry["sha256"] for name, entry in files.items()} for files in noted_models(path, local).values()]
     if not local:
         return {}
-    return {MODEL_FILES if len(local) == len(models) else FILES_HERE: str(sorted(map(str, hashes)))}
-
-
-def noted_models(path: Path, models: Sequence[str]) -> dict[str, FileNotes]:
-    """By each model's name its files; those that have not changed since the meta data of ``path`` are not read."""
-    before = provenance.meta_of(path).get(MODEL_FILES) or {}
-    return {model: note(model, before.get(model)) for model in models}
+    return {MODEL_FILES if len(local) == len(models) else FILES_HERE: str(sorted(str(hashes_of(m)) for m in local))}
 
 
 def is_finished(run: Path, gate: GateHandle) -> bool:
-    """True if a gate's stored scores are as a scoring that came to its end left them: none is under way or was killed,
-    which may leave half a line, and they have not changed since."""
+    """True if a gate's scores are as a scoring that came to its end left them: none is under way or was killed."""
     path = score_path(run, gate.name)
-    return all(map(path_exists, (path, _key(path), provenance.meta_path(path)))) and provenance.unchanged(path)
+    return all(map(path_exists, (path, meta_path(path)))) and not path_exists(chunks_path(path))
 
 
 SCORES = "scores"
@@ -225,14 +224,6 @@ class Chunk:
 
     split: Split
     examples: tuple[Example, ...]
-
-
-@dataclass(frozen=True)
-class ScoredChunk:
-    """A chunk's scores and what they took."""
-
-    scores: tuple[GateScore, ...]
-    timing: Timing
 
 
 Engine = Callable[[GateHandle, Sequence[Chunk]], Iterator[ScoredChunk]]
@@ -263,9 +254,10 @@ def examples_left(
 ) -> list[Example]:
     """The examples without a stored score of these inputs; nothing is written."""
     path = score_path(run, gate.name)
-    done: set[tuple[str, str]] = set()
-    if stored_inputs(path, inputs) is not None:
-        done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, path)}
+    rows, note = stored_scores(path, inputs) or [], beside(chunks_path(path), ".key")
+    if path_exists(note) and not differing(jsonl.read_json(note), inputs):
+        rows += [row for chunk in jsonl.read(ScoredChunk, chunks_path(path)) for row in chunk.scores]
+    done = {(row.gate, row.question_id) for row in rows}
     return [row for rows in examples.values() for row in rows if _is_missing(row, gate, done)]
 
 
@@ -289,7 +281,7 @@ def score_chunks(file: ScoreFile, gate: GateHandle, chunks: Sequence[Chunk], eng
     """Score and write; yields how many examples were written each time. Without chunks nothing is opened."""
     if chunks:
         for scored in engine(gate, chunks):
-            file.append(scored.scores, scored.timing)
+            file.append(scored)
             yield scored.timing.n
 
 
@@ -329,7 +321,5 @@ def note_best_f1(folder: Path, gate: GateHandle, scores: Path, dev: Sequence[Exa
 
     by_id = {row.question_id: row.score for row in jsonl.read(GateScore, scores) if row.gate == gate.names[0]}
     best = best_f1_threshold([float(bool(turn.label)) for turn in labelled], [by_id[turn.id] for turn in labelled])
-    chosen = Threshold(
-        threshold=best.value, rule="best_f1", dev_file_sha256=provenance.file_sha256(dev_file), n_dev=len(labelled)
-    )
+    chosen = Threshold(threshold=best.value, rule="best_f1", dev_file_sha256=file_sha256(dev_file), n_dev=len(labelled))
     set_threshold(folder, name, chosen)

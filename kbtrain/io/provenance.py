@@ -9,13 +9,11 @@ import json
 import os
 import platform
 import resource
-import stat
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from pydantic import BaseModel
@@ -51,8 +49,8 @@ def write_meta(
         "schema": SCHEMA,
         "stage": stage,
         "config": config.model_dump(mode="json") if isinstance(config, BaseModel) else config and dict(config),
-        "inputs": _hashes(inputs),
-        **_content(path),
+        "inputs": _by_name(inputs),
+        "sha256": file_sha256(path),
         "n_records": _count_lines(path) if path.suffix == ".jsonl" else None,
         "packages": package_versions(),
         **git_state(),
@@ -90,9 +88,6 @@ def read_meta(path: Path) -> dict[str, Any]:
     inputs = meta.setdefault("inputs", {})
     if not isinstance(inputs, dict) or not all(isinstance(value, str) for value in inputs.values()):
         raise UserError(f"{at(source, field='inputs')}: expected the hashes of files by their names; {again}")
-    for name in ("bytes", "modified_ns"):
-        if type(meta.get(name)) not in (int, NoneType):
-            raise UserError(f"{at(source, field=name)}: expected a whole number or null; {again}")
     return meta
 
 
@@ -106,24 +101,9 @@ def short_name(model: object) -> str:
     return str(model).rstrip("/").rsplit("/", 1)[-1]
 
 
-def unchanged(path: Path, appended: bool = False) -> bool:
-    """True if a file is what its meta data say, or has none: same size and time, else the same hash.
-
-    ``appended``: what was added at its end does not count. Raises :class:`UserError` for broken meta data.
-    """
-    path = Path(path)
-    if not path_exists(meta_path(path)):
-        return True
-    meta, current = read_meta(path), stamp(path)
-    size = meta.get("bytes")
-    if size is None or current["bytes"] is None:
-        return bool(_content(path, meta.get("files"))["sha256"] == meta.get("sha256"))
-    if current["bytes"] == size and current["modified_ns"] == meta.get("modified_ns"):
-        return True
-    if current["bytes"] < size or (current["bytes"] > size and not appended):
-        return False
-    with errors_of(path), open(path, "rb") as file:
-        return hashlib.sha256(file.read(size)).hexdigest() == meta.get("sha256")
+def unchanged(path: Path) -> bool:
+    """True if a file is what its meta data say, or has none. Raises :class:`UserError` for broken meta data."""
+    return not path_exists(meta_path(path)) or read_meta(path).get("sha256") == file_sha256(path)
 
 
 def check_unchanged(*paths: Path) -> None:
@@ -153,49 +133,9 @@ def check_current(path: Path, *sources: Path, command: str | None = None) -> Non
     inputs = meta_of(path).get("inputs", {}) if sources else {}
     for source in sources:
         sha256 = inputs.get(source.name, inputs.get(str(source)))  # of two files of one name by their paths
-        if sha256 is not None and path_exists(source) and known_sha256(source) != sha256:
+        if sha256 is not None and path_exists(source) and file_sha256(source) != sha256:
             stage = command or script_of(path) or read_meta(path).get("stage", "the stage that writes it")
             raise UserError(f"{at(path)}: made from another {source.name}; run {stage} again")
-
-
-def known_sha256(path: Path) -> str:
-    """As :func:`file_sha256`, from the meta data where size and time are as they were noted."""
-    if path_exists(meta_path(path)):
-        meta, current = read_meta(path), stamp(path)
-        stored = meta.get("sha256")
-        same = all(meta.get(name) == value for name, value in current.items())
-        if isinstance(stored, str) and current["bytes"] is not None and same:
-            return stored
-    return file_sha256(path)
-
-
-def stamp(path: Path) -> dict[str, int | None]:
-    """Size and time of a file by which a change is seen at once; None for a folder."""
-    status = os.stat(path)
-    if stat.S_ISDIR(status.st_mode):
-        return {"bytes": None, "modified_ns": None}
-    return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns}
-
-
-FileNotes = dict[str, dict[str, Any]]  # by a file's name its size, time and SHA-256
-_known: dict[tuple[str, int | None, int | None], str] = {}  # one model serves several gates of a stage
-
-
-def note_files(files: Mapping[str, Path], known_files: Any = None) -> FileNotes:
-    """Size, time and SHA-256 of each file; the hash is taken from ``known_files`` where the others are the same."""
-    before = known_files if isinstance(known_files, Mapping) else {}
-    return {name: {**stamp(path), "sha256": noted_sha256(path, before.get(name))} for name, path in files.items()}
-
-
-def noted_sha256(path: Path, entry: Any) -> str:
-    """SHA-256 of a file: as ``entry`` where size and time are the same, else read, once in a process."""
-    now = stamp(path)
-    if isinstance(entry, Mapping) and isinstance(entry.get("sha256"), str) and entry == {**entry, **now}:
-        return str(entry["sha256"])
-    key = (str(path.resolve()), now["bytes"], now["modified_ns"])
-    if key not in _known:
-        _known[key] = file_sha256(path)
-    return _known[key]
 
 
 def meta_path(path: Path) -> Path:
@@ -204,32 +144,35 @@ def meta_path(path: Path) -> Path:
     return beside(path, ".meta.json")
 
 
+_known: dict[tuple[str, int, int, int], str] = {}  # of large files: one model serves several gates of a stage
+_LARGE = 1 << 20  # bytes; a smaller file could be written again within one tick of the clock
+
+
 def file_sha256(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes; of a folder: of its files' names and hashes, in the order of their names."""
+    """SHA-256 (hex) of a file's bytes; of a folder: of its files' names and hashes, in the order of their names.
+
+    A large file is read once in a process, as long as its size and time are the same.
+    """
     path = Path(path)
     if path.is_dir():
-        return _folder_sha256(note_files(_files(path)))
+        files = {inner.relative_to(path).as_posix(): inner for inner in sorted(path.rglob("*")) if inner.is_file()}
+        lines = (f"{name} {sha256}\n" for name, sha256 in hashes(files).items())
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
     check_regular(path)
     with errors_of(path), open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        status = os.fstat(file.fileno())
+        key = (str(path.resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
+        if key not in _known:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            if status.st_size < _LARGE:
+                return sha256
+            _known[key] = sha256
+        return _known[key]
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    """A folder's files by their names in it."""
-    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def _folder_sha256(files: FileNotes) -> str:
-    lines = (f"{name} {entry['sha256']}\n" for name, entry in files.items())
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _content(path: Path, known_files: Any = None) -> dict[str, Any]:
-    """Hash, size and time of a file; of a folder its hash and its files, with hashes from ``known_files``."""
-    if not path.is_dir():
-        return {"sha256": file_sha256(path), **stamp(path)}
-    files = note_files(_files(path), known_files)
-    return {"sha256": _folder_sha256(files), **stamp(path), "files": files}
+def hashes(files: Mapping[str, Path]) -> dict[str, str]:
+    """SHA-256 of each file, by its name."""
+    return {name: file_sha256(path) for name, path in files.items()}
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -296,10 +239,10 @@ def peak_rss_mb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
 
 
-def _hashes(inputs: Sequence[Path]) -> dict[str, str]:
+def _by_name(inputs: Sequence[Path]) -> dict[str, str]:
     names = [Path(path).name for path in inputs]
     keys = [name if names.count(name) == 1 else str(path) for name, path in zip(names, inputs, strict=True)]
-    return {key: file_sha256(path) for key, path in zip(keys, inputs, strict=True)}
+    return hashes(dict(zip(keys, inputs, strict=True)))
 
 
 def _count_lines(path: Path) -> int:

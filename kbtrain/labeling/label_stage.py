@@ -18,7 +18,7 @@ from kbtrain.answers.thoughts import is_left_out, silence
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import known_sha256
+from kbtrain.io.provenance import file_sha256
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
@@ -289,7 +289,7 @@ Tau = Annotated[float, Field(ge=0, le=1)] | Quantile | Literal["middle"]  # midd
 def titles_shown(evidence: Path, sampling: Mapping[str, Any]) -> Titles:
     """Rule by which passages showed their titles in a run's answers (``sampling``: its meta data): that of the evidence
     they were drawn with; "missing" where that is not here any more."""
-    if not path_exists(evidence) or sampling.get("evidence") != known_sha256(evidence):
+    if not path_exists(evidence) or sampling.get("evidence") != file_sha256(evidence):
         return "missing"
     first = next(jsonl.read(Evidence, evidence), None)
     return "missing" if first is None else first.titles

@@ -25,7 +25,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES, Artifact
 from kbtrain.io.files import has_content, path_exists
-from kbtrain.io.provenance import file_sha256, known_sha256
+from kbtrain.io.provenance import file_sha256
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
@@ -169,18 +169,15 @@ class SamplingJob:
 
     @classmethod
     def from_config(
-        cls, config: LLMConfig, run: str, plan: SamplingPlan, shard: Shard, total: int, noted_files: Any = None
+        cls, config: LLMConfig, run: str, plan: SamplingPlan, shard: Shard, total: int
     ) -> SamplingJob:
-        """The job with its settings; ``total`` counts the question-conditions of all shards.
-
-        ``noted_files``: the model's files as an earlier start noted them (:mod:`kbtrain.models.files_read`).
-        """
+        """The job with its settings; ``total`` counts the question-conditions of all shards."""
         share = shard.n_requests(total, config.window)
         files = {"questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence)}
         settings = {**config.run_settings(), "samples": dict(plan.samples), **files}
         if plan.prompts is not None:
             settings["own_prompts"] = plan.prompts.as_record()
-        if config.kind.model_files and (files := hashes_of(config.model, noted_files)):
+        if config.kind.model_files and (files := hashes_of(config.model)):
             settings[MODEL_FILES] = files
         if not shard.is_whole:
             settings |= {"shard": f"{shard.index}/{shard.count}", "n_expected": share}
@@ -343,7 +340,7 @@ def check_passages_replaceable(evidence: Artifact) -> None:
 def _store_of(file: Path, name: str) -> Path | None:
     """A store beside the questions or evidence with answers that note this file under ``name``; imported answers note
     no file, and count as to these questions as well."""
-    now = known_sha256(file)
+    now = file_sha256(file)
     unnamed = now if name == "questions" else None
     for path in sorted(file.parent.glob("samples*.db")):
         if not has_content(path):

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kbtrain.io.provenance import FileNotes, note_files
+from kbtrain.io.provenance import hashes
 from kbtrain.models.embedded import folder_of as embedded_folder
 from kbtrain.models.embedded import is_embedded
 from kbtrain.models.weights import opening
@@ -48,20 +48,15 @@ def files_of(model: str) -> dict[str, Path]:
     }
 
 
-def hashes_of(model: str, stored: Any = None) -> dict[str, str]:
-    """SHA-256 of each of these files. A file whose size and time are as ``stored`` (see :func:`note`) is not read."""
-    return {name: entry["sha256"] for name, entry in note(model, stored).items()}
-
-
-def note(model: str, stored: Any = None) -> FileNotes:
-    """As :func:`~kbtrain.io.provenance.note_files`, of these files."""
-    return note_files(files_of(model), stored)
+def hashes_of(model: str) -> dict[str, str]:
+    """SHA-256 of each of these files."""
+    return hashes(files_of(model))
 
 
 def digest(model: str) -> str:
     """One SHA-256 of all these hashes; empty for a model that is not here."""
-    hashes = hashes_of(model)
-    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest() if hashes else ""
+    files = hashes_of(model)
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest() if files else ""
 
 
 def config_of(model: str) -> Any:

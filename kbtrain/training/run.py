@@ -22,13 +22,12 @@ from kbtrain.errors import UserError, at
 from kbtrain.io.artifact import ABSENT, change_message, differing, plain
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.provenance import (
-    FileNotes,
     check_data,
     device,
     file_sha256,
     git_state,
+    hashes,
     meta_path,
-    note_files,
     package_versions,
     peak_rss_mb,
     write_atomically,
@@ -95,12 +94,12 @@ def finished(folder: Path, *files: str) -> bool:
     return all((folder / name).exists() and meta_path(folder / name).exists() for name in files)
 
 
-def note_saved(folder: Path) -> FileNotes:
-    """Size, time and hash of what a training leaves in its folder and does not change later."""
+def note_saved(folder: Path) -> dict[str, str]:
+    """SHA-256 of what a training leaves in its folder and does not change later."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
     names = {path.relative_to(folder).as_posix(): path for path in paths if not path.name.endswith(".meta.json")}
     lasting = {name: path for name, path in names.items() if not name.startswith(_CHANGED_LATER)}
-    return note_files(lasting)
+    return hashes(lasting)
 
 
 def remember_once(folder: Path, name: str, measure: Callable[[], str]) -> str:

@@ -160,7 +160,9 @@ def scripted(pause=0.0):
 def scored_by(engine, source, path):
     """How many examples each step wrote."""
     with ScoreFile(path, {}) as file:
-        return list(score_chunks(file, source, chunks_left(file, source, EXAMPLES, CHUNK), engine))
+        written = list(score_chunks(file, source, chunks_left(file, source, EXAMPLES, CHUNK), engine))
+        file.finish("score", {}, [], 0.0, source.names)
+    return written
 
 
 @pytest.mark.parametrize("kind", ["prompt", "kbm", "seakr", "encoder", "mha"])
@@ -205,7 +207,7 @@ def test_an_interrupted_run_goes_on_with_either_engine(cluster, tmp_path):
         assert len(file.done) == n
         left = chunks_left(file, source, EXAMPLES, CHUNK)
         assert next(score_chunks(file, source, left, local)) > 0
-    stored = len(scores(tmp_path / "many"))
+        stored = len(file.done)
     assert sum(scored_by(RayScoring(worker=worker), source, tmp_path / "many")) == TOTAL - stored
     assert scores(tmp_path / "many") == scores(tmp_path / "one")
     with pytest.MonkeyPatch.context() as patch:  # nothing left: no cluster is looked for
@@ -328,6 +330,7 @@ def test_a_node_killed_in_mid_run_loses_nothing(cluster, tmp_path):
             written.append(n)
             if len(written) == 3:
                 cluster.remove_node(victim, allow_graceful=False)
+        file.finish("score", {}, [], 0.0, source.names)
     assert alive() == 1
     assert sum(written) == TOTAL
     assert scores(tmp_path / "many") == scores(tmp_path / "one")

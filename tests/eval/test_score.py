@@ -86,8 +86,8 @@ def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
     scores.unlink()
     with pytest.raises(KeyboardInterrupt):
         run(script, run_folder, Scripted(stop_after=4), monkeypatch)
-    with open(scores, "a") as file:
-        file.write('{"question_id": "dev-1", "ga')  # killed while writing
+    with open(scoring.chunks_path(scores), "a") as file:
+        file.write('{"scores": [{"question_id": "dev-1", "ga')  # killed while writing
     again = Scripted()
     run(script, run_folder, again, monkeypatch)
     assert scores.read_bytes() == undisturbed
@@ -131,15 +131,17 @@ def test_the_last_line_says_which_gates_were_scored_now_and_which_before(
     assert said("one", "two").startswith("all 280 questions with one, two were scored before -> ")
 
 
-def test_a_chunk_cut_in_half_is_completed_without_duplicates(
+def test_scores_that_were_cut_or_made_by_an_older_version_are_one_line(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(script, run_folder, Scripted(), monkeypatch)
     scores = run_folder / "scores" / "kbm.jsonl"
-    lines = scores.read_text().splitlines(keepends=True)
-    scores.write_text("".join(lines[:-20]))
-    run(script, run_folder, Scripted(), monkeypatch)
-    assert scores.read_text() == "".join(lines)
+    scores.write_text("".join(scores.read_text().splitlines(keepends=True)[:-20]))
+    with pytest.raises(UserError, match=r"kbm\.jsonl: was changed since it was scored; delete it to score again"):
+        run(script, run_folder, Scripted(), monkeypatch)
+    write_meta(scores, stage="score", config={}, inputs=[])
+    with pytest.raises(UserError, match=r"kbm\.jsonl: made by an older version of kbtrain; delete it and run again"):
+        run(script, run_folder, Scripted(), monkeypatch)
 
 
 def test_other_weights_mean_scoring_afresh(
@@ -434,52 +436,43 @@ def test_new_scores_that_a_kill_left_beside_the_older_inputs_are_not_taken_for_t
     def made(gate: str, score: float) -> float:
         with scoring.ScoreFile(tmp_path / "g.jsonl", {"gate": gate}) as file:
             if not file.done:
-                file.append([GateScore("q", "g", score)], scoring.Timing(("g",), "dev", 1, 0.1))
-            file.finish()
+                timing = scoring.Timing(("g",), "dev", 1, 0.1)
+                file.append(scoring.ScoredChunk((GateScore("q", "g", score),), timing))
+            file.finish("score", {}, [], 0.0, ["g"])
         return next(jsonl.read(GateScore, tmp_path / "g.jsonl")).score
 
-    def killed_after(source: Path, target: Path) -> None:
-        source.replace(target)
+    def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     assert made("old", 1.0) == 1.0
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(scoring, "put_in_place", killed_after)
+        patched.setattr(scoring, "write_meta", killed)
         made("new", 2.0)
     assert made("old", 1.0) == 1.0
 
 
-@pytest.mark.parametrize("n_scores", [0, 1, 4])
-@pytest.mark.parametrize("first", [True, False])
-def test_costs_are_those_of_an_unkilled_scoring_whatever_was_written_of_a_batch(tmp_path, monkeypatch, first, n_scores):
-    """A batch was counted twice, or not at all, after a kill between its scores and its costs."""
-    path = tmp_path / "g.jsonl"
+@pytest.mark.parametrize("killed", [0, 1, 2])
+def test_costs_are_those_of_an_unkilled_scoring_whatever_was_written_of_a_chunk(tmp_path: Path, killed: int) -> None:
+    """A chunk was counted twice, or not at all, after a kill between its scores and its costs."""
 
-    def batch(number: int) -> tuple[list[GateScore], scoring.Timing]:
+    def chunk(number: int) -> scoring.ScoredChunk:
         scores = [GateScore(f"q{4 * number + i}", name, 0.5) for i in range(2) for name in ("a", "b")]
-        return scores, scoring.Timing(("a", "b"), "dev", 2, 0.1, {"tokens": 10 + number})
+        timing = scoring.Timing(("a", "b"), "dev", 2, 0.1, {"tokens": 10 + number})
+        return scoring.ScoredChunk(tuple(scores), timing)
 
-    def score() -> dict[str, float]:
-        with scoring.ScoreFile(path, {}) as file:
+    def score(path: Path) -> dict[str, float]:
+        with scoring.ScoreFile(path, {"gate": "g"}) as file:
             for number in range(3):
-                scores, timing = batch(number)
-                if any((one.gate, one.question_id) not in file.done for one in scores):
-                    file.append(scores, timing)
-            return scoring.cost_facts(file.timings(), "a")["spent_per_question"]["a"]["dev"]
+                if any((one.gate, one.question_id) not in file.done for one in chunk(number).scores):
+                    file.append(chunk(number))
+            file.finish("score", {}, [], 0.0, ["a"])
+        spent: dict[str, float] = read_meta(path)["spent_per_question"]["a"]["dev"]
+        return spent
 
-    unkilled = score()
-    assert unkilled == {"tokens": 33 / 6}
-    path.unlink()
-    killed = 0 if first else 1
-    with scoring.ScoreFile(path, {}) as file:
+    with scoring.ScoreFile(tmp_path / "g.jsonl", {"gate": "g"}) as file:
         for number in range(killed):
-            file.append(*batch(number))
-
-        def write(opened: Any, text: str) -> None:  # the process is killed when it has written a part
-            scoring.append(opened, "".join(text.splitlines(keepends=True)[:n_scores]))
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr("kbtrain.io.artifact.append", write)
-            file.append(*batch(killed))
-    assert score() == unkilled
+            file.append(chunk(number))
+    with open(scoring.chunks_path(tmp_path / "g.jsonl"), "a") as torn:
+        torn.write(jsonl.dump(chunk(killed))[:-9])
+    assert score(tmp_path / "g.jsonl") == score(tmp_path / "unkilled.jsonl") == {"tokens": 33 / 6}
+    assert (tmp_path / "g.jsonl").read_bytes() == (tmp_path / "unkilled.jsonl").read_bytes()

@@ -21,7 +21,7 @@ from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.simple import Always
 from kbtrain.gates.stack import Input, Linear, fit_linear, held_out_log_odds
 from kbtrain.io.jsonl import dump, read, write
-from kbtrain.io.provenance import meta_path, stamp
+from kbtrain.io.provenance import file_sha256, meta_path
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
@@ -370,7 +370,7 @@ def test_bad_input_is_one_line(run):
     with pytest.raises(UserError, match=r"draft.jsonl: was changed since score made it"):
         stack(run)
     noted = meta_path(draft).read_text()
-    meta_path(draft).write_text(json.dumps({**json.loads(noted), **stamp(draft)}))
+    meta_path(draft).write_text(json.dumps({**json.loads(noted), "sha256": file_sha256(draft)}))
     with pytest.raises(UserError, match=r"no score of train question 'train3'; run eval/score.py"):
         stack(run)
     draft.write_bytes(whole)

@@ -19,7 +19,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io import jsonl
-from kbtrain.io.store import SampleStore, _digest_of_run, _sum_of
+from kbtrain.io.store import SampleStore
 from kbtrain.records import GateScore, Passage, Question
 
 Script = Callable[[str], ModuleType]
@@ -46,9 +46,7 @@ def note_model(folder: Path, model: str) -> None:
     """Write into the folder's store that ``model`` gave the answers."""
     meta = json.dumps({"model": model})
     with SampleStore(folder / "samples.db") as store:
-        ((run, n_sets, noted),) = store._db.execute("SELECT name, n_sets, digest FROM runs").fetchall()
-        digest = _digest_of_run(run, meta, n_sets, _sum_of(noted))
-        store._db.execute("UPDATE runs SET meta = ?, digest = ?", (meta, digest))
+        store._db.execute("UPDATE runs SET meta = ?", (meta,))
 
 
 def make(script: Script, layout: str, runs: Sequence[Path], out: Path, **settings: Any) -> dict[str, Any]:

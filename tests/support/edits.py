@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kbtrain.io.provenance import file_sha256, stamp
+from kbtrain.io.provenance import file_sha256
 
 
 def keep_change(path: Path) -> None:
@@ -14,7 +14,7 @@ def keep_change(path: Path) -> None:
 
 
 def note_change(path: Path) -> None:
-    """Write the changed file's hash, size and time into its meta data, as if its stage had made it so."""
+    """Write the changed file's hash into its meta data, as if its stage had made it so."""
     meta = path.with_name(path.name + ".meta.json")
     noted = json.loads(meta.read_text(encoding="utf-8"))
-    meta.write_text(json.dumps({**noted, "sha256": file_sha256(path), **stamp(path)}), encoding="utf-8")
+    meta.write_text(json.dumps({**noted, "sha256": file_sha256(path)}), encoding="utf-8")
