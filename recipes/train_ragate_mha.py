@@ -68,7 +68,7 @@ def train(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) ->
         Objective(class_weights(data.train, config.class_weight), 2),
         dev_metrics(gate, data),
     )
-    recipe.train_to_end(trainer, dev_lines=False)
+    recipe.train_to_end(trainer)
     return gate, trainer
 
 

@@ -61,15 +61,11 @@ class LikeLengthSampler:
 
 
 class ProgressBar(TrainerCallback):
-    """Progress with the remaining time, losses, and dev's figures.
+    """Progress with the remaining time, the loss, and dev's last figures."""
 
-    With ``dev_lines`` these have a line of their own, but for a training that looks at dev once, at its end: what is
-    said of the finished training has them.
-    """
-
-    def __init__(self, name: str, silent: bool = False, dev_lines: bool = True) -> None:
+    def __init__(self, name: str, silent: bool = False) -> None:
         self.bar: Any = progress_bar(desc=name, unit="steps", disable=silent)
-        self.dev_lines, self.looked = dev_lines, False
+        self.figures: dict[str, float] = {}
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
@@ -78,14 +74,10 @@ class ProgressBar(TrainerCallback):
         bar.total = state.max_steps
         if bar.n == 0:
             bar.initial = bar.n = bar.last_print_n = step - 1  # by a run that was killed
-        dev = {name.removeprefix("eval_"): value for name, value in logs.items() if name.startswith("eval_")}
-        postfix = {"loss": logs["loss"]} if "loss" in logs else {} if self.dev_lines else dev
-        if postfix:
-            bar.set_postfix({name: f"{value:.3f}" for name, value in postfix.items()}, refresh=False)
+        names = [name for name in logs if name == "loss" or name.startswith("eval_")]
+        self.figures |= {name.replace("eval_", "dev "): logs[name] for name in names}
+        bar.set_postfix({name: f"{value:.3f}" for name, value in self.figures.items()}, refresh=False)
         bar.update(step - bar.n)
-        if dev and self.dev_lines and (step < state.max_steps or self.looked):
-            self.looked = True
-            bar.write(f"step {step}: dev " + ", ".join(f"{name} {value:.3f}" for name, value in dev.items()))
         if "train_runtime" in logs:
             bar.close()
 

@@ -264,20 +264,15 @@ def held_out_examples(path: Path | None) -> list[Example]:
 
 
 def score_held_out(config: HeldOutConfig, gate: Gate, dev: DevScores) -> None:
-    """Scores of dev and of the test split, if ``config`` names one, into the folder."""
+    """Scores of dev and of the test split, if ``config`` names one, into ``scores.jsonl`` of the folder: one line an
+    example, higher = retrieval more needed."""
     test = held_out_examples(config.test)
     inputs = [config.dev, *([config.test] if config.test and config.test != config.dev else [])]
     scores = [*dev.scores, *(gate.score(test) if test else [])]
-    write_scores(config.output, gate.name, [*dev.examples, *test], scores, inputs, seed=config.seed)
-
-
-def write_scores(
-    output: Path, gate: str, examples: Sequence[Example], scores: Sequence[float], inputs: Sequence[Path], **facts: Any
-) -> None:
-    """``scores.jsonl`` of the folder: one line an example, higher = retrieval more needed."""
-    rows = (GateScore(e.id, gate, score) for e, score in zip(examples, scores, strict=True))
-    jsonl.write(output / SCORES, rows)
-    write_meta(output / SCORES, stage="score", config=None, inputs=inputs, extra={"gates": {gate: facts}})
+    rows = (GateScore(e.id, gate.name, score) for e, score in zip([*dev.examples, *test], scores, strict=True))
+    jsonl.write(config.output / SCORES, rows)
+    facts = {"gates": {gate.name: {"seed": config.seed}}}
+    write_meta(config.output / SCORES, stage="score", config=None, inputs=inputs, extra=facts)
 
 
 class ExampleEnding(Ending):

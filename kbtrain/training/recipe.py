@@ -98,16 +98,14 @@ class Recipe:
 
         return main_first(lambda: remember_once(self.config.output, "compute", measure))
 
-    def train_to_end(self, trainer: Trainer, dev_lines: bool = True) -> None:
+    def train_to_end(self, trainer: Trainer) -> None:
         """Train with a bar, from the last complete checkpoint if there is one; a message names deleted incomplete ones.
-
-        ``dev_lines`` as in :class:`~kbtrain.training.base_trainer.ProgressBar`.
 
         Raises :class:`UserError` for a checkpoint of another number of processes.
         """
         from kbtrain.training.base_trainer import ProgressBar
 
-        trainer.add_callback(ProgressBar(self.name, not self.first, dev_lines))
+        trainer.add_callback(ProgressBar(self.name, not self.first))
         checkpoint, broken = last_complete(self.config.output / "checkpoints")
         self.wait()  # all have looked before one of them deletes
         for path in broken:

@@ -274,7 +274,7 @@ def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(
 ):
     given = arguments(data, tmp_path / "g", name, **changes)
     with monkeypatch.context() as patched:
-        patched.setattr("kbtrain.training.finish.write_scores", stopped)
+        patched.setattr("kbtrain.training.finish.score_held_out", stopped)
         with pytest.raises(KeyboardInterrupt):
             recipe(name, given)
     left = (tmp_path / "g" / "model.safetensors").read_bytes()

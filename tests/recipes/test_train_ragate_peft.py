@@ -169,7 +169,7 @@ def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(recipe, d
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("kbtrain.training.finish.write_scores", killed)
+        patched.setattr("kbtrain.training.finish.score_held_out", killed)
         with pytest.raises(KeyboardInterrupt):
             recipe(arguments(data, tmp_path / "g"))
     left = adapter(tmp_path / "g")
