@@ -1,7 +1,5 @@
 """The official clients of OpenAI and Anthropic, unchanged, against the server: answers, streams, errors, keys."""
 
-import json
-
 import pytest
 from serve_support import KNOWN, NEEDS, serving
 from support.api_server import WORDS, api_server
@@ -77,17 +75,6 @@ def test_openai_responses_of_text_are_gated(openai_client, upstream):
     assert policy(plain) == ("0", "below-threshold") and upstream.body() == {"model": "stub", "input": KNOWN}
 
 
-def test_openai_responses_of_items_keep_their_other_parts(openai_client, upstream):
-    first = openai_client.responses.create(model="stub", input=KNOWN)
-    question = {"role": "user", "content": [{"type": "input_text", "text": NEEDS}]}
-    items = [*({"role": "user", "content": KNOWN}, *(one.model_dump() for one in first.output)), question]
-    reply = openai_client.responses.with_raw_response.create(model="stub", input=items)
-    assert policy(reply) == ("1", "above-threshold")
-    sent = upstream.body()["input"]
-    assert sent[:-1] == json.loads(json.dumps(items[:-1]))
-    assert sent[-1]["content"] == [{"type": "input_text", "text": FOUND}, *question["content"]]
-
-
 def test_openai_responses_events_are_passed_on(openai_client, server, upstream):
     events = list(openai_client.responses.create(model="stub", input=NEEDS, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -97,20 +84,6 @@ def test_openai_responses_events_are_passed_on(openai_client, server, upstream):
     before = error_events(server)
     *_, last = openai_client.responses.create(model="stub", input=NEEDS, stream=True)
     assert last.type == "response.failed" and error_events(server) == before + 1
-
-
-def test_openai_responses_go_on_from_what_the_upstream_keeps(openai_client, upstream):
-    first = openai_client.responses.create(model="stub", input=KNOWN)
-    second = openai_client.responses.create(model="stub", input=NEEDS, previous_response_id=first.id)
-    assert second.previous_response_id == first.id == upstream.body()["previous_response_id"]
-    assert openai_client.responses.retrieve(second.id).output_text == TEXT
-    openai_client.responses.delete(second.id)
-    import openai
-
-    with pytest.raises(openai.NotFoundError, match="not found"):
-        openai_client.responses.retrieve(second.id)
-    with pytest.raises(openai.BadRequestError, match="Previous response with id 'gone' not found"):
-        openai_client.responses.create(model="stub", input=NEEDS, previous_response_id="gone")
 
 
 def test_openai_embeddings_and_models_are_the_upstream_s(openai_client, server, upstream):
@@ -148,13 +121,6 @@ def test_anthropic_messages_are_gated(anthropic_client, upstream):
     assert upstream.body() == message(FOUND + NEEDS, system="Be brief.")
     plain = anthropic_client.messages.with_raw_response.create(**message(KNOWN))
     assert policy(plain) == ("0", "below-threshold") and upstream.body() == message(KNOWN)
-
-
-def test_anthropic_content_blocks_keep_their_form(anthropic_client, upstream):
-    block = {"type": "text", "text": NEEDS, "cache_control": {"type": "ephemeral"}}
-    anthropic_client.messages.create(**message([block], system=[{"type": "text", "text": "Be brief."}]))
-    assert upstream.body()["messages"][0]["content"] == [{"type": "text", "text": FOUND}, block]
-    assert upstream.body()["system"] == [{"type": "text", "text": "Be brief."}]
 
 
 def test_anthropic_events_are_passed_on(anthropic_client, upstream):
@@ -196,10 +162,3 @@ def test_anthropic_s_key_header_is_a_key_and_stays_here(server, upstream):
     assert "x-api-key" not in upstream.asked[-1][2] and "authorization" not in upstream.asked[-1][2]
     refused = server.post("/v1/messages", message(), {**headers, "x-api-key": "x" * 20})
     assert (refused.status, refused.json["type"]) == (401, "error")
-
-
-def test_a_missing_field_is_the_upstream_s_error(server):
-    body = message()
-    del body["max_tokens"]
-    reply = server.post("/v1/messages", body, {"x-api-key": KEY})
-    assert reply.status == 400 and reply.json["error"]["message"] == "max_tokens: Field required"

@@ -2,18 +2,14 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
-from shutil import which
 
-import pytest
 import yaml
 from prometheus_client import Counter, Gauge, Histogram
 from support.scripts import load
 
 from kbtrain.config import parse_args
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.exchange import Keys
 from kbtrain.serve.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +18,6 @@ DASHBOARD = json.loads((FOLDER / "grafana.json").read_text(encoding="utf-8"))
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
-PAGE = (FOLDER.parent / "reference" / "serving.md").read_text(encoding="utf-8")
 
 
 def series():
@@ -54,18 +49,6 @@ def test_every_query_names_a_series_and_its_labels():
         assert not shown or "le" in by, query
 
 
-@pytest.mark.skipif(which("promtool") is None, reason="needs Prometheus' own tool (Debian: prometheus)")
-def test_prometheus_itself_reads_its_files_and_every_query(tmp_path):
-    rules = [{"record": f"q:{i}", "expr": query.replace("$__rate_interval", "1m")} for i, query in enumerate(QUERIES)]
-    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
-    (tmp_path / "key").write_text("0f" * 16)
-    inside = COMPOSE["configs"]["prometheus"]["content"]
-    (tmp_path / "inside.yml").write_text(inside.replace("/run/secrets/key", str(tmp_path / "key")))
-    for check, file in (("rules", "rules.yml"), ("config", "inside.yml"), ("config", FOLDER / "prometheus.yml")):
-        done = subprocess.run(["promtool", "check", check, tmp_path / file], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-
 def test_every_metric_of_the_server_is_on_the_dashboard():
     named = {
         re.sub("_(total|bucket|sum|count)$", "", name)
@@ -73,32 +56,6 @@ def test_every_metric_of_the_server_is_on_the_dashboard():
         for name in re.findall(r"kbtrain_\w+", query)
     }
     assert named == {re.sub("_(total|bucket|sum|count)$", "", name) for name in series()}
-
-
-def test_values_of_labels_that_are_asked_for_are_those_of_the_server():
-    (reasons,) = re.findall(r"^\| `x-kbtrain-reason` \| (.*) \|$", PAGE, flags=re.M)
-    wanted = {value for query in QUERIES for group in re.findall(r'=~?"([^"]*)"', query) for value in group.split("|")}
-    assert wanted == {"search", *wanted & set(re.findall(r"`([\w-]+)`", reasons))}
-
-
-def test_panels_lie_beside_each_other_and_read_one_source():
-    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
-    cells = [(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])]
-    assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
-    (variable,) = DASHBOARD["templating"]["list"]
-    used = {target["datasource"]["uid"] for panel in DASHBOARD["panels"] for target in panel["targets"]}
-    assert used == {"${" + variable["name"] + "}"}
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-
-
-def test_prometheus_asks_the_server_where_it_listens():
-    local = yaml.safe_load((FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
-    default = ServeConfig(gate=Path("g"))
-    (job,) = local["scrape_configs"]
-    assert job["static_configs"] == [{"targets": [f"{default.host}:{default.port}"]}]
-    (job,) = yaml.safe_load(COMPOSE["configs"]["prometheus"]["content"])["scrape_configs"]
-    assert job["static_configs"] == [{"targets": [f"kbtrain:{default.port}"]}]
-    assert job["authorization"]["credentials_file"] == "/run/secrets/key"
 
 
 def test_the_containers_commands_are_real_ones():
@@ -130,14 +87,3 @@ def test_what_containers_wait_for_mount_and_read_is_there():
     assert all((ROOT / name).exists() for name in copied)
     assert "docs/serving/key.txt" in (ROOT / ".dockerignore").read_text().split()
     assert "docs/serving/key.txt" in (ROOT / ".gitignore").read_text().split()
-
-
-def test_the_key_that_the_page_makes_is_one(tmp_path):
-    pytest.importorskip("starlette")
-    (tmp_path / "key.txt").write_text("0f" * 16 + "\n")  # openssl rand -hex 16
-    assert Keys.read(tmp_path / "key.txt").allow(b"Bearer " + b"0f" * 16)
-
-
-def test_other_peoples_files_that_containers_mount_are_yaml():
-    for name in ("sources", "dashboards", "prometheus"):
-        assert yaml.safe_load(COMPOSE["configs"][name]["content"])

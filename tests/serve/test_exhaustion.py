@@ -22,8 +22,6 @@ from kbtrain.serve import service
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.server import OncePerSecond, raise_open_files
 
-CHAT = {"messages": [{"role": "user", "content": KNOWN}]}
-
 
 class CountingUpstream(StubUpstream):
     """Counts the times that its models are asked for, and answers when ``release`` is set."""
@@ -90,15 +88,6 @@ def test_the_gate_s_thread_survives_whatever_is_raised_in_it(gate, error, caplog
     assert "the words of a client" not in caplog.text
 
 
-def test_a_gate_that_gives_another_number_of_scores_fails_that_request_alone(gate, monkeypatch):
-    with serving(gate) as server:
-        worker = server.service.decider.worker
-        with monkeypatch.context() as patched:
-            patched.setattr(worker, "_score", lambda values: [])
-            assert server.post("/v1/gate", {"questions": [KNOWN]}).status == 502
-        assert server.post("/v1/gate", {"questions": [KNOWN]}).status == 200
-
-
 def test_a_server_whose_gate_has_ended_is_not_ready(gate):
     with serving(gate) as server:
         server.service.decider.worker.close()
@@ -119,20 +108,6 @@ def test_a_panic_in_a_handler_is_a_500_without_a_traceback_of_the_server(gate, c
         assert server.post("/v1/gate", {"questions": [KNOWN]}).status == 500
     assert "Panic" in caplog.text and "words of a client" not in caplog.text
     assert not any(record.exc_info for record in caplog.records)
-
-
-def test_a_full_disk_leaves_whole_lines_and_every_lost_decision_is_counted(tmp_path, caplog):
-    path, lost = tmp_path / "log.jsonl", []
-    with full_disk(4096):  # not a multiple of a line's length
-        log = DecisionLog(path, 100, 2, lambda: lost.append(1))
-        for i in range(150):
-            log.write({"i": i, "pad": "x" * 50}, None, False)
-        log.close()
-    rows = list(read_log(path))
-    assert [row["i"] for row in rows] == list(range(len(rows))) and 40 < len(rows) < 60
-    assert len(lost) == 150 - len(rows)
-    assert path.read_bytes().endswith(b"}\n")
-    assert [record.levelname for record in caplog.records] == ["ERROR"]  # once, not for each of them
 
 
 def test_after_a_full_disk_the_log_goes_on_behind_a_whole_line(tmp_path, caplog):

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from model_server import EmbeddingServer
@@ -21,9 +20,8 @@ from support.waiting import wait_until
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.search import Search, SearchFailed, hits_of, open_search, thread_search
+from kbtrain.serve.search import Search, open_search
 
-STUB = Path(__file__).resolve().parents[2] / "benchmarks" / "peers" / "serving_stub.py"
 PATIENCE = 30  # seconds until a test gives up; nothing is asserted about time
 
 
@@ -181,29 +179,6 @@ def test_a_search_that_never_comes_back_does_not_keep_the_process():
     assert (done.returncode, done.stdout, done.stderr) == (0, "slow\n", "")
 
 
-def test_searches_that_wait_for_a_thread_are_cancelled_when_it_is_closed():
-    begun, release, called = threading.Event(), threading.Event(), []
-
-    def find(query, k):
-        called.append(query)
-        begun.set()
-        release.wait(PATIENCE)
-        if query == "raises":
-            raise KeyError(query)
-        return []
-
-    async def ask():
-        search = thread_search("slow", find, 1)
-        asked = [asyncio.create_task(search.find(query, 1)) for query in ("raises", "waits")]
-        await asyncio.to_thread(begun.wait, PATIENCE)
-        await search.close()
-        release.set()
-        return await asyncio.gather(*asked, return_exceptions=True)
-
-    first, second = asyncio.run(ask())
-    assert isinstance(first, KeyError) and isinstance(second, asyncio.CancelledError) and called == ["raises"]
-
-
 @pytest.mark.parametrize(
     ("name", "problem"),
     [(":f", "cannot be imported"), (".m:f", "cannot be imported"), ("json:__doc__", "is not a function")],
@@ -263,12 +238,6 @@ def test_a_search_that_fails_may_be_an_error(gate, stub, service):
     assert stub.requests == []
 
 
-def test_a_search_service_that_is_gone_is_no_failure_of_the_server(gate, stub):
-    with serving(gate, upstream=stub.url, search="http://127.0.0.1:9/?q={query}", threshold=0.0) as server:
-        reply, reason, _ = ask(server, NEEDS)
-    assert (reply.status, reason) == (200, "search-failed")
-
-
 def test_functions_as_search(gate, stub, tmp_path, monkeypatch):
     (tmp_path / "my_search.py").write_text(
         "def plain(query, k):\n    return ['about ' + query]\n"
@@ -285,13 +254,6 @@ def test_functions_as_search(gate, stub, tmp_path, monkeypatch):
         assert reply.status == 200
         assert (text or NEEDS) in content and (reason == "search-failed") == (text is None)
     sys.modules.pop("my_search")
-
-
-def test_results_of_a_function_are_checked():
-    assert [hit.text for hit in hits_of(["a", {"text": "b"}], 5)] == ["a", "b"]
-    for wrong in ("text", {"text": "b"}, [3], [{"title": "b"}], None):
-        with pytest.raises(SearchFailed):
-            hits_of(wrong, 5)
 
 
 @pytest.fixture(scope="module")
@@ -496,89 +458,3 @@ def test_the_process_ends_cleanly_on_a_signal_and_reloads_on_another(gate, stub,
     script.wait(PATIENCE)
     assert script.poll() == 0  # else it was gone before the log was written out
     assert "is in place" in script.stderr and "Traceback" not in script.stderr
-
-
-SEARCH_PROCESS = """
-import http.server, json, sys
-class Answer(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def do_GET(self):
-        row = {"url": "m", "title": "Museum", "snippet": "The museum opens at nine."}
-        data = json.dumps({"results": [row]}).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-    def log_message(self, *_): ...
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
-"""
-
-
-def process(port, *command):
-    """A process that listens on the port."""
-    made = subprocess.Popen([sys.executable, *map(str, command)])
-    for _ in range(100 * PATIENCE):
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return made
-        except OSError:
-            assert made.poll() is None
-            threading.Event().wait(0.02)
-    raise AssertionError("does not listen")
-
-
-@pytest.mark.parametrize("killed", ["search", "upstream"])
-def test_killed_search_or_upstream_under_load_is_an_answer_or_an_error_and_no_torn_line(gate, tmp_path, killed):
-    import http.client
-
-    from kbtrain.report.traffic import read_log
-
-    upstream, search, log = free_port(), free_port(), tmp_path / "log.jsonl"
-    commands = {"upstream": (upstream, STUB, upstream, 20, 0.001), "search": (search, "-c", SEARCH_PROCESS, search)}
-    running = {name: process(*command) for name, command in commands.items()}
-    settings = {"upstream": f"http://127.0.0.1:{upstream}/v1", "search": f"http://127.0.0.1:{search}/?q={{query}}"}
-    seen, stop = [], threading.Event()
-    try:
-        with serving(gate, **settings, log=log, threshold=0.0) as server:
-
-            def client():
-                while not stop.is_set():
-                    try:
-                        reply = server.post("/v1/chat/completions", chat(NEEDS, stream=True, user="u"))
-                    except http.client.IncompleteRead:
-                        seen.append("cut")
-                    else:
-                        whole = reply.status != 200 or b"[DONE]" in reply.body
-                        seen.append((reply.status, reply.headers["x-kbtrain-reason"], whole))
-
-            threads = [threading.Thread(target=client) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            until(lambda: len(seen) >= 20)
-            running[killed].kill()
-            running[killed].wait()
-            begun = len(seen)
-            until(lambda: len(seen) >= begun + 20)
-            stop.set()
-            for thread in threads:
-                thread.join()
-            running[killed] = process(*commands[killed])
-            after = server.post("/v1/chat/completions", chat(NEEDS, stream=True, user="u"))
-            assert (after.status, after.headers["x-kbtrain-reason"]) == (200, "above-threshold")
-    finally:
-        for one in running.values():
-            one.kill()
-            one.wait()
-    good = (200, "above-threshold", True)
-    failed = {(200, "search-failed", True)} if killed == "search" else {(502, "above-threshold", True), "cut"}
-    assert good in seen and set(seen) & failed and set(seen) <= {good, *failed}
-    assert len(list(read_log(log))) == len(seen) + 1
-
-
-def until(true):
-    """Wait for it."""
-    for _ in range(100 * PATIENCE):
-        if true():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("waited in vain")

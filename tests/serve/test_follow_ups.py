@@ -85,14 +85,6 @@ def test_a_follow_up_is_condensed_by_one_bounded_request(gate, stub, tmp_path):
     assert row["context"] == "condensed" and row["condense_ms"] > 0
 
 
-def test_yes_to_an_offer_is_a_follow_up(gate, stub):
-    with searching(gate, stub, context="condense") as server:
-        assert (
-            ask(server, FIRST, "Shall I look up how days are carried over?", "Yes")["x-kbtrain-context"] == "condensed"
-        )
-        assert CONDENSED in seen(stub)
-
-
 @pytest.mark.parametrize(
     ("reply", "finish"), [("", "stop"), (CONDENSED, "length"), ("x" * 2000, "stop"), (None, "stop")]
 )
@@ -124,12 +116,6 @@ def test_a_model_that_counts_completion_tokens_is_asked_in_its_own_words(gate, s
         asked = stub.body(0)
         assert (asked["model"], asked["max_completion_tokens"]) == ("small", 100)
         assert "max_tokens" not in asked and "temperature" not in asked
-
-
-def test_a_client_s_never_costs_no_request(gate, stub):
-    with searching(gate, stub, context="condense") as server:
-        ask(server, FIRST, "16 weeks.", FOLLOW_UP, headers={"x-kbtrain-retrieve": "never"})
-        assert len(stub.requests) == 1
 
 
 def test_the_gate_s_own_route_reads_the_window(gate):

@@ -1,16 +1,19 @@
 """A model in this process behind the server: the official client, streaming and not; settings used or refused."""
 
+import asyncio
 import json
-import threading
 
 import pytest
+import torch
 from serve_support import KNOWN, NEEDS, probe_folder, serving
 from support.waiting import wait_until
 from tiny_kbm import CHAT, make_folder, make_tokenizer
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD
+from kbtrain.llm.sampler.draw import DrawnTokens
 from kbtrain.prompts.own import OwnPrompts
+from kbtrain.serve.local_model import LocalModel
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +52,6 @@ def test_the_official_client_streams_what_it_gets_whole(client, folder):
     assert [p.choices[0].finish_reason for p in parts if p.choices][-1] == whole.choices[0].finish_reason
     assert parts[-1].usage == whole.usage and whole.usage.completion_tokens <= 12
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
-
-
-def test_decisions_stand_in_the_headers_of_the_official_client(client, folder):
-    raw = client.chat.completions.with_raw_response
-    asked = raw.create(model=str(folder), messages=ask("What is the capital of France?"), max_tokens=2,
-                       extra_headers={"x-kbtrain-retrieve": "always"})  # fmt: skip
-    assert asked.headers["x-kbtrain-retrieved"] == "1" and int(asked.headers["x-kbtrain-passages"]) == 3
-    plain = raw.create(model=str(folder), messages=ask(KNOWN), max_tokens=2)
-    assert plain.headers["x-kbtrain-reason"] == "below-threshold"
-    assert asked.parse().usage.prompt_tokens > plain.parse().usage.prompt_tokens + 50
 
 
 def test_the_list_of_models_and_errors_are_read_by_the_official_client(client, openai, folder, local):
@@ -153,24 +146,6 @@ def test_fields_that_change_no_answer_pass(local):
     assert local.post("/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 2, **about}).status == 200
 
 
-def test_one_token_left_by_top_k_is_the_most_probable_one(local):
-    def answer(**settings):
-        body = {"messages": ask(KNOWN), "max_tokens": 12, "seed": 5, **settings}
-        return local.post("/v1/chat/completions", body).json["choices"]
-
-    assert answer(top_k=1) == answer(temperature=0) != answer()
-    assert answer(top_k=0) == answer(top_k=-1) == answer(top_k=10**6) == answer()
-
-
-def test_a_temperature_next_to_nothing_takes_the_most_probable_token(local):
-    def answer(temperature):
-        return local.post(
-            "/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 4, "temperature": temperature}
-        ).json
-
-    assert answer(1e-300)["choices"] == answer(0)["choices"]
-
-
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", None])
 def test_messages_with_more_than_text_are_refused(local, kind):
     parts = [{"type": "text", "text": KNOWN}, {"type": kind, "image_url": {}}]
@@ -259,20 +234,47 @@ def test_a_client_that_leaves_ends_the_drawing_of_its_answer(local):
     assert local.post("/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 2}).status == 200
 
 
-def test_answers_of_clients_at_once_do_not_mix(local):
-    settings = {"temperature": 0, "max_tokens": 6}
-    alone = {t: local.post("/v1/chat/completions", {"messages": ask(t), **settings}).json["choices"] for t in "ab"}
-    wrong = []
+# A model in this process that thinks: the client gets what follows the thought, streamed or whole
 
-    def run(text):
-        for _ in range(4):
-            reply = local.post("/v1/chat/completions", {"messages": ask(text), **settings})
-            if reply.status != 200 or reply.json["choices"] != alone[text]:
-                wrong.append(reply)
 
-    threads = [threading.Thread(target=run, args=(text,)) for text in "abab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+@pytest.fixture
+def reply(tmp_path, monkeypatch):
+    """Content and finish reason of the reply of a model that says ``text``, and the texts of its stream."""
+    model = LocalModel(str(make_folder(tmp_path / "tiny")), "fp32")
+
+    def replied(text):
+        script = model.tokenizer(text, add_special_tokens=False)["input_ids"] + [model.tokenizer.eos_token_id]
+
+        async def ask(stream):
+            steps = iter(script)
+
+            def drawn(self, logits, uniforms, greedy, source):
+                return DrawnTokens(torch.tensor([next(steps)]), torch.tensor([-0.5]))
+
+            monkeypatch.setattr("kbtrain.llm.sampler.sampler.BatchSampler._draw_tokens", drawn)
+            body = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 200, "stream": stream}
+            async with model.send("chat/completions", json.dumps(body).encode(), []) as made:
+                return b"".join([part async for part in made.pieces])
+
+        whole = json.loads(asyncio.run(ask(False)))["choices"][0]
+        events = [json.loads(line[6:]) for line in asyncio.run(ask(True)).splitlines() if line.startswith(b"data: {")]
+        texts = [event["choices"][0]["delta"].get("content") for event in events]
+        return whole["message"]["content"], whole["finish_reason"], [text for text in texts if text]
+
+    yield replied
+    asyncio.run(model.close())
+
+
+def test_a_client_gets_what_follows_the_thought(reply):
+    content, finish, texts = reply("<think>\nIs it so?\n</think>\n\nYes\nit is")
+    assert (content, finish, "".join(texts)) == ("Yes\nit is", "stop", "Yes\nit is")
+    assert all("think" not in text and "<" not in text for text in texts) and len(texts) > 1
+
+
+def test_what_looks_like_a_mark_for_a_while_is_sent_when_it_is_none(reply):
+    assert reply("<them> and us")[0] == "".join(reply("<them> and us")[2]) == "<them> and us"
+    assert reply("<")[0] == "<"
+
+
+def test_a_thought_without_an_end_is_an_empty_content(reply):
+    assert reply("<think>\nIs it so?") == ("", "stop", [])

@@ -8,12 +8,17 @@ import socket
 import sys
 
 import pytest
+from serve_support import NEEDS, echo, serving
+from stub_upstream import StubUpstream
+from support import gate_folders
 from support.long_questions import long_question_gate
 
 from kbtrain.errors import UserError
+from kbtrain.gate.card import BestKey, TestFigures, Threshold, set_best, set_threshold
+from kbtrain.serve import service
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.search import open_search
-from kbtrain.serve.server import run
+from kbtrain.serve.server import run, startup_lines
 
 
 class Reached(Exception):
@@ -73,3 +78,98 @@ def test_a_folder_of_documents_is_searched_by_their_sections(tmp_path):
     assert search is not None
     hits = asyncio.run(search.find("a hotel in euro", 1))
     assert [(hit.passage_id, hit.title, hit.text) for hit in hits] == [("travel.md#2", "Hotels", "Up to 90 euro.")]
+
+
+# The start of the server in words: gate, key, threshold and its figures, prompt, search; and a search that is dead
+
+
+FIGURES = TestFigures(n=385, accuracy=0.509, saved=0.283, change=0.068, low=0.038, high=0.097)
+DEAD = {"now": False}
+
+
+def find(query, k):
+    if DEAD["now"]:
+        raise OSError("gone")
+    return echo(query, k)
+
+
+@pytest.fixture
+def stub():
+    DEAD["now"] = False
+    with StubUpstream() as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path):
+    gate_folders.probe(tmp_path / "probe")
+    for name in ("probe_mastery", "probe_benefit"):
+        chosen = Threshold(
+            threshold=0.5, rule="best_accuracy", dev_file_sha256="", n_dev=150, dev={"scores": [0.2, 0.6]},
+            test=FIGURES if name == "probe_benefit" else None,
+        )  # fmt: skip
+        set_threshold(tmp_path / "probe", name, chosen)
+    return tmp_path / "probe"
+
+
+def lines(folder, **settings):
+    with serving(folder, **settings) as server:
+        return startup_lines(server.service)
+
+
+def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stub):
+    first = lines(folder)
+    assert first[0].endswith("(the first one: no evaluation has noted the best; run eval/end_to_end.py)")
+    assert (
+        first[2] == "its savings on test questions are not measured (eval/end_to_end.py, which reads accepted answers)"
+    )
+    areas = {"mastery": 0.3, "benefit": 0.41}
+    set_best(folder, BestKey(key="benefit", rule="largest area on dev", n_dev=150, areas=areas))
+    said = lines(folder)
+    assert said[0].startswith("gate probe_benefit@") and said[0].endswith(
+        ", key benefit (largest area on dev, 150 questions)"
+    )
+    assert said[1] == "threshold 0.5 (rule best_accuracy): searches for 50% of the dev questions"
+    assert said[2] == (
+        "on 385 test questions 28.3% of the searches skipped, accuracy 50.9%, +6.8 points [+3.8, +9.7] against always "
+        "searching"
+    )
+    assert lines(folder, key="mastery")[0].endswith(", key mastery (--key)")
+    assert lines(folder, threshold=0.4)[1:3] == [
+        "threshold 0.4 (--threshold): searches for 50% of the dev questions",
+        "its savings on test questions are not measured (eval/end_to_end.py, which reads accepted answers)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        (
+            "background",
+            "passages before the user's own text (--prompt background); the gate learned",
+        ),
+        ("trained", "figures 9 and 10, the prompts that the gate's labels were made with"),
+    ],
+)
+def test_the_prompt_is_said_and_if_the_labels_are_about_another_one(gate, stub, prompt, says):
+    found = lines(gate, upstream=stub.url, prompt=prompt, search="serve_support:echo", k=2)
+    assert any(line.startswith(f"prompt: {says}") for line in found)
+    assert found[-1] == "search: serve_support:echo; passages: 2"
+
+
+@pytest.mark.parametrize("policy", ["plain", "error"])
+def test_readiness_knows_a_dead_search(gate, stub, monkeypatch, policy):
+    monkeypatch.setattr(service, "AGAIN", 0.0)
+    chat = {"model": "stub", "messages": [{"role": "user", "content": NEEDS}]}
+    with serving(gate, upstream=stub.url, search=f"{__name__}:find", on_search_failure=policy) as server:
+        assert server.get("/ready").json["search"] == "ok"
+        DEAD["now"] = True
+        assert server.get("/ready").json["search"] == "ok"  # it is not asked again: a search may cost money
+        server.post("/v1/chat/completions", chat)
+        reply = server.get("/ready")
+        if policy == "error":
+            assert (reply.status, reply.json["error"]["code"]) == (503, "search_failed")
+        else:
+            assert (reply.status, reply.json["search"]) == (200, "failed")
+        DEAD["now"] = False
+        assert server.get("/ready").json["search"] == "ok"

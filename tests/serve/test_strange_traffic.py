@@ -121,19 +121,6 @@ def test_passages_as_a_tool_s_message_fit_strict_servers(by_tool, stub):
     assert sent["tool_choice"] == "none"  # the client has no tools: none may be called
 
 
-def test_a_client_s_own_tools_stay_beside_the_search(by_tool, stub):
-    own = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
-    assert by_tool.post("/v1/chat/completions", {**CHAT, "tools": [own], "tool_choice": "auto"}, ALWAYS).status == 200
-    sent = stub.body()
-    assert [tool["function"]["name"] for tool in sent["tools"]] == ["weather", "search"]
-    assert (sent["tools"][0], sent["tool_choice"]) == (own, "auto")
-
-
-@pytest.mark.parametrize("tools", [5, "x", {"a": 1}, [5]])
-def test_tools_that_are_none_are_the_upstream_s_to_refuse(by_tool, tools):
-    assert by_tool.post("/v1/chat/completions", {**CHAT, "tools": tools}, ALWAYS).status == 200
-
-
 # routes
 
 

@@ -152,12 +152,6 @@ def test_a_torn_last_line_is_cut_off(tmp_path, torn):
     assert path.read_text() == '{"i": 0}\n{"i": 1}\n'
 
 
-def test_a_log_that_cannot_be_written_is_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        DecisionLog(tmp_path / "file" / "log.jsonl", 1, 1)
-
-
 def test_questions_of_another_kind_are_found_in_a_log_without_texts(folder, tmp_path, capsys):
     data = json.loads((folder / CARD).read_text())
     dev = [f"Tell me about the {what} {i}" for i in range(60) for what in ("museum", "theatre")]
