@@ -2,7 +2,7 @@
 
 Gates are found by themselves, RUN/*/gate.json; --model adds the gates that prompt an untrained language model. In a run
 folder with turns.jsonl the gates always, structural and dialogue_state need no recipe: they are fitted to the train
-turns here; --members makes the average of gates. Writes RUN/scores/<gate>.jsonl (higher = retrieval more needed) with
+turns here. Writes RUN/scores/<gate>.jsonl (higher = retrieval more needed) with
 the seconds per gate in its .meta.json. Scores stay as long as what they depend on is the same: run it again after an
 interruption, or with another gate. --engine ray spreads the work over a Ray cluster.
 
@@ -14,7 +14,6 @@ Examples:
   python eval/score.py --run runs/demo --model smollm2-135m-instruct
   python eval/score.py --run runs/demo --only kbm --dtype fp32
   python eval/score.py --run runs/qwen2 --only prompt --prompt-llm data_gen/configs/sample_server.yaml
-  python eval/score.py --run runs/ketod --members "[dialogue_state, encoder]"
   python eval/score.py --run runs/ketod --only ragate_prompt_in_context --model smollm2-135m-instruct
 """
 

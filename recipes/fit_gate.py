@@ -8,8 +8,8 @@ them (Kind.features) are extracted once for all labels.
 
 Of the gates that come along, encoder_probe reads questions or turns by a frozen sentence encoder, features the form of
 a question (its recipe reads the corpus's word counts too), structural and dialogue_state turns. The others have no fit:
-probe needs the answering model's states; kbm, encoder, ragate_mha and ragate_peft are trained in steps; stack and
-average are made of other gates; seakr and draft learn nothing from labels.
+probe needs the answering model's states; kbm, encoder, ragate_mha and ragate_peft are trained in steps; a stack is
+made of other gates; seakr and draft learn nothing from labels.
 
 Examples:
   python recipes/fit_gate.py --gate structural --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\

@@ -2,8 +2,7 @@
 
 Methods full and lora fine-tune it. Method probe leaves it as it is and fits a logistic regression on its embedding of
 what is asked now (and, with base dialogue_state, on acts, services and slots so far): a minute's work, and on KETOD,
-where labels are few, the better F1. With the key probe both are made, OUTPUT/tuned and OUTPUT/probe, and the gate in
-OUTPUT is the average of their log odds: they err in different places.
+where labels are few, the better F1.
 
 Reads turns (data_gen/collect_turns.py) or questions (data_gen/build.py), writes a gate folder (kbtrain.load_gate
 opens it) with its scores of dev and, if given, test. The same command resumes a killed run.
@@ -33,7 +32,6 @@ from kbtrain.gates.encoder.train import (
     classifier_rows,
     describe,
     fit_base,
-    train_pair,
     train_probe,
     with_adapter,
 )
@@ -57,16 +55,8 @@ class TrainEncoderConfig(TunedConfig):
 def main(config: TrainEncoderConfig) -> None:
     data = read_classifier_data(config.train, config.dev, config.key, config.labels)
     test = held_out_examples(config.test)  # a wrong file is an error before the training, not after it
-    if config.base or (config.probe and config.probe.base):
+    if config.base:
         turns_only([*(row.example for row in (*data.train, *data.dev)), *test])
-    if config.dry_run or not config.probe:
-        for member in config.members() or [config]:
-            train_one(member, data)
-        return
-    train_pair(config, data, train_one)
-
-
-def train_one(config: TrainEncoderConfig, data: ClassifierData) -> None:
     recipe = Recipe("train_encoder", config)
     if config.dry_run:
         return recipe.say(describe(config, data))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def _folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_kind_of_gate_is_damaged() -> None:
-    assert set(KINDS) == set(GATES)
+    assert set(KINDS) == {*GATES, "draft_of_server"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -208,7 +209,7 @@ def test_a_damaged_index_is_one_line_for_what_cannot_build_it(damage: str, tmp_p
         ("features", "keys", [], "gate.json: field 'keys': tuple should have at least 1 item"),
         ("probe", "base_fingerprint", "/etc", "was trained on another base"),
         ("seakr", "base_model", "x", "model 'x': cannot be opened"),
-        ("draft", "signal", "x", "field 'signal': value error, unknown 'x'; valid: draft_margin"),
+        ("draft", "signal", "x", "field 'signal': input should be 'draft_margin'"),
     ],
 )
 def test_what_a_card_says_wrongly_is_one_line_that_names_the_folder(
@@ -225,15 +226,18 @@ def test_what_a_card_says_wrongly_is_one_line_that_names_the_folder(
 
 @pytest.mark.parametrize("part", ["x\0y", "x" * 300, "x\ny"])
 def test_a_part_that_is_no_folder_s_name_is_one_line(part: str, tmp_path: Path) -> None:
-    KINDS["average"](tmp_path / "gate")
+    KINDS["stack"](tmp_path / "gate")
     card = json.loads((tmp_path / "gate" / "gate.json").read_text(encoding="utf-8"))
-    (tmp_path / "gate" / "gate.json").write_text(json.dumps({**card, "members": ["one", part]}), encoding="utf-8")
+    card["members"].append({**card["members"][0], "folder": part})
+    (tmp_path / "gate" / "gate.json").write_text(json.dumps(card), encoding="utf-8")
     with pytest.raises(UserError, match=r"gate\.json: part '.{1,45}' is not a folder's name; remove it"):
         load_gate(tmp_path / "gate")
 
 
 def test_a_part_that_is_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "gate.json").write_text(json.dumps({"kind": "average", "members": ["one"]}))
+    KINDS["stack"](tmp_path / "gate")
+    shutil.rmtree(tmp_path / "gate" / "one")
+    (tmp_path / "gate" / "gate.json").rename(tmp_path / "gate.json")
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")
     with pytest.raises(UserError, match="part 'one' is a link that leads nowhere; take it out"):

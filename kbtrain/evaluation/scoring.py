@@ -1,7 +1,7 @@
 """Gates that score a run folder, the examples that they score, and scores of gates made of others' stored scores.
 
-Gates are those whose folders lie in the run, prompted models, and those fitted in place. A stack or an average whose
-members' scores a run holds asks no model again.
+Gates are those whose folders lie in the run, prompted models, and those fitted in place. A stack whose members'
+scores a run holds asks no model again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from kbtrain.evaluation.scores import read_scores
 from kbtrain.gate.card import CARD, STAGES
 from kbtrain.gate.gate import ByName, Reads
 from kbtrain.gate.trained_on import write_trained_on
-from kbtrain.gates.average import AverageGate
 from kbtrain.gates.fit_kind import fit_and_write
 from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle, handle_of_prompt, handle_of_replies
 from kbtrain.gates.prompted import PROMPTED
-from kbtrain.gates.registry import GATES, kind_of, load_gate, read_card
+from kbtrain.gates.registry import GATES, kind_of, read_card
 from kbtrain.gates.scoring import (
     Chunk,
     Engine,
@@ -73,9 +72,8 @@ class ChoiceConfig(ScoringConfig):
     states: Path | None = Field(
         None, description="YAML of kbtrain check-server: vLLM that gives the states which probes read, not a copy here"
     )
-    members: tuple[Path, ...] = Field((), description="gate average, of turns: gate folders, relative to the run")
 
-    @field_validator("only", "members", mode="before")
+    @field_validator("only", mode="before")
     @classmethod
     def _as_tuple(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
@@ -175,11 +173,6 @@ def _possible(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
             GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
         )
         make_turn_gates(config, inputs)
-    elif config.members:  # a gate of several keys scores by the best one, which a threshold noted later may change
-        raise UserError(
-            "key 'members': averages are made in runs of turns alone; combine gates of questions by a stack "
-            "(recipes/train_stack.py), or leave the key out"
-        )
     gates += gates_of_run(config.run, dtype, device, states)
     gates += [handle(folder, dtype, device, name, states) for name, folder in config.gates.items()]
     return list({gate.name: gate for gate in gates if inputs.reads in gate.reads}.values())
@@ -213,7 +206,7 @@ def make_turn_gates(config: ChoiceConfig, inputs: ScoringInputs) -> None:
     """Fit the gates that need no recipe, as far as they are asked for and not there yet, to what recipes fit to."""
     source, labelled = inputs.files["turns.jsonl"], [turn for turn in inputs.train if turn.label is not None]
     for name, kind in GATES.items():
-        requested = name in config.only or (not config.only and bool(labelled)) or name in map(str, config.members)
+        requested = name in config.only or (not config.only and bool(labelled))
         target = config.run / name / CARD
         gate = Artifact(target, FIT, {"gate": name}, [source], edited=True)
         if not kind.unasked or not requested:
@@ -225,24 +218,6 @@ def make_turn_gates(config: ChoiceConfig, inputs: ScoringInputs) -> None:
                 fit_and_write(name, labelled, target.parent)
                 write_trained_on(target.parent, labelled)
                 gate.finish()
-    if config.members:
-        make_average(config)
-
-
-def make_average(config: ChoiceConfig) -> None:
-    """Make the gate ``average`` of the members, unless it is there of the very same ones: then it keeps its threshold.
-
-    Their thresholds do not count, all else in their cards does.
-    """
-    folders, target = [config.run / member for member in config.members], config.run / "average" / CARD
-    made_of = {"gate": "average", "members": [[str(part), gate_identity(config.run / part)] for part in config.members]}
-    average = Artifact(target, FIT, made_of, edited=True)
-    if not average.is_current():
-        with writing(target.parent):
-            AverageGate.from_members(
-                target.parent, folders, partial(load_gate, dtype=config.dtype, device=config.device)
-            )
-            average.finish()
 
 
 FromMembers = Callable[[Sequence[ByName]], dict[str, list[float]]]
@@ -270,11 +245,10 @@ class _Stored:
 
 
 def from_members(opening: GateOpening, run: Path, stored: Callable[[GateHandle], bool]) -> Engine | None:
-    """An engine of the stack or average that ``opening`` names, if ``stored`` says of each member that its scores are
+    """An engine of the stack that ``opening`` names, if ``stored`` says of each member that its scores are
     in ``run``.
 
-    None for gates of other kinds, where a member's scores are missing, and for an average of a member with several: by
-    which of them it decides may change with a threshold noted later. Costs are the sum of the members'.
+    None for gates of other kinds, and where a member's scores are missing. Costs are the sum of the members'.
     """
     folder = Path(opening.model)
     card, kind = read_card(folder), kind_of(folder)[1]
@@ -284,7 +258,7 @@ def from_members(opening: GateOpening, run: Path, stored: Callable[[GateHandle],
     members = []
     for part in card.parts():
         member = handle(folder / part, opening.dtype, states=opening.states)
-        if not stored(member) or (kind.one_score and len(member.names) > 1):
+        if not stored(member):
             return None
         members.append(_read(member, run))
 

@@ -17,7 +17,7 @@ from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
 from kbtrain.gates.kind import QUESTION
 from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.prompted import PROMPTED, SampledPrompt, need_text, replies_fingerprint
-from kbtrain.gates.registry import GATES, check_parts, kind_named, kind_of, load_gate, read_card
+from kbtrain.gates.registry import GATES, check_parts, kind_of, load_gate, read_card
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
 from kbtrain.llm.backends import LLMConfig, read_llm_config
@@ -236,8 +236,7 @@ def _content(folder: Path) -> str:
     card = read_card(folder)
     held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if path_exists(path)]
     if card.parts():
-        parts = [] if kind_named(card.kind).one_score else [card.depends(), *held_out]
-        return ":".join([*(_content(folder / part) for part in card.parts()), *parts])
+        return ":".join([*(_content(folder / part) for part in card.parts()), card.depends(), *held_out])
     weights = map(file_sha256, sorted(folder.rglob("*.safetensors")))
     return ":".join([card.depends(), *weights, *held_out])
 

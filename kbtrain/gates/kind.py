@@ -31,7 +31,7 @@ class Kind:
     ``files``: names of files in its folder that go to the hub and come from there, beside
     :data:`kbtrain.gate.hub.FILES`. ``open_served``: of a folder and a server that gives the states of the answering
     model, which is then not opened here. ``of_members``: of the card and its members' scores, of a kind that is
-    computed from those; ``one_score``: each member has one, to which the card adds nothing.
+    computed from those.
     """
 
     card: type[GateCard]
@@ -44,7 +44,6 @@ class Kind:
     files: tuple[str, ...] = ()
     open_served: Callable[[Path, StatesServer], Gate] | None = None
     of_members: Callable[[Any, Sequence[ByName]], dict[str, list[float]]] | None = None
-    one_score: bool = False
 
     @property
     def unasked(self) -> bool:

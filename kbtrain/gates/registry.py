@@ -15,9 +15,9 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD, ClassifierCard, GateCard, KeyedCard, read_gate_json
 from kbtrain.gate.gate import Gate, KeyedGate
 from kbtrain.gate.hub import local_folder
-from kbtrain.gates.average import AverageCard, AverageGate
-from kbtrain.gates.draft.gate import DraftCard, load_draft
-from kbtrain.gates.draft.gate import load_served as load_served_draft
+from kbtrain.gates.draft.gate import DraftCard
+from kbtrain.gates.draft.server import load_draft
+from kbtrain.gates.draft.server import load_served as load_served_draft
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe, embedded
 from kbtrain.gates.features.gate import Features, FeaturesCard
@@ -39,13 +39,9 @@ if TYPE_CHECKING:
 
 GROUP = "kbtrain.gates"
 # Kinds that kbtrain had, each with the last version that reads its folders.
-DROPPED: dict[str, str] = {"p_yes": "0.1.0", "server": "0.1.0"}
+DROPPED: dict[str, str] = {"average": "0.1.0", "p_yes": "0.1.0", "server": "0.1.0"}
 DROPPED_KEYS = {"change": "0.1.0"}  # likewise, labels that gates of several kinds learned
 _LONGEST_NAME = 255  # characters: what file systems take
-
-
-def _average(folder: Path, dtype: str, device: str) -> Gate:
-    return AverageGate.load(folder, partial(load_gate, dtype=dtype, device=device))
 
 
 def _stack(folder: Path, dtype: str, device: str) -> Gate:
@@ -90,9 +86,6 @@ GATES: dict[str, Kind] = {
     "stack": Kind(
         StackCard, _stack, QUESTION, "recipes/train_stack.py", open_served=_stack_served,
         of_members=StackCard.of_members,
-    ),
-    "average": Kind(
-        AverageCard, _average, QUESTION | TURN, "eval/score.py", of_members=AverageCard.of_members, one_score=True
     ),
 }  # fmt: skip
 # Rows of every table: what needs no gate's folder, then KBM and probe; further gates follow by name.

@@ -178,26 +178,21 @@ def test_gates_without_training_are_scored_and_compared(folder):
     assert "nowhere.jsonl: no such file" in error
 
 
-def test_gates_of_annotations_are_folders_and_can_be_averaged(folder):
+def test_gates_of_annotations_are_folders(folder):
     out = run("eval/score.py", "--run", folder)
     assert out.startswith("scored 24 turns with always, dialogue_state, structural in ")
     shutil.copytree(folder / "dialogue_state", folder / "other")
-    out = run("eval/score.py", "--run", folder, "--members", "[dialogue_state, other]")
-    assert out.startswith("scored 24 turns with other, average in ")
+    out = run("eval/score.py", "--run", folder)
+    assert out.startswith("scored 24 turns with other in ")
     assert "; all 24 turns with always, dialogue_state, structural were scored before -> " in out
     turns = [t for t in read(TurnExample, folder / "turns.jsonl") if t.split != "train"]
-    scores = {}
-    for name in ("dialogue_state", "average", "other"):
+    for name in ("dialogue_state", "other"):
         gate = kbtrain.load_gate(folder / name)
         stored = list(read(GateScore, folder / "scores" / f"{name}.jsonl"))
         assert [s.score for s in stored] == gate.score(turns)
         assert {s.gate for s in stored} == {name}
         noted = gate.card.thresholds[gate.name]
         assert (noted.rule, noted.n_dev, noted.threshold) == ("best_f1", 12, gate.threshold)
-        scores[name] = [s.score for s in stored]
-    assert scores["average"] == pytest.approx(scores["dialogue_state"])  # of two equal gates
-    error = run("eval/score.py", "--run", folder, "--members", "[nowhere, other]", fails=True)
-    assert "gate.json: no such file" in error
     error = run("eval/score.py", "--run", folder, "--only", "structral", fails=True)
     assert "key 'only': no gate 'structral'; did you mean 'structural'?" in error
 

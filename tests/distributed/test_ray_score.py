@@ -23,7 +23,6 @@ from kbtrain.distributed.ray_cluster import RayCluster
 from kbtrain.distributed.scoring import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.average import AverageCard
 from kbtrain.gates.handles import GateHandle, GateOpening, handle, handle_of_prompt
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.scoring import Chunk, ScoreFile, chunks_left, local, score_chunks
@@ -277,13 +276,11 @@ def test_a_machine_with_other_weights_is_refused_by_name(cluster, tmp_path):
     assert str(caught.value) == f"weights-2: other weights or settings here than where scoring was started {where}"
 
 
-@pytest.mark.parametrize("kind", ["probe", "average"])
-def test_another_base_is_refused_here_in_the_words_of_one_process(kind, tmp_path, monkeypatch):
+def test_another_base_is_refused_here_in_the_words_of_one_process(tmp_path, monkeypatch):
     probe = tmp_path / "probe"
     gate_folders.probe(probe)
     note_base(probe, "00000000-00000000")
-    AverageCard(members=("../probe", "../probe")).write(tmp_path / "average")
-    source, chunk = handle(tmp_path / kind, "auto", "cpu"), Chunk("dev", tuple(EXAMPLES["dev"]))
+    source, chunk = handle(probe, "auto", "cpu"), Chunk("dev", tuple(EXAMPLES["dev"]))
     monkeypatch.setitem(sys.modules, "ray", None)  # no cluster is looked for
     refused = []
     for engine in (local, RayScoring()):

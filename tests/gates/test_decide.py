@@ -14,7 +14,6 @@ from kbtrain import cli
 from kbtrain.errors import UserError
 from kbtrain.gate.card import BestKey, Threshold, set_best, set_threshold
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.average import AverageGate
 from kbtrain.gates.decide import arriving_lines, read_inputs
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.turns import DialogueStateGate
@@ -161,7 +160,7 @@ def test_scores_of_another_package_s_array_are_plain_numbers_and_as_many_as_exam
         OfArray().score(["Why?", "Who?"])
 
 
-def test_log_odds_are_stated_as_probabilities_and_other_units_not(folder):
+def test_log_odds_are_stated_as_probabilities_and_other_units_not():
     class LogOdds(AllKnowing):
         needs_evidence = False
         unit = "log odds"
@@ -170,9 +169,6 @@ def test_log_odds_are_stated_as_probabilities_and_other_units_not(folder):
     assert AllKnowing().decide([GateExample.ask("Why?", "Because.")], 0.5)[0] == Decision(
         0.5, None, 0.5, False, "below-threshold"
     )
-    average = AverageGate([kbtrain.load_gate(folder), kbtrain.load_gate(folder)])
-    (decided,) = average.decide(["Why?"], 0.5)
-    assert decided.probability == decided.score
 
 
 def test_the_command_reads_arguments_files_and_standard_input(folder, tmp_path, capsys, monkeypatch):

@@ -80,7 +80,7 @@ def test_it_is_a_gate_with_its_card_and_one_score_an_input(opened: tuple[str, Pa
     assert gate.score_all(asked)[gate.name] == pytest.approx(scores, abs=1e-6)
     if "question" in gate.reads:
         assert gate.score([GateExample.ask(text) for text in TEXTS]) == pytest.approx(scores, abs=1e-6)
-    if "turn" in gate.reads and kind != "average":  # an average reads what its members read
+    if "turn" in gate.reads:
         assert len(gate.score([turn(0)])) == 1
 
 

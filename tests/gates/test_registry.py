@@ -50,7 +50,6 @@ CARDS = {
         "schema_version": 1, "kind": "dialogue_state", "intercept": 0.5, "weights": {"turn": 0.25}, "thresholds": {},
         "run": {"turns": 9},
     },
-    "average": {"schema_version": 1, "kind": "average", "members": ["../a", "../b"], "thresholds": {}},
 }  # fmt: skip
 
 
@@ -82,11 +81,6 @@ def test_scores_depend_on_card_and_weights_but_not_on_thresholds(tmp_path):
     assert handle(tmp_path / "a").identity == before
     (tmp_path / "a" / "model.safetensors").write_bytes(b"other")
     assert handle(tmp_path / "a").identity != before
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "gate.json").write_text('{"kind": "average", "members": ["../a", "../a"]}')
-    average = handle(tmp_path / "c").identity
-    (tmp_path / "a" / "model.safetensors").write_bytes(b"another")
-    assert handle(tmp_path / "c").identity != average
 
 
 def test_the_order_of_tables_is_as_ever():
@@ -109,7 +103,7 @@ def test_an_unknown_kind_is_one_line_with_the_nearest(tmp_path):
 def test_a_kind_that_is_gone_names_the_last_version_that_reads_it(tmp_path, monkeypatch):
     monkeypatch.setitem(DROPPED, "former", "0.1.0")
     (tmp_path / "gate.json").write_text('{"kind": "former"}')
-    with pytest.raises(UserError, match=r"gates of kind 'former' are gone; kbtrain 0\.1\.0 is the last version that re"):
+    with pytest.raises(UserError, match=r"gates of kind 'former' are gone; kbtrain 0\.1\.0 is the last version that"):
         kbtrain.load_gate(tmp_path)
     (tmp_path / "gate.json").write_text('{"kind": "features", "keys": ["change"]}')
     with pytest.raises(UserError, match=r"gates for key 'change' are gone; kbtrain 0\.1\.0 is the last version that"):
@@ -188,7 +182,7 @@ def test_the_gate_of_the_contributing_page_is_registered_fitted_and_opened_as_it
         added, line = re.findall(r"import `([^`]*)` and the line `([^`]*)` in `GATES`", page)[0]
         registry = tmp_path / "kbtrain" / "gates" / "registry.py"
         text = registry.read_text(encoding="utf-8").replace(
-            "from kbtrain.gates.average", f"{added}\nfrom kbtrain.gates.average", 1
+            "from kbtrain.gates.kbm", f"{added}\nfrom kbtrain.gates.kbm", 1
         )
         registry.write_text(
             text.replace("GATES: dict[str, Kind] = {", "GATES: dict[str, Kind] = {\n    " + line, 1), encoding="utf-8"

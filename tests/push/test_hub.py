@@ -21,8 +21,8 @@ from kbtrain import cli
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gate.hub import is_hub_name, local_folder
-from kbtrain.gates.average import AverageCard
 from kbtrain.gates.registry import GATES, folder_of
+from kbtrain.gates.stack import Input, Linear, Member, StackCard
 from kbtrain.push import Push, last_name, push
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import LoadedGate
@@ -150,24 +150,32 @@ def test_files_of_an_earlier_gate_are_removed_and_other_peoples_stay(hub, gate):
     assert "probe.json" not in hub.repositories[NAME].files
 
 
+def stack_of(*folders):
+    """A stack of gates of one score each."""
+    scores = [f"{Path(folder).name}/features_mastery" for folder in folders]
+    inputs = {name: Input(low=0.0, high=1.0, log_odds=True, slope=2.0) for name in scores}
+    members = tuple(Member(folder=folder, scores=("features_mastery",), stage="question") for folder in folders)
+    model = Linear(intercept=0.1, inputs=inputs, strength=1.0)
+    return StackCard(keys=("mastery",), members=members, labels="soft", models={"mastery": model})
+
+
 def test_a_gate_made_of_others_is_sent_with_them(hub, tmp_path):
     members = [long_question_gate(tmp_path / name, steep=steep) for name, steep in (("a", 1.0), ("b", 3.0))]
     folder = tmp_path / "both"
     folder.mkdir()
-    AverageCard(members=("../a", "../b")).write(folder)
+    stack_of("../a", "../b").write(folder)
     lines(folder)
     files = hub.repositories[NAME].files
     assert {"gate.json", "a/gate.json", "b/words.safetensors"} <= set(files) and len(members) == 2
-    assert json.loads(files["gate.json"])["members"] == ["a", "b"]
+    assert json.loads(files["gate.json"])["members"][1]["folder"] == "b"
     assert kbtrain.load_gate(NAME).score(["Who came?"]) == kbtrain.load_gate(folder).score(["Who came?"])
 
 
 def test_a_gate_whose_members_lie_inside_it_is_sent_with_them(hub, tmp_path):
-    """A pair that one recipe trains, and a stack that came from the hub: the members' files were taken for its own."""
     folder = tmp_path / "pair"
     for name, steep in (("tuned", 1.0), ("probe", 3.0)):
         (long_question_gate(folder / name, steep=steep) / "trained_on.txt").write_text("a" * 16 + "\n")
-    AverageCard(members=("tuned", "probe")).write(folder)
+    stack_of("tuned", "probe").write(folder)
     lines(folder, hashes=False)
     of_each = ("gate.json", "tokens.json", "words.safetensors")
     wanted = {"README.md", "gate.json", *(f"{member}/{file}" for member in ("tuned", "probe") for file in of_each)}
@@ -320,7 +328,8 @@ def test_a_gate_that_asks_a_model_is_tried_with_the_one_that_lies_here(hub, tmp_
 
     model = make_folder(tmp_path / "model")
     prompts = asked_fingerprint(load_tokenizer(str(model)), None)
-    card = DraftCard(base_model=str(model), dtype="fp32", prompt_fingerprint=prompts, signal="draft_margin", tokens=2)
+    about = {"dtype": "fp32", "prompt_fingerprint": prompts, "signal": "first_token_entropy"}
+    card = DraftCard(base_model=str(model), **about)
     (tmp_path / "gate").mkdir()
     card.write(tmp_path / "gate")
     lines(tmp_path / "gate", model="org/llm")

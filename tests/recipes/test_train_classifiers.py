@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -193,56 +192,6 @@ def test_a_probe_leaves_the_encoder_as_it_is_and_is_saved_whole(recipe, data, tm
         kbtrain.load_gate(tmp_path / "p")
 
 
-PAIR = {"probe": "{base: dialogue_state, max_length: 32}", "class_weight": 0.5, "act_weight": 0.5}
-
-
-def test_a_pair_is_a_fine_tuned_encoder_and_a_probe_averaged_in_one_folder(recipe, data, tmp_path, capsys):
-    given = arguments(data, tmp_path / "g", "encoder", epochs=1, **PAIR)
-    recipe("encoder", [*given, "--dry-run"])
-    out = capsys.readouterr().out
-    assert "acts foreseen: NOTIFY_SUCCESS, OFFER" in out and "acts foreseen: none; base: dialogue_state" in out
-    recipe("encoder", given)
-    assert "average of tuned and probe, fitted in " in capsys.readouterr().out
-    shutil.move(tmp_path / "g", tmp_path / "moved")
-    asked = [*turns(data, "dev"), *turns(data, "test")]
-    tuned, probe = (kbtrain.load_gate(tmp_path / "moved" / name) for name in ("tuned", "probe"))
-    assert type(tuned) is EncoderGate and type(probe) is EncoderProbe
-    assert (tuned.reader.max_length, probe.reader.max_length, bool(probe.head.state)) == (64, 32, True)
-    assert tuned.card.run["acts_foreseen"] and tuned.card.run["class_weights"] != [0.5, 0.5]
-    gate = kbtrain.load_gate(tmp_path / "moved")
-    assert run_snippet(tmp_path / "moved")[1].startswith("[Decision(score=")
-    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "moved" / "scores.jsonl")}
-    assert {s.gate for s in read(GateScore, tmp_path / "moved" / "scores.jsonl")} == {"average"}
-    assert gate.score(asked) == pytest.approx([scores[t.id] for t in asked], abs=1e-6)
-    halves = zip(tuned.score(asked), probe.score(asked), strict=True)
-    assert [logit(scores[t.id]) for t in asked] == pytest.approx([(logit(a) + logit(b)) / 2 for a, b in halves])
-    card = json.loads((tmp_path / "moved" / "gate.json").read_text())
-    cut = card["thresholds"]["average"]
-    assert (card["members"], cut["rule"], cut["n_dev"]) == (["tuned", "probe"], "best_f1", 16)
-    text = (tmp_path / "moved" / "README.md").read_text()
-    assert "average of `tuned` and `probe`" in text and "16 examples, 4 positive" in text and "| auroc | " in text
-    assert {"config.yaml", "environment.json"} <= set(os.listdir(tmp_path / "moved"))
-    shutil.move(tmp_path / "moved", tmp_path / "g")
-    recipe("encoder", given)
-    assert "g is finished already" in capsys.readouterr().out
-
-
-def test_a_pair_killed_between_its_members_trains_none_of_them_twice(recipe, data, tmp_path, monkeypatch, capsys):
-    given = arguments(data, tmp_path / "g", "encoder", **PAIR)
-    with monkeypatch.context() as patched:
-        patched.setattr("kbtrain.gates.encoder.probe.EncoderProbe.fit", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            recipe("encoder", given)
-    left = (tmp_path / "g" / "tuned" / "model.safetensors").stat().st_mtime_ns
-    capsys.readouterr()
-    recipe("encoder", given)
-    assert "tuned is finished already" in capsys.readouterr().out
-    assert (tmp_path / "g" / "tuned" / "model.safetensors").stat().st_mtime_ns == left
-    assert kbtrain.load_gate(tmp_path / "g").name == "average"
-    with pytest.raises(UserError, match="another training is in this folder"):
-        recipe("encoder", [*given, "--seed", "5"])
-
-
 def scores_questions(recipe, data, output, name, **changes):
     """Train on questions, score two of them from the folder, and return its source."""
     changes |= {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "labels": "soft"}
@@ -254,16 +203,6 @@ def scores_questions(recipe, data, output, name, **changes):
     assert source.names == (name,)
     assert source.scores(source.open(), asked) == {name: kbtrain.load_gate(output).score(asked)}
     return source
-
-
-def test_a_pair_is_a_question_gate_too(recipe, data, tmp_path):
-    source = scores_questions(recipe, data, tmp_path / "q", "average", probe="{}")
-    card = json.loads((tmp_path / "q" / "gate.json").read_text())
-    (tmp_path / "q" / "gate.json").write_text(json.dumps(card | {"thresholds": {}}))
-    assert handle(tmp_path / "q").identity == source.identity  # a threshold changes no score
-    probe = json.loads((tmp_path / "q" / "probe" / "gate.json").read_text())
-    (tmp_path / "q" / "probe" / "gate.json").write_text(json.dumps(probe | {"seed": 9}))
-    assert handle(tmp_path / "q").identity != source.identity
 
 
 @pytest.mark.parametrize(
@@ -354,9 +293,6 @@ def killed(script, arguments, checkpoints):
         ("encoder", {"frozen_layers": 0, "method": "lora"}, "frozen_layers is for method full"),
         ("encoder", {"frozen_layers": 0, "method": "probe"}, "frozen_layers is for method full"),
         ("encoder", {"act_weight": 1, "method": "probe"}, "a probe foresees nothing"),
-        ("encoder", {"method": "probe", "probe": "{}"}, "method probe is that probe alone"),
-        ("encoder", {"probe": "{basis: dialogue_state}"}, "key 'probe.basis': unknown key"),
-        ("encoder", {"probe": "{base: dialogue_state}", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("encoder", {"base": "kbm"}, "base"),
         ("encoder", {"base": "dialogue_state", "model": "./nowhere", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("ragate_mha", {"heads": 3}, "d_model 16 must be even and divisible by 3 heads"),

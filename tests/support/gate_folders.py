@@ -192,18 +192,10 @@ def stack(folder: Path, key: Target = "mastery") -> None:
     StackCard(keys=(key,), members=(member,), labels="soft", models={key: model}).write(folder)
 
 
-def average(folder: Path) -> None:
-    from kbtrain.gates.average import AverageCard
-
-    for name in ("one", "two"):
-        dialogue_state(folder / name)
-    AverageCard(members=("one", "two")).write(folder)
-
-
 FOLDERS: dict[str, Callable[[Path], None]] = {
     build.__name__: build
     for build in (
         kbm, probe, draft_probe, encoder, encoder_probe, features, seakr, draft, ragate_mha, ragate_peft,
-        dialogue_state, structural, stack, average,
+        dialogue_state, structural, stack,
     )
 }  # fmt: skip

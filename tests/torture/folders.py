@@ -16,7 +16,6 @@ from tiny_turns import turn
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.trained_on import trained_among
-from kbtrain.gates.average import AverageCard
 from kbtrain.gates.handles import handle
 from kbtrain.gates.registry import load_gate
 from kbtrain.records import GateExample
@@ -35,13 +34,17 @@ def _weight_index(folder: Path, name: str) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def _other_member(folder: Path, name: str) -> None:
+    card = json.loads((folder / "gate.json").read_text())
+    card["members"].append({**card["members"][0], "folder": name})
+    (folder / "gate.json").write_text(json.dumps(card))
+
+
 def of_folder(kind: str) -> Iterator[tuple[str, Damage]]:
     """What is wrong with a folder as a whole."""
-    if kind == "average":
+    if kind == "stack":
         for name in OUTSIDE:
-            yield f"member {name!r}", lambda folder, name=name: AverageCard(members=("one", name)).write(folder)
-        text = '{"kind": "average", "members": []}'
-        yield "no members", lambda folder: (folder / "gate.json").write_text(text)
+            yield f"member {name!r}", lambda folder, name=name: _other_member(folder, name)
     if kind in ("kbm", "encoder"):
         for name in ("/etc/passwd", "../x.safetensors", "nowhere.safetensors"):
             yield f"weights in {name}", lambda folder, name=name: _weight_index(folder, name)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard, Pass, Stage
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, check_served_prompts, first_rows, open_answering
+from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, first_rows, open_answering
 from kbtrain.llm.dialect import Dialect
 from kbtrain.net import LONGEST_ASKED
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_whole
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.llm.sampler.token_uncertainty import Uncertainties
-    from kbtrain.llm.served_states import StatesServer
 
 Signal = Literal["draft_margin", "draft_entropy", "first_token_entropy"]
 SIGNALS: tuple[Signal, ...] = ("draft_margin", "draft_entropy", "first_token_entropy")
@@ -203,31 +202,6 @@ class ServedDraft(ServedGate, SignalGate):
         """One score per example, from one draft each."""
         prompts = [asked_ids(self.server.tokenizer, e, e.reference, self.own) for e in examples]
         return [mean_ratio(draft) for draft in self.server.read_top_logprobs(prompts, self.card.tokens)]
-
-
-def load_draft(folder: Path | str, dtype: str = "auto", device: str = "auto") -> SignalGate:
-    """Open a folder with the model, or the server, that it names. Raises :class:`UserError` for other prompts."""
-    from kbtrain.gates.draft.server import DraftOfServer
-
-    return (DraftOfServer if DraftCard.read(folder).server else Draft).load(folder, dtype, device)
-
-
-def load_served(folder: Path, server: StatesServer) -> SignalGate:
-    """Open a folder whose model is served.
-
-    Raises :class:`UserError` for a signal that cannot be read so, other prompts than its threshold was chosen with, and
-    a server with another chat template.
-    """
-    card = DraftCard.read(folder)
-    if card.server is not None:
-        return load_draft(folder)
-    if card.signal != "draft_margin":
-        raise UserError(
-            f"{at(folder)}: signal '{card.signal}' cannot be read from a server; make the gate with signal "
-            "'draft_margin', or open the model here"
-        )
-    check_served_prompts(card, folder, server)
-    return ServedDraft(server, card)
 
 
 def mean_ratio(draft: Sequence[Sequence[float]]) -> float:

@@ -1,6 +1,7 @@
-"""The gate ``draft`` of a model behind an API, read from the log-probabilities of its ``top`` most probable tokens.
+"""The gate ``draft`` of a model behind an API, and the openers of its folders.
 
-The rest of the vocabulary counts as one token in the entropies, which are then lower bounds.
+The API's gate is read from the log-probabilities of its ``top`` most probable tokens. The rest of the vocabulary counts
+as one token in the entropies, which are then lower bounds.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from kbtrain.errors import UserError
-from kbtrain.gates.draft.gate import SIGNALS, DraftCard, DraftServer, SignalGate, mean_ratio
+from kbtrain.errors import UserError, at
+from kbtrain.gates.answering import check_served_prompts
+from kbtrain.gates.draft.gate import SIGNALS, Draft, DraftCard, DraftServer, ServedDraft, SignalGate, mean_ratio
 from kbtrain.prompts.kbm import chat_messages, encode
 from kbtrain.prompts.own import asked_fingerprint, asked_text
 from kbtrain.records import Example, GateExample
@@ -19,6 +21,7 @@ from kbtrain.runtime.event_loop import run
 
 if TYPE_CHECKING:
     from kbtrain.llm.openai_llm import OpenAILLM
+    from kbtrain.llm.served_states import StatesServer
 
 Top = Sequence[tuple[str, float]]  # the most probable tokens at one place, with their log-probabilities
 
@@ -131,3 +134,26 @@ def _entropy(values: Sequence[float]) -> float:
     probabilities = [math.exp(value) for value in values]
     rest = 1 - math.fsum(probabilities)
     return math.fsum(-p * math.log(p) for p in (*probabilities, rest) if p > 0)
+
+
+def load_draft(folder: Path | str, dtype: str = "auto", device: str = "auto") -> SignalGate:
+    """Open a folder with the model, or the server, that it names. Raises :class:`UserError` for other prompts."""
+    return (DraftOfServer if DraftCard.read(folder).server else Draft).load(folder, dtype, device)
+
+
+def load_served(folder: Path, server: StatesServer) -> SignalGate:
+    """Open a folder whose model is served.
+
+    Raises :class:`UserError` for a signal that cannot be read so, other prompts than its threshold was chosen with, and
+    a server with another chat template.
+    """
+    card = DraftCard.read(folder)
+    if card.server is not None:
+        return load_draft(folder)
+    if card.signal != "draft_margin":
+        raise UserError(
+            f"{at(folder)}: signal '{card.signal}' cannot be read from a server; make the gate with signal "
+            "'draft_margin', or open the model here"
+        )
+    check_served_prompts(card, folder, server)
+    return ServedDraft(server, card)

@@ -1,24 +1,18 @@
-"""Training of the encoder gate, of the probe that is fitted instead, and of the pair that averages their log odds."""
+"""Training of the encoder gate, and of the probe that is fitted instead."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from kbtrain.gate.card import CARD, README
-from kbtrain.gates.average import AverageGate
 from kbtrain.gates.encoder.gate import OffsetGate, turns_only
 from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
-from kbtrain.gates.registry import load_gate
-from kbtrain.io.provenance import write_atomically
 from kbtrain.models.adapters import open_body
 from kbtrain.training.config import ClassifierConfig, LoraAlpha, LoraRank
 from kbtrain.training.data import ClassifierData, act_targets, class_weights, common_acts
-from kbtrain.training.finish import SCORES, ClassifierEnding, ExampleEnding
+from kbtrain.training.finish import ClassifierEnding
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -30,21 +24,10 @@ if TYPE_CHECKING:
     from kbtrain.training.classifier_trainer import ClassifierRow
 
 Base = Literal["dialogue_state"] | None
-Tuned = TypeVar("Tuned", bound="TunedConfig")
-
-
-class ProbeSettings(BaseModel):
-    """Settings in which the probe beside a fine-tuned encoder differs from it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    base: Literal["dialogue_state"] | None = None
-    max_length: int = Field(64, ge=16)
-    class_weight: float = Field(0.0, ge=0, le=1)
 
 
 class TunedConfig(ClassifierConfig):
-    """Keys of an encoder's training: what learns how fast, what is foreseen besides the label, a probe beside it."""
+    """Keys of an encoder's training: what learns how fast, what is foreseen besides the label."""
 
     max_length: int = Field(256, ge=16, description="tokens; the oldest turns are cut away, or a reference's tail")
     base: Literal["dialogue_state"] | None = Field(
@@ -52,9 +35,6 @@ class TunedConfig(ClassifierConfig):
     )
     method: Literal["full", "lora", "probe"] = Field(
         "full", description="train all weights, low-rank adapters, or no weight (nothing about steps is read then)"
-    )
-    probe: ProbeSettings | None = Field(
-        None, description="methods full and lora: fit a probe too ({base, max_length, class_weight}), average the two"
     )
 
     head_learning_rate: float = Field(1e-3, gt=0, le=1, description="peak learning rate of the new layers")
@@ -77,19 +57,7 @@ class TunedConfig(ClassifierConfig):
             raise ValueError("frozen_layers is for method full; beside adapters nothing else learns")
         if self.method == "probe" and self.act_weight:
             raise ValueError("act_weight is for methods full and lora; a probe foresees nothing")
-        if self.method == "probe" and self.probe:
-            raise ValueError("key probe is for methods full and lora; method probe is that probe alone")
         return self
-
-    def members(self) -> list[Self]:
-        """The trainings of a pair, each in a folder of its own inside ``output``."""
-        if not self.probe:
-            return []
-        tuned = {"probe": None, "output": self.output / "tuned"}
-        settings = {"method": "probe", "probe": None, "output": self.output / "probe", **self.probe.model_dump()}
-        unread = ("act_weight", "layer_decay", "frozen_layers")  # keys that a probe does not read
-        settings |= {name: type(self).model_fields[name].default for name in unread}
-        return [self.model_copy(update=changes) for changes in (tuned, settings)]
 
 
 def fit_base(base: Base, data: ClassifierData, weights: tuple[float, float]) -> tuple[OffsetGate | None, list[float]]:
@@ -133,50 +101,6 @@ def describe(config: TunedConfig, data: ClassifierData) -> str:
         f"{' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; {steps}"
         f"acts foreseen: {', '.join(acts) or 'none'}; {start}"
     )
-
-
-def train_pair(config: Tuned, data: ClassifierData, train: Callable[[Tuned, ClassifierData], None]) -> None:
-    """Train both members by ``train`` and make their average in ``config.output``."""
-    recipe = Recipe("train_encoder", config)
-    if not recipe.claim(CARD, SCORES):
-        return
-    for member in config.members():
-        train(member, data)
-    if recipe.first:
-        folders = [member.output for member in config.members()]
-        recipe.say(PairEnding(config, folders, data, recipe.device, recipe.facts()).finish())
-
-
-class PairEnding(ExampleEnding):
-    """The end of a pair: ``config.output`` becomes a gate of ``members``, folders inside it."""
-
-    def __init__(
-        self, config: ClassifierConfig, members: Sequence[Path], data: ClassifierData, device: str,
-        run: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        gate, card = AverageGate.of_folders(config.output, members, partial(load_gate, device=device))
-        super().__init__(config, gate, card, data, None, run)
-        self.names = [member.name for member in members]
-        self.trained_on = f"average of {' and '.join(self.names)}"
-
-    def readme(self, worst: float) -> str:
-        page = self.dev.page(
-            title=f"Retrieval gate: the average of {' and '.join(f'`{name}`' for name in self.names)}",
-            what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. Score: sigmoid of the "
-            "mean of its members' log odds, in [0, 1].",
-            points=("Its members' folders, with model cards of their own, are inside this one: copy it whole.",),
-            limits="trained on the data named below; other dialogues, domains and languages were not tried.",
-            run=self.run,
-            versions=self.card.versions,
-            tags=("adaptive-retrieval", "ragate"),
-        )
-        return page.text(worst)
-
-    def save(self) -> float:
-        """Write beside the members, without a folder to move: they were opened from there, so nothing is compared."""
-        self.card.write(self.config.output)
-        write_atomically(self.config.output / README, self.readme(0.0))
-        return 0.0
 
 
 def train_probe(recipe: Recipe, config: TunedConfig, data: ClassifierData) -> None:
