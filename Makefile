@@ -15,7 +15,7 @@ WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-full evidence test test-fast coverage torture examples test-vllm test-servers test-adapters lint sbom lock format \
-  docs figures reference bench gpu-check vllm-env clean
+  docs figures bench gpu-check vllm-env clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,9 +108,6 @@ docs: $(DOCS)  ## the pages of docs/ as HTML, docs/_build/html/index.html, to be
 
 figures: $(INSTALLED)  ## figures of docs/results/figures.json into the pages (RUN=runs/demo, TABLES=FILES: store these first)
 	@$(PY) docs/_ext/figures.py $(if $(RUN),--run $(RUN)) $(if $(TABLES),--tables $(TABLES))
-
-reference: $(INSTALLED)  ## docs/reference/ from the code: commands, keys, routes, file formats, Python
-	@$(PY) docs/_ext/generated.py
 
 EVIDENCE := $(KBTRAIN_TEST_DATA)/llm_outcomes/outcomes.jsonl
 evidence: setup  ## docs/lab/evidence.md and KETOD's claim from KBTRAIN_TEST_DATA (llm_outcomes/, llm_outcomes_more/, closed_book/, ketod/, passages.jsonl)

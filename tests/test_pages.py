@@ -1,4 +1,4 @@
-"""The pages of docs/: stored figures, links, and the parts of the reference that are read from the code."""
+"""The pages of docs/: stored figures, links, examples of public names, variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 import blocks  # noqa: E402 - beside Sphinx's settings, not in the package
 import examples  # noqa: E402
 import figures  # noqa: E402
-import generated  # noqa: E402
 
 PAGES = list(figures.pages())
 
@@ -101,35 +100,6 @@ def test_links_between_pages_lead_to_files() -> None:
     assert missing == []
 
 
-def test_the_reference_is_that_of_the_code() -> None:
-    texts = generated.render_all()
-    pages = {page: page.read_text(encoding="utf-8") for page in generated.REFERENCE.glob("*.md")}
-    names = [name for text in pages.values() for _, name, _ in blocks.pattern("generated").findall(text)]
-    assert sorted(names) == sorted(texts)
-    old = [page.name for page, text in pages.items() if blocks.fill(text, "generated", texts.__getitem__) != text]
-    assert old == [], "run: make reference"
-    assert "## data_gen/collect.py" in texts["script-keys"].splitlines()
-
-
-def test_the_reference_has_every_command_key_route_file_and_name() -> None:
-    commands = {section.title: section for section in generated.commands()}
-    assert {"kbtrain decide", "kbtrain serve", "kbtrain models get", "kbtrain calibrate"} <= set(commands)
-    assert all("usage:" in section.text for section in commands.values())
-    assert "--ratio SHARE" in {row[0] for row in commands["kbtrain calibrate"].rows}
-    (serve,) = generated.serve_keys()
-    assert {"batch", "log_max_mb", "max_inflight"} <= {row[0] for row in serve.rows}
-    routes = {section.title: section.rows for section in generated.routes()}
-    assert {"POST /v1/chat/completions", "POST /v1/gate", "GET /metrics"} <= set(routes)
-    assert ("request", "questions") in {row[:2] for row in routes["POST /v1/gate"]}
-    assert all("\n200\n" in section.text for section in generated.routes())
-    formats = {section.title: section.rows for section in generated.file_formats()}
-    assert ("id", "str", "required") in formats["questions.jsonl"]
-    lines = [section.text for section in generated.file_formats() if section.text]
-    assert len(lines) == len(generated.EXAMPLES) and all(isinstance(json.loads(line), dict) for line in lines)
-    names = {section.title: section for section in generated.public_names()}
-    assert set(names) == set(kbtrain.__all__) - {"__version__"} and all(section.about for section in names.values())
-
-
 def test_the_examples_of_the_public_names_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(examples.EXAMPLES) == set(kbtrain.__all__) - {"__version__"}
     gate_folders.stack(tmp_path / "runs" / "demo" / "stack", "benefit")
@@ -145,9 +115,3 @@ def test_every_variable_that_the_code_reads_is_in_the_reference() -> None:
     code = [path.read_text(encoding="utf-8") for path in (ROOT / "kbtrain").rglob("*.py")]
     read = {name for text in code for name in re.findall(r'"(KBTRAIN_\w+|[A-Z]+_API_KEY)"', text)}
     assert {"KBTRAIN_CACHE", "KBTRAIN_URL", "OPENAI_API_KEY"} <= read <= set(environment.MEANING)
-
-
-def test_text_of_the_code_is_escaped_in_markdown() -> None:
-    section = generated.Section("a", "``x*`` of :class:`~b.C`, *y* <z>", head=("k", "m"), rows=(("p|q", "r|`s|t`"),))
-    table = "| k | m |\n| --- | --- |\n| `p\\|q` | r\\|`s\\|t` |"
-    assert generated._render(section) == f"## a\n\n`x*` of `b.C`, \\*y\\* \\<z>\n\n{table}"

@@ -1,25 +1,20 @@
 """Contents of the reference, read from the code: commands, keys, routes, file formats, the Python interface.
 
-A block of a page begins with ``<!-- generated: NAME -->`` and ends with ``<!-- end generated -->``. This script
-rewrites the text between. ``tests/test_pages.py`` fails where a block differs from the code.
-
-Example:
-  python docs/_ext/generated.py    # write the blocks of docs/reference/
+As Sphinx reads a page, ``<!-- generated: NAME -->`` is replaced by the text of that name. Signatures and docstrings
+are autodoc's.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import importlib.util
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blocks import write_blocks
 from examples import EXAMPLES as OF_NAMES
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -32,8 +27,10 @@ from kbtrain.serve import openapi
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
 
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
 Row = tuple[str, ...]
-REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 FORMATS = {
     "questions.jsonl": records.Question,
     "passages.jsonl": records.Passage,
@@ -73,15 +70,10 @@ class Section(NamedTuple):
     example: str = ""
 
 
-def render_all() -> dict[str, str]:
-    """Name -> Markdown of every block."""
-    return {name: "\n" + "\n\n".join(map(_render, sections())) + "\n" for name, sections in PAGES.items()}
-
-
 def _render(section: Section) -> str:
     parts = [f"## {_plain(section.title)}", _plain(section.about)]
     if section.text:
-        kind = "json" if section.text.startswith("{") else "text"
+        kind = "{eval-rst}" if section.text.startswith("..") else "json" if section.text.startswith("{") else "text"
         parts.append(f"```{kind}\n{section.text.strip()}\n```")
     if section.example:
         parts.append(f"```pycon\n{section.example.strip()}\n```")
@@ -262,73 +254,19 @@ def public_names() -> Iterator[Section]:
     """Each name of ``kbtrain.__all__`` with its signature, its docstring and its members."""
     for name in sorted(set(kbtrain.__all__) - {"__version__"}):
         module = f"kbtrain.{kbtrain._MODULE_OF.get(name, 'records')}"
-        (node,) = (node for node in _definitions(module) if node.name == name)
-        rows = tuple(_members(node)) if isinstance(node, ast.ClassDef) else ()
-        signature = f"{module}.{_signature(node)}"
-        yield Section(name, _doc(node), signature, head=("member", "meaning"), rows=rows, example=OF_NAMES[name])
+        kind = "class" if isinstance(getattr(kbtrain, name), type) else "function"
+        yield Section(name, "", _autodoc(kind, f"{module}.{name}"), example=OF_NAMES[name])
 
 
 def modules() -> Iterator[Section]:
-    """Each module behind the public names: its functions and classes with the first paragraph of their docstrings."""
+    """Each module behind the public names."""
     for module in MODULES:
-        name = f"kbtrain.{module}"
-        rows = tuple((_signature(node), _first(_doc(node))) for node in _definitions(name))
-        yield Section(name, _first(_doc(_tree(name))), head=("name", "meaning"), rows=rows)
+        yield Section(f"kbtrain.{module}", "", _autodoc("module", f"kbtrain.{module}"))
 
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-def _tree(module: str) -> ast.Module:
-    path = REFERENCE.parents[1].joinpath(*module.split(".")).with_suffix(".py")
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _definitions(module: str) -> list[Definition]:
-    """Functions and classes of a module whose names have no underscore in front."""
-    return [node for node in _tree(module).body if isinstance(node, Definition) and not node.name.startswith("_")]
-
-
-def _doc(node: Definition | ast.Module) -> str:
-    return ast.get_docstring(node) or ""
-
-
-def _first(text: str) -> str:
-    return text.partition("\n\n")[0]
-
-
-def _signature(node: Definition) -> str:
-    if isinstance(node, ast.ClassDef):
-        bases = ", ".join(map(ast.unparse, node.bases))
-        return f"{node.name}({bases})" if bases else node.name
-    arguments = node.args
-    for places in (arguments.posonlyargs, arguments.args):
-        if places and places[0].arg in ("self", "cls"):
-            del places[0]
-    return f"{node.name}({ast.unparse(arguments)})" + (f" -> {ast.unparse(node.returns)}" if node.returns else "")
-
-
-def _members(node: ast.ClassDef) -> Iterator[Row]:
-    """Fields, properties and methods of a class."""
-    for child in node.body:
-        if isinstance(child, ast.AnnAssign) and not ast.unparse(child.target).startswith("_"):
-            default, meaning = _field(child.value)
-            yield f"{ast.unparse(child.target)}: {ast.unparse(child.annotation)}{default}", meaning
-        elif isinstance(child, Definition) and not child.name.startswith("_"):
-            is_property = any("property" in ast.unparse(decorator) for decorator in child.decorator_list)
-            signature = _signature(child)
-            yield signature.replace("() ->", ":") if is_property else signature, _first(_doc(child))
-
-
-def _field(value: ast.expr | None) -> tuple[str, str]:
-    """Default of a field as source, and its description."""
-    if not (isinstance(value, ast.Call) and ast.unparse(value.func) in ("Field", "field")):
-        return ("" if value is None else f" = {ast.unparse(value)}"), ""
-    keys = {keyword.arg: keyword.value for keyword in value.keywords}
-    default = value.args[0] if value.args else keys.get("default")
-    shown = "" if default is None or ast.unparse(default) == "..." else f" = {ast.unparse(default)}"
-    about = keys.get("description")
-    return shown, str(about.value) if isinstance(about, ast.Constant) else ""
+def _autodoc(kind: str, name: str) -> str:
+    members = "" if kind == "function" else "\n   :members:"
+    return f".. auto{kind}:: {name}\n   :no-index:{members}"
 
 
 PAGES = {
@@ -344,9 +282,13 @@ PAGES = {
 }
 
 
-def main() -> None:
-    write_blocks(sorted(REFERENCE.glob("*.md")), "generated", render_all().__getitem__)
+def fill(app: Sphinx, name: str, source: list[str]) -> None:
+    """Put the generated texts into a page that names them."""
+    source[0] = re.sub(
+        r"<!-- generated: ([\w-]+) -->", lambda match: "\n\n".join(map(_render, PAGES[match[1]]())), source[0]
+    )
 
 
-if __name__ == "__main__":
-    main()
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("source-read", fill)
+    return {"parallel_read_safe": True}
