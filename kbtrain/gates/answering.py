@@ -1,9 +1,8 @@
-"""The answering model of a gate that asks it, opened as the gate's card says, and answers that come with scores."""
+"""The answering model of a gate that asks it, opened as the gate's card says."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from kbtrain.llm.sampler.rows import PromptRows, Row
     from kbtrain.llm.sampler.sampler import LockstepSampler
     from kbtrain.llm.served_states import StatesServer
-    from kbtrain.records import SampleSet
 
 
 OTHER_PROMPTS = "its threshold was chosen with other prompts; make and calibrate it again"
@@ -72,15 +70,3 @@ def first_rows(sampler: LockstepSampler, prompts: Sequence[PromptRows]) -> list[
         for prompt, answers in zip(batch, sampler.draw(batch), strict=True):
             rows[place[id(prompt)]] = answers[0]
     return [rows[i] for i in range(len(prompts))]
-
-
-@dataclass(frozen=True)
-class PlainAnswers:
-    """Every question's score; the greedy answers of those that are not searched for; the tokens of the others' drafts.
-
-    The last two by question id.
-    """
-
-    scores: list[float]
-    said: dict[str, SampleSet]
-    drafted: dict[str, int]

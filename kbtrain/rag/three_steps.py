@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
 
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.answering import PlainAnswers
-from kbtrain.gates.handles import STATES
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import Hit, Question, Titles
 from kbtrain.retrieval.base import Searcher
 from kbtrain.utterances import decide_by, utterance_kind
-
-if TYPE_CHECKING:
-    from kbtrain.gates.probe.gate import Probe
-    from kbtrain.llm.transformers_llm import TransformersLLM
 
 
 @dataclass(frozen=True)
@@ -96,19 +89,14 @@ class ThreeSteps:
             raise UserError(f"gate '{name}' needs retrieved text; three-step inference scores the bare question")
 
     def answer(self, questions: Sequence[Question]) -> list[GatedAnswer]:
-        """Answers in the order of the questions.
-
-        All known and all unknown questions go to the model in one stream. A probe of the answering model itself decides
-        between their prefill and their first token, or after a draft, so that known questions pass through the model
-        once.
-        """
+        """Answers in the order of the questions; all known and all unknown ones go to the model in one stream."""
         card = getattr(self.gate, "card", None)  # a user's own rule that only scores has no card
         own_prompts = card.own_prompts() if card else None  # those that the labels are about
         titles: Titles = self.titles or (card.titles() if card else "missing")
-        first = _first_judgement(questions, self.gate, self.threshold, self.llm)
+        scores = self.gate.score([example(question, None) for question in questions])
         decided = [
             decide_by(score, self.threshold, utterance_kind(question.text))
-            for score, question in zip(first.scores, questions, strict=True)
+            for score, question in zip(scores, questions, strict=True)
         ]
         unknown = [i for i, (retrieve, _) in enumerate(decided) if retrieve]
         results = self.searcher.search([questions[i].text for i in unknown], self.k) if unknown else []
@@ -118,40 +106,28 @@ class ThreeSteps:
         if self.second is not None:
             again = self.second.scores({i: (questions[i], text) for i, text in texts.items()})
             texts = {i: text for i, text in texts.items() if again[i] <= self.second.threshold}
-        left = [(i, question) for i, question in enumerate(questions) if question.id not in first.said]
         requests = [
             AnswerRequest(question, "rag" if i in texts else "llm", texts.get(i), n=0, prompts=own_prompts)
-            for i, question in left
+            for i, question in enumerate(questions)
         ]
-        sets = first.said | {s.question_id: s for group in self.llm.answer(requests) for s in group}
+        sets = {s.question_id: s for group in self.llm.answer(requests) for s in group}
         answers = []
         for i, question in enumerate(questions):
-            greedy, drafted = sets[question.id].greedy, first.drafted.get(question.id, 0)
+            greedy = sets[question.id].greedy
             if greedy is None:
                 raise ValueError(f"question '{question.id}': the model gave no greedy answer")
             answers.append(
                 GatedAnswer(
                     question_id=question.id,
                     text=greedy.text,
-                    score=first.scores[i],
+                    score=scores[i],
                     retrieved=i in hits,
                     hits=hits[i] if i in texts else (),
                     searches=int(i in hits),
-                    llm_requests=1 + (drafted > 0),
-                    generated_tokens=drafted + greedy.n_tokens,
+                    llm_requests=1,
+                    generated_tokens=greedy.n_tokens,
                     second_score=again.get(i),
                     reason=decided[i][1],
                 )
             )
         return answers
-
-
-def _first_judgement(questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM) -> PlainAnswers:
-    """Scores, and the answers that came with them: a probe of the answering model reads their own passes."""
-    card = getattr(gate, "card", None)
-    if card is not None and card.statistics & STATES:
-        from kbtrain.gates.probe.reuse import plain_answers, reads_its_model
-
-        if reads_its_model(gate, llm):
-            return plain_answers(questions, cast("Probe", gate), threshold, cast("TransformersLLM", llm))
-    return PlainAnswers(gate.score([example(question, None) for question in questions]), {}, {})

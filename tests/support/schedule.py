@@ -90,7 +90,6 @@ SLOW = (
     "recipes/test_fit_gate.py",
     "retrieval/test_vectors.py",
     "data_gen/test_build.py",
-    "gates/test_probe_reuse.py",
     "benchmarks/test_mutants.py",
 )
 TOGETHER = {  # files whose slow fixture is one for the process, and files that must not wait at the same time

@@ -175,10 +175,8 @@ class KeptStates:
             prompt = row.prompt
             return row.index == GREEDY and prompt.condition == "llm" and prompt.question_id in questions
 
-        def add(rows: Sequence[Row], states: States) -> list[bool]:
-            for row, of_row in zip(rows, states, strict=True):
-                self.add(row.prompt.question_id, row.prompt.ids, of_row)
-            return [True] * len(rows)
+        def add(row: Row, states: States) -> None:
+            self.add(row.prompt.question_id, row.prompt.ids, states)
 
         return StatesObserver(DRAFT_TOKENS, None, add, reads)
 

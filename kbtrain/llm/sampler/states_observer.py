@@ -41,22 +41,21 @@ class _Draft:
 class StatesObserver(Observer):
     """States after ``layers`` (None: all) at the prompts, and at the first ``tokens`` tokens of their answers.
 
-    ``row.notes[observer].states()``: (layers, 3 d) of prompt and draft (:data:`PARTS`). ``goes_on`` gets rows with
-    their states as soon as these are complete, each row once: (rows, layers, d) behind the prefill if ``tokens`` is 0,
-    else (rows, layers, 3 d) behind the draft. An answer ends there where it returns False. ``reads``: the rows whose
-    states are read.
+    ``row.notes[observer].states()``: (layers, 3 d) of prompt and draft (:data:`PARTS`). ``take`` gets a row's
+    (layers, 3 d) as soon as they are complete, each row once; without ``tokens`` there is no draft, and nothing is
+    taken. ``reads``: the rows whose states are read.
     """
 
     def __init__(
         self,
         tokens: int,
         layers: Sequence[int] | None = None,
-        goes_on: Callable[[Sequence[Row], States], Sequence[bool]] = lambda rows, states: [True] * len(rows),
+        take: Callable[[Row, States], object] = lambda row, states: None,
         reads: Callable[[Row], bool] = lambda row: True,
     ) -> None:
         self.tokens = tokens
         self.layers = layers
-        self.goes_on = goes_on
+        self.take = take
         self.reads = reads
 
     def tail_limit(self, max_tokens: int) -> int:
@@ -75,14 +74,11 @@ class StatesObserver(Observer):
         """Note the prompts' states."""
         if read is None:
             return rows
-        states, due = read.array(), [row for row in rows if self._is_due(row)]
-        for row in due:
-            row.notes[self] = _Draft(states[row.sequence])
-        if self.tokens:
-            return rows
-        going = self.goes_on(due, states[[row.sequence for row in due]])
-        left = {row for row, goes in zip(due, going, strict=True) if not goes}
-        return [row for row in rows if row not in left]
+        states = read.array()
+        for row in rows:
+            if self._is_due(row):
+                row.notes[self] = _Draft(states[row.sequence])
+        return rows
 
     def on_step(self, rows: Sequence[Row], read: LastStates | None) -> None:
         """Note the states of the tokens that were fed, as far as they are the draft's."""
@@ -96,8 +92,8 @@ class StatesObserver(Observer):
             draft.newest = states[row.sequence].copy()  # a view would keep the whole step's states
             draft.summed = draft.summed + draft.newest
             draft.read += 1
-            if draft.read == self.tokens and not self.goes_on([row], draft.states()[None])[0]:
-                row.finish = row.finish or "length"
+            if draft.read == self.tokens:
+                self.take(row, draft.states())
 
     def tail(self, row: Row) -> Sequence[int]:
         """The last token of a draft that is cut; what follows an answer that has ended is not the answer's."""
@@ -108,7 +104,7 @@ class StatesObserver(Observer):
         """Complete the draft of an answer that ended within it."""
         draft = row.notes.get(self)
         if draft is not None and draft.read < self.tokens:
-            self.goes_on([row], draft.states()[None])
+            self.take(row, draft.states())
 
     def _is_due(self, row: Row) -> bool:
         """True if the row's next pass is read."""
