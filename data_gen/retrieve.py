@@ -95,7 +95,7 @@ def main(config: RetrieveConfig) -> None:
         return print(f"{target} is there already, made from the same questions, passages and options")
     check_passages_replaceable(evidence)
     with evidence.records() as file, contextlib.ExitStack() as opened:
-        search, skipped, why_textless = search_of(config, corpus, opened)
+        search, skipped = search_of(config, corpus, opened)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=file.n, desc="retrieve", unit="questions") as bar:
             rule = stage.EvidenceRule(config.retriever, config.query, config.titles)
@@ -106,7 +106,7 @@ def main(config: RetrieveConfig) -> None:
     counts = stage.summary(target, questions)
     counts |= skipped()  # of this call: an interrupted one had its own
     try:
-        lines = stage.summary_lines(counts, config.k, target, why_textless())
+        lines = stage.summary_lines(counts, config.k, target)
     except UserError:
         target.unlink()  # no later stage reads it, and the next call searches again
         raise
@@ -130,33 +130,32 @@ def searched(config: RetrieveConfig) -> Path | None:
 
 def search_of(
     config: RetrieveConfig, corpus: Path | None, opened: contextlib.ExitStack
-) -> tuple[stage.Search, Callable[[], dict[str, int]], Callable[[], str]]:
-    """The retriever that is asked for, its index built if need be; ``opened`` releases it.
+) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
+    """The retriever that is asked for, its index built if need be, and a function that gives counts of what it skipped.
 
-    Then functions that give the numbers of what it skipped, and why a reply had no text.
+    ``opened`` releases the retriever.
     """
     if corpus is None or config.retriever == "web":
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
         web = WebSearch(config.web)
-        search = stage.search_corpus(web, config.k)
-        return search, lambda: {"results_without_text_or_repeated": web.dropped}, lambda: web.textless
+        return stage.search_corpus(web, config.k), lambda: {"results_without_text_or_repeated": web.dropped}
     if config.retriever == "vectors":
         return searched_apart(opened.enter_context(VectorIndex.open(corpus.parent)), config.k)
     columns = {str(field): column for field, column in config.columns.items()}
     if config.retriever in ("fixed", "context"):
         field = "gold_passages" if config.retriever == "fixed" else "context_passages"
-        return stage.take_own_passages(corpus, config.k, field, columns), dict, str
+        return stage.take_own_passages(corpus, config.k, field, columns), dict
     size = config.chunk_tokens
     chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
     index = stage.open_index(corpus, config.run / "bm25", Tokens(config.chinese), chunking, columns)
     return searched_apart(index, config.k)
 
 
-def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[], dict[str, int]], Callable[[], str]]:
-    """A search for passages with different texts, and functions as of :func:`search_of`."""
+def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
+    """A search for passages with different texts, and a function as of :func:`search_of`."""
     distinct = DistinctSearch(searcher)
-    return stage.search_corpus(distinct, k), lambda: {"copies_skipped": distinct.copies}, str
+    return stage.search_corpus(distinct, k), lambda: {"copies_skipped": distinct.copies}
 
 
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:

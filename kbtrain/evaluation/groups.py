@@ -1,9 +1,4 @@
-"""Gates by groups of questions: data set, kind of change, hops, popularity (KBM, tables 1 to 4, figures 5 and 6).
-
-Several run folders can be evaluated together: each gate's threshold is chosen on all their dev questions. Knowledge
-frequency (figure 6) is counted in a corpus where a data set brings no popularity. Double judgement (section 5.4,
-figures 7 and 8) passes chunks on only if the gate can answer with them.
-"""
+"""Gates by groups of questions: data set, relation, hops, popularity."""
 
 from __future__ import annotations
 

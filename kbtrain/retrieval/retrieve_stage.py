@@ -126,7 +126,7 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
     return counts
 
 
-def summary_lines(counts: Mapping[str, int], k: int, target: Path, reason: str = "") -> list[str]:
+def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
     """The counts of :func:`summary` as a sentence, skipped copies, and warnings; see :func:`missing_hits`."""
     gold = (
         f", a gold passage among the {k} hits for {counts['gold_found']} of {counts['gold_named']}"
@@ -136,7 +136,7 @@ def summary_lines(counts: Mapping[str, int], k: int, target: Path, reason: str =
     n_known = counts["answers_known"]
     answers = f", an answer in the hits for {counts['answer_found']} of {n_known}" if n_known else ""
     lines = [f"{counts['questions']} questions, nothing found for {counts['without_hits']}{answers}{gold} -> {target}"]
-    lines += missing_hits(counts["questions"], counts["without_hits"], reason)
+    lines += missing_hits(counts["questions"], counts["without_hits"])
     if counts.get("copies_skipped"):
         lines.append(f"{counts['copies_skipped']} copies of passages skipped: equal texts take one place")
     if counts["answers_known"] and counts["answer_found"] == 0:
@@ -144,12 +144,12 @@ def summary_lines(counts: Mapping[str, int], k: int, target: Path, reason: str =
     return lines
 
 
-def missing_hits(n: int, without: int, reason: str = "") -> list[str]:
-    """A warning where a tenth of ``n`` questions or more has no passage. Raises :class:`UserError` where none has one.
+def missing_hits(n: int, without: int) -> list[str]:
+    """A warning where a tenth of ``n`` questions or more has no passage.
 
-    ``reason``: what is known of the cause.
+    Raises :class:`UserError` where none has one.
     """
-    remedy = reason or "check the corpus and its columns, or the service's paths (key 'web')"
+    remedy = "check the corpus and its columns, or the service's paths (key 'web')"
     if n and without == n:
         raise UserError(f"the search found nothing for all {n} questions: {remedy}")
     few = without >= FEW * n and without > 0

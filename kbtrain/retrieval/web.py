@@ -63,15 +63,11 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 class WebSearch:
-    """Asks the service for each query. ``dropped`` counts results that had no text or repeated an id.
-
-    ``textless``: what the first result without a text has instead.
-    """
+    """Asks the service for each query. ``dropped`` counts results that had no text or repeated an id."""
 
     def __init__(self, service: WebService, sleep: Callable[[float], None] = time.sleep) -> None:
         self.service = service
         self.dropped = 0
-        self.textless = ""
         self._sleep = sleep
         if urllib.parse.urlsplit(service.url).scheme not in ("http", "https") or "{query}" not in service.url:
             raise UserError("key 'web': url must begin with http:// or https:// and hold {query}")
@@ -139,11 +135,6 @@ class WebSearch:
             name = str(at_path(row, service.id) or f"{query}#{rank}")
             score = 1 / rank if service.score is None else at_path(row, service.score)
             is_score = isinstance(score, int | float) and abs(score) < _HIGHEST
-            if not self.textless and not isinstance(text, str):
-                paths = ", ".join(paths_of(row)) or "no field"
-                self.textless = (
-                    f"result {rank} of a reply has no text at '{service.text}'; it has {paths}; see key 'web'"
-                )
             if not isinstance(text, str) or is_blank(text) or name in by_id or not is_score:
                 self.dropped += 1
                 continue
@@ -152,17 +143,6 @@ class WebSearch:
         hits, copies = distinct(by_id.values(), k)
         self.dropped += copies
         return hits
-
-
-def paths_of(value: Any) -> list[str]:
-    """Paths of the texts and numbers in nested JSON objects."""
-    if not isinstance(value, dict):
-        return []
-    return [
-        ".".join((str(key), *rest))
-        for key, item in value.items()
-        for rest in ([(path,) for path in paths_of(item)] if isinstance(item, dict) else [()])
-    ]
 
 
 def at_path(value: Any, path: str) -> Any:
