@@ -23,11 +23,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from filelock import FileLock, Timeout
+
 from kbtrain.errors import HALVES, UserError, at
 
 _PARTIAL = ".partial"
 _OWN_PARTIAL = re.compile(rf"\.\d+-[0-9a-f]{{8}}{re.escape(_PARTIAL)}$")  # as :func:`replacing` names it
-_READS = 25  # of a lock that does not say yet who holds it: half a second
 _PROBLEMS = {
     errno.ENOSPC: "disk is full; free some space and run the same command again",
     errno.EDQUOT: "disk quota is used up; free some space and run the same command again",
@@ -332,20 +333,17 @@ def writing(*targets: Path, what: str = "it", instead: str = "wait for it", key:
 def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
     target = _absolute(target)
     lock, new_folders = target.with_name(f".{target.name}{key}.lock"), _missing_folders(target.parent)
+    held = FileLock(lock, timeout=0, mode=0o666)  # another user may take it when its process is gone
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        file, since = _acquired(lock), ""
-        for _ in range(_READS):
-            if file is not None or (since := _read(lock)):
-                break
-            time.sleep(0.02)  # another process has taken it this moment, or given it back
-            file = _acquired(lock)
+        held.acquire()
+        with contextlib.suppress(OSError):  # it holds without its text; a full disk is the writer's to tell
+            now = time.strftime("%Y-%m-%d %H:%M:%S")
+            lock.write_text(f"{now} (process {os.getpid()} on {socket.gethostname()})", encoding="utf-8")
+    except Timeout:
+        raise UserError(f"{at(target)}: another process is writing {what}{_since(lock)}; {instead}") from None
     except OSError as error:
-        if isinstance(error, PermissionError) and path_exists(lock):
-            raise UserError(f"{at(lock)}: another user's lock; delete it if no process of theirs is at work") from None
         raise UserError(f"{at(target)}: cannot be locked: {problem(error)}") from None
-    if file is None:
-        raise UserError(f"{at(target)}: another process is writing {what}{since}; {instead}")
     try:
         remove_partials(target.parent)
         if target.is_dir():
@@ -353,54 +351,14 @@ def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            lock.unlink()
-        # a child that inherited the file would hold the lock on
-        fcntl.flock(file, fcntl.LOCK_UN)
-        os.close(file)
+            lock.unlink()  # while it is held: who waits for this file takes a new one
+        held.release()
         for folder in new_folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # made for the lock alone
 
 
-def _acquired(lock: Path) -> int | None:
-    """The locked file's descriptor, or None where another process has it."""
-    while True:
-        file = _open_lock(lock)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file), os.stat(lock)):
-                text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} (process {os.getpid()} on {socket.gethostname()})"
-                with contextlib.suppress(OSError):  # it holds without its text; a full disk is the writer's to tell
-                    os.ftruncate(file, 0)
-                    os.write(file, text.encode())
-                return file
-        except BlockingIOError:
-            os.close(file)
-            return None
-        except FileNotFoundError:
-            pass
-        except BaseException:  # Ctrl-C, too: an open descriptor would hold the lock
-            os.close(file)
-            raise
-        os.close(file)  # its holder has just removed it: another one is to be locked
-
-
-def _open_lock(lock: Path) -> int:
-    """A descriptor of the lock file, which is made if it is absent."""
-    try:
-        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:  # another user's: it is removed if its process is gone
-        file = os.open(lock, os.O_RDONLY)
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(lock)
-        return file
-    with contextlib.suppress(OSError):  # so that another user can read it, under any umask
-        os.fchmod(file, stat.S_IMODE(os.fstat(file).st_mode) | 0o444)
-    return file
-
-
-def _read(lock: Path) -> str:
+def _since(lock: Path) -> str:
     try:
         text = lock.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -18,7 +18,7 @@ from kbtrain.io.files import writing
 from kbtrain.records import Evidence, GateScore
 from kbtrain.runtime.scripts import shipped
 
-TOLD = re.compile(r"^error: .+: another process is writing .+, since 20\d\d-\d\d-\d\d .+; wait for it")
+TOLD = re.compile(r"^error: .+: another process is writing .+(, since 20\d\d-\d\d-\d\d .+)?; wait for it")
 # Scripts that lock what they write themselves, as soon as they know what it is.
 OWN_LOCKS = {"sample", "merge", "score", "calibrate"}
 
