@@ -233,9 +233,10 @@ def openapi() -> bytes:
 
 def document() -> dict[str, Any]:
     """The OpenAPI document."""
-    kinds = [route.body for route in OWN.values() if route.body is not None]
+    kinds: list[type[BaseModel]] = [Refusal]
+    kinds += [route.body for route in OWN.values() if route.body is not None]
     kinds += [route.reply for route in OWN.values() if route.reply is not None]
-    _, schemas = models_json_schema([(kind, "validation") for kind in (*kinds, Refusal)], ref_template=REF)
+    _, schemas = models_json_schema([(kind, "validation") for kind in kinds], ref_template=REF)
     as_it_came = {"default": {"description": "The answer of the server behind the gate as it came, or an error"}}
     policy = [
         {"name": PREFIX + name, "in": "header", "description": field.description, "schema": {"type": "string"}}
