@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _BYTES_A_TOKEN = 4.0
+_TEXT_PARTS = (None, "text", "output_text")  # types of parts of a content
 _LOWEST, _HIGHEST = -1e9, 1e-3  # log-probability: rounding may leave one a little above 0
 
 
@@ -65,6 +66,12 @@ class _Part(BaseModel):
     text: str | None = None
     thinking: str | list[_Part] | None = None
 
+    @model_validator(mode="after")
+    def _has_text(self) -> _Part:
+        if self.type in _TEXT_PARTS and "text" not in self.model_fields_set:
+            raise ValueError("a part without text")
+        return self
+
     def thought(self) -> str:
         inner = self.thinking if self.type == "thinking" else None
         return inner if isinstance(inner, str) else "".join(piece.text or "" for piece in inner or ())
@@ -86,7 +93,7 @@ class _Message(BaseModel):
     def output(self) -> tuple[str, str]:
         """Its text, and its thought, "" where no field has one."""
         if isinstance(self.content, list):
-            texts = (part.text or "" for part in self.content if part.type in (None, "text", "output_text"))
+            texts = (part.text or "" for part in self.content if part.type in _TEXT_PARTS)
             return "".join(texts), "".join(part.thought() for part in self.content)
         thoughts = (self.reasoning_content, self.reasoning, self.thinking)
         return self.content or "", next((text for text in thoughts if text and isinstance(text, str)), "")

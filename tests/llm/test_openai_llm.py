@@ -261,6 +261,7 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(text, seconds):
                 {"message": []},
                 {"message": ""},
                 {"message": {"content": []}},
+                {"message": {"content": [{"type": "text"}]}},
                 {"text": {}},
                 {"text": "x", "finish_reason": 3},
                 {"text": "x", "finish_reason": ["stop"]},
