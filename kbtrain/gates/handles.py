@@ -85,7 +85,7 @@ class GateHandle:
         return self.name_scores(scores_by_name, examples)
 
     def name_scores(self, scores: Mapping[str, list[float]], examples: Sequence[Example]) -> dict[str, list[float]]:
-        """The gate's ``scores`` scores by :attr:`names`, held-out ones where the gate was fitted to the question."""
+        """``scores`` by the gate's own names as those by :attr:`names`; held-out ones of questions it was fitted to."""
         renamed = {self.stored.get(name, name): values for name, values in scores.items()}
         if not self.held_out:
             return renamed
@@ -118,33 +118,47 @@ def handle(
     kind_name, kind = kind_of(folder)
     card = kind.card.read(folder, kind_name)
     check_parts(folder, card)
+    singles, gate_name = single_gates(folder), name or folder.resolve().name
     model = None if states is None else model_read(folder)
     served = None if states is None or model is None else read_llm_config(Path(states))
-    gate_name, names = name or folder.resolve().name, card.names()
-    stored: dict[str, str] = {}
-    if gate_name not in GATES and gate_name != kind_name:
-        stored = {score: gate_name if len(names) == 1 else _renamed(score, kind_name, gate_name) for score in names}
-    singles = single_gates(folder)
-    # A gate of a server, and one made of such and of gates without a model, are paid by their tokens. Beside a member
-    # whose model runs here seconds are the price.
-    served_kinds = {(single.asks_server, single.base_model is not None) for _, single in singles}
+    stored = {} if gate_name in GATES or gate_name == kind_name else _names_of_folder(card, kind_name, gate_name)
+
+    def open_gate() -> Gate:
+        server = connect_states(served, model) if served and model else None
+        return load_gate(folder, dtype=dtype, device=device, states=server)
+
+    def passes(example: Example) -> list[Pass]:
+        return [prompt_pass for _, single in singles for prompt_pass in single.passes(example)]
+
     return GateHandle(
-        tuple(stored.get(score, score) for score in names),
-        identity_of(_content(folder) + (f":states of {served.served_name}" if served else "")),
-        lambda: load_gate(
-            folder, dtype=dtype, device=device, states=connect_states(served, model) if served and model else None
-        ),
-        GateOpening(str(folder), dtype, device, name=name, states=states),
-        gate_name,
-        kind.reads,
-        stored,
-        card.stage,
-        {stored.get(score, score): scores for score, scores in read_held_out(folder).items()},
-        lambda example: [prompt_pass for _, single in singles for prompt_pass in single.passes(example)],
-        card.within_answer,
-        any(asks for asks, _ in served_kinds) and (False, True) not in served_kinds,
-        tuple(sorted(_models(folder, card))),
+        names=tuple(stored.get(score, score) for score in card.names()),
+        identity=identity_of(_content(folder) + (f":states of {served.served_name}" if served else "")),
+        open=open_gate,
+        opening=GateOpening(str(folder), dtype, device, name=name, states=states),
+        name=gate_name,
+        reads=kind.reads,
+        stored=stored,
+        stage=card.stage,
+        held_out={stored.get(score, score): scores for score, scores in read_held_out(folder).items()},
+        passes=passes,
+        within_answer=card.within_answer,
+        server=_is_paid_by_tokens([single for _, single in singles]),
+        models=tuple(sorted(_models(folder, card))),
     )
+
+
+def _names_of_folder(card: GateCard, kind: str, folder: str) -> dict[str, str]:
+    """The scores' names after the folder: ``lora_mastery`` for ``kbm_mastery`` of the folder ``lora``; a single score
+    has the folder's."""
+    names = card.names()
+    if len(names) == 1:
+        return {names[0]: folder}
+    return {name: folder + name.removeprefix(kind) if name.startswith(kind) else f"{folder}_{name}" for name in names}
+
+
+def _is_paid_by_tokens(cards: Sequence[GateCard]) -> bool:
+    """True where a server is asked and no model runs here: beside such a one seconds are the price."""
+    return any(card.asks_server for card in cards) and all(card.asks_server or not card.base_model for card in cards)
 
 
 def single_gates(folder: Path) -> list[tuple[Path, GateCard]]:
@@ -216,11 +230,6 @@ def end_token_read(folder: Path) -> int | None:
     return own_end_token(load_tokenizer(card.base_model))
 
 
-def _renamed(name: str, kind: str, folder: str) -> str:
-    """``kbm_mastery`` of the folder ``lora``: ``lora_mastery``; other names follow the folder's."""
-    return folder + name.removeprefix(kind) if name.startswith(kind) else f"{folder}_{name}"
-
-
 def gate_identity(folder: Path) -> str:
     """The :attr:`~GateHandle.identity` of a folder's gate: two trainings, or two versions of a folder, differ in it."""
     return identity_of(_content(folder))
@@ -245,12 +254,12 @@ def handle_of_prompt(name: str, model: str, dtype: str = "auto", device: str = "
     """A prompted gate on an embedded model, folder or hub id. Its scores depend on the model's name and the prompt."""
     kind = PROMPTED[name]
     return GateHandle(
-        (name,),
-        identity_of(f"{model}:{kind.wording()}"),
-        lambda: kind.open(model, dtype, device),
-        GateOpening(model, dtype, device, name),
-        name,
-        kind.reads,
+        names=(name,),
+        identity=identity_of(f"{model}:{kind.wording()}"),
+        open=lambda: kind.open(model, dtype, device),
+        opening=GateOpening(model, dtype, device, name),
+        name=name,
+        reads=kind.reads,
         models=(model,),
         passes=kind.passes,
     )
@@ -273,8 +282,8 @@ def handle_of_replies(config: LLMConfig, n: int) -> GateHandle:
     depends = json.dumps({**config.run_settings(), **server, "samples": n, "prompts": prompts}, sort_keys=True)
     models = (config.model,) if config.kind.passes else ()
     return GateHandle(
-        ("prompt",), identity_of(depends), open_gate, name="prompt", passes=passes, server=config.kind.server,
-        models=models,
+        names=("prompt",), identity=identity_of(depends), open=open_gate, name="prompt", passes=passes,
+        server=config.kind.server, models=models,
     )  # fmt: skip
 
 
