@@ -28,7 +28,6 @@ SLOW = (
     "test_store.py",
     "recipes/test_deepspeed.py",
     "eval/test_write_report.py",
-    "plan/test_plan.py",
     "eval/test_run_seakr.py",
     "test_cli.py",
     "data_gen/test_collect.py",
