@@ -25,7 +25,6 @@ from kbtrain.io.artifact import Records
 from kbtrain.io.files import (
     append,
     beside,
-    check_regular_or_absent,
     errors_of,
     has_content,
     missing_file_message,
@@ -37,8 +36,7 @@ from kbtrain.io.files import (
 from kbtrain.io.provenance import meta_path
 from kbtrain.io.text_files import read_text
 from kbtrain.rag.seakr_traces import Spent, Trace
-from kbtrain.records import Evidence, GateScore, Hit, Passage
-from kbtrain.retrieval.retrieve_stage import open_index
+from kbtrain.records import Evidence, GateScore, Hit
 from kbtrain.runtime.exit_code import exit_code
 
 LONG = "x" * 100_000
@@ -130,16 +128,6 @@ def test_a_file_that_grows_names_itself_on_a_full_disk_and_goes_on_with_room(
         write(path)
     write(path)
     assert LONG in path.read_text() and path.read_text().count("\n") == 1
-
-
-def test_an_index_on_a_full_disk_is_one_line_and_is_built_with_room(tmp_path: Path) -> None:
-    from kbtrain.io import jsonl
-
-    corpus = tmp_path / "passages.jsonl"
-    jsonl.write(corpus, [Passage(str(i), f"Town {i}", f"A town of {i} people. " * 20) for i in range(40)])
-    with full_disk(), pytest.raises(UserError, match=rf"bm25: .*({REFUSED})"):
-        open_index(corpus, tmp_path / "bm25")
-    assert len(open_index(corpus, tmp_path / "bm25").search(["town of 3 people"], 2)[0]) == 2
 
 
 def test_what_an_open_file_still_holds_is_not_refused_again_at_its_end() -> None:
@@ -244,16 +232,6 @@ def test_what_a_killed_process_left_half_written_in_a_folder_is_removed_and_a_li
             assert list(tmp_path.glob("*.partial")) == [own]
 
 
-def test_the_next_file_of_a_folder_removes_what_was_left_there(tmp_path: Path) -> None:
-    """Folders that no lock names, such as those of states."""
-    with half_written(tmp_path / "dead"):
-        pass
-    with half_written(tmp_path / "live"), replacing(tmp_path / "file") as partial:
-        partial.write_text("new")
-        assert partials(tmp_path) == ["file", "live"]
-    assert (tmp_path / "file").read_text() == "new"
-
-
 NOBODY = 65534
 
 
@@ -286,17 +264,6 @@ def test_a_killed_user_s_lock_keeps_no_second_user_out() -> None:
         shutil.rmtree(folder)
 
 
-def test_a_path_to_be_written_may_be_absent_and_else_is_a_regular_file(tmp_path):
-    check_regular_or_absent(tmp_path / "new")
-    (tmp_path / "old").write_text("")
-    check_regular_or_absent(tmp_path / "old")
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for name, said in (("pipe", "a pipe"), ("link", "no such file"), ("", "a folder")):
-        with pytest.raises(UserError, match=said):
-            check_regular_or_absent(tmp_path / name)
-
-
 def test_a_link_that_leads_nowhere_is_there(tmp_path):
     assert not path_exists(tmp_path / "new")
     for name, to in {"circle": "circle", "gone": "nothing"}.items():
@@ -323,13 +290,6 @@ def test_no_device_or_pipe_is_replaced_by_a_file(kind: str, tmp_path: Path) -> N
         put_in_place(made, target)
     assert os.path.samestat(os.lstat(target), before) and made.read_text() == "new"
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
-
-
-def test_what_becomes_a_device_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is a pipe, socket or device"), replacing(tmp_path / "target") as partial:
-        partial.write_text("new")
-        os.mkfifo(tmp_path / "target")
-    assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
 def test_a_file_a_link_and_nothing_are_replaced(tmp_path: Path) -> None:

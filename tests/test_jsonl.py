@@ -67,11 +67,6 @@ EVERY = [
         None,
         None,
         "capital",
-        0.5,
-        0.25,
-        0.75,
-        0.5,
-        False,
     ),
     GateExample(
         "q1",
@@ -141,10 +136,6 @@ def test_rare_fields_are_written_only_where_they_say_something() -> None:
     assert json.loads(plain)["popularity"] is None
 
 
-def test_text_stays_readable() -> None:
-    assert "苏黎世" in jsonl.dump(QUESTION) and "\\u" not in jsonl.dump(QUESTION)
-
-
 def test_blank_lines_are_skipped_and_still_counted(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     line = jsonl.dump(GateScore("q", "g", 1.0))
@@ -189,14 +180,6 @@ def test_a_turn_before_which_nothing_was_said_is_none(tmp_path: Path) -> None:
     row = {"id": "d:1", "dialogue_id": "d", "split": "train", "turn": 1, "context": []}
     (tmp_path / "turns.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(UserError, match=r"turns\.jsonl:1: field 'context': .*at least 1 item.*, found \[\]"):
-        list(jsonl.read(TurnExample, tmp_path / "turns.jsonl"))
-
-
-def test_no_turn_stands_before_the_first(tmp_path: Path) -> None:
-    said = [{"speaker": "user", "text": "Hello"}]
-    row = {"id": "d:1", "dialogue_id": "d", "split": "train", "turn": -1, "context": said}
-    (tmp_path / "turns.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(UserError, match=r"turns\.jsonl:1: field 'turn': .*greater than or equal to 0, found -1"):
         list(jsonl.read(TurnExample, tmp_path / "turns.jsonl"))
 
 
@@ -262,12 +245,6 @@ def test_what_json_lets_through_and_a_record_does_not(tmp_path, value, told):
     with pytest.raises(UserError) as raised:
         list(jsonl.read(GateScore, path))
     assert str(raised.value).startswith(f"{tmp_path}/{told}") and len(str(raised.value)) < 400
-
-
-def test_a_whole_surrogate_pair_is_text(tmp_path):
-    path = tmp_path / "s.jsonl"
-    path.write_text('{"question_id": "\\ud83d\\ude00", "gate": "g", "score": 1}\n')
-    assert [one.question_id for one in jsonl.read(GateScore, path)] == ["\U0001f600"]
 
 
 @pytest.mark.parametrize("n", [400, 60])

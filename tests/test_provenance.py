@@ -9,19 +9,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kbtrain.config import Config
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.io.artifact import Artifact, Records, differing
 from kbtrain.io.provenance import (
     check_unchanged,
     file_sha256,
-    git_state,
     meta_path,
     read_meta,
     unchanged,
     write_meta,
 )
+from kbtrain.records import Evidence
 
 KEYS = {
     "schema", "stage", "config", "inputs", "sha256", "n_records", "packages", "git_commit",
@@ -44,14 +48,6 @@ def test_meta_names_the_bytes_of_the_file_and_of_each_input(tmp_path: Path) -> N
     assert meta["config"] == {"tau": 0.2, "path": str(given)}
     assert 5 <= meta["wall_seconds"] < 60
     assert meta["peak_rss_mb"] > 5
-
-
-def test_extra_keys_are_kept_and_may_replace_ours(tmp_path: Path) -> None:
-    made = tmp_path / "x.bin"
-    made.write_bytes(b"x")
-    write_meta(made, stage="s", config=None, inputs=[], extra={"seed": 7, "device": "A100"})
-    meta = read_meta(made)
-    assert (meta["seed"], meta["device"], meta["n_records"], meta["wall_seconds"]) == (7, "A100", None, None)
 
 
 def test_inputs_of_the_same_name_are_both_listed(tmp_path: Path) -> None:
@@ -99,23 +95,10 @@ def test_absent_broken_or_foreign_meta_is_one_line(tmp_path: Path, text: str | N
     assert "\n" not in str(caught.value)
 
 
-def test_git_commit_is_this_clones_own_or_null() -> None:
-    commit = git_state()["git_commit"]
-    assert commit is None or (len(commit) == 40 and int(commit, 16) >= 0)
-
-
 def test_provenance_imports_nothing_heavy() -> None:
     code = "import sys, kbtrain.io.provenance; print([m for m in ('torch', 'numpy', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_meta_is_plain_json_with_one_line_a_key(tmp_path: Path) -> None:
-    made = tmp_path / "x"
-    made.write_text("x")
-    write_meta(made, stage="s", config={"name": "Zürich"}, inputs=[])
-    text = meta_path(made).read_text(encoding="utf-8")
-    assert "Zürich" in text and json.loads(text)["stage"] == "s"
 
 
 def test_a_file_that_was_changed_is_told_from_one_that_was_not(tmp_path: Path) -> None:
@@ -143,3 +126,127 @@ def test_time_is_measured_by_a_clock_that_nobody_sets(tmp_path: Path, monkeypatc
     monkeypatch.setattr(time, "time", lambda: 0.0)  # the wall clock was set back
     write_meta(made, stage="s", config=None, inputs=[], started=started)
     assert 0 <= read_meta(made)["wall_seconds"] < 60
+
+
+def evidence(name: str) -> Evidence:
+    return Evidence(name, "bm25", "query", ())
+
+
+def test_it_resumes_after_the_last_whole_line(tmp_path: Path) -> None:
+    path = tmp_path / "evidence.jsonl"
+    with pytest.raises(KeyboardInterrupt), Records(path, {"k": 3}) as out:
+        out.add(evidence("one"))
+        out.add(evidence("two"))
+        raise KeyboardInterrupt
+    partial = tmp_path / "evidence.jsonl.partial"
+    with open(partial, "ab") as file:
+        file.write(b'{"question_id": "thr')  # a kill in the middle of a line
+    assert not path.exists()
+    with Records(path, {"k": 3}) as out:
+        assert out.n == 2
+        out.add(evidence("three"))
+        assert out.n == 3
+    assert [e.question_id for e in jsonl.read(Evidence, path)] == ["one", "two", "three"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["evidence.jsonl"]
+
+
+def test_records_of_another_key_are_dropped_or_refused_with_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "evidence.jsonl"
+    with pytest.raises(KeyboardInterrupt), Records(path, {"k": 3}) as out:
+        out.add(evidence("one"))
+        raise KeyboardInterrupt
+    partial, note = tmp_path / "evidence.jsonl.partial", tmp_path / "evidence.jsonl.partial.key"
+    whole, key = partial.read_bytes(), note.read_bytes()
+    with pytest.raises(UserError, match=r"\.partial: begun with k = 3, now it is 4; set it back, or delete it$"):
+        Records(path, {"k": 4}, "delete it")
+    note.unlink()
+    missing = r"the settings of its records \(evidence\.jsonl\.partial\.key\) are missing; delete it$"
+    with pytest.raises(UserError, match=missing):
+        Records(path, {"k": 3}, "delete it")
+    note.write_bytes(key)
+    assert partial.read_bytes() == whole
+    with Records(path, {"k": 4}) as out:
+        assert out.n == 0
+    assert path.read_text() == ""
+
+
+def test_a_growing_file_has_its_name_at_once_and_notes_what_is_new_in_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "evidence.jsonl"
+    with Records(path, {"k": 3}, "delete it", growing=True) as out:
+        out.add(evidence("one"))
+        assert [e.question_id for e in jsonl.read(Evidence, path)] == ["one"]
+    new = {"k": 3, "model_files": {"w": "1"}}
+    Records(path, new, "delete it", growing=True).close()
+    assert json.loads((tmp_path / "evidence.jsonl.key").read_text()) == new
+    Records(path, {"k": 3}, "delete it", growing=True).close()  # the model is elsewhere now
+    with pytest.raises(UserError, match='begun with model_files w = "1", now it is "2"'):
+        Records(path, {"k": 3, "model_files": {"w": "2"}}, "delete it", growing=True)
+
+
+class Settings(Config):
+    n: int = 1
+    place: str = "a"
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_file_is_current_only_by_the_same_settings_and_data(tmp_path: Path, keyed: bool) -> None:
+    made, given = tmp_path / "x.jsonl", tmp_path / "in.jsonl"
+    given.write_bytes(b"abc")
+
+    def artifact(**settings: Any) -> Artifact:
+        config = Settings(**settings)
+        key = {"n": config.n, "in": given.read_text()} if keyed else None
+        return Artifact(made, "pool", config, [given], key)
+
+    assert artifact().why_not() == "missing"
+    made.write_bytes(b"{}\n")
+    assert artifact().why_not() == "not made by pool" and not artifact().is_current()  # an interrupted stage's
+    artifact().finish({"counts": 3})
+    assert artifact().is_current() and json.loads(meta_path(made).read_text())["counts"] == 3
+    assert artifact(n=2).why_not() == "made with n = 1, now it is 2"
+    assert artifact(place="b").is_current() == keyed
+    assert artifact(place="b").why_not(frozenset({"place"})) == ""
+    given.write_bytes(b"abd")
+    assert artifact().why_not() == ('made with in = "abc", now it is "abd"' if keyed else "made from other data")
+    given.write_bytes(b"abc")
+    made.write_bytes(b"{ }\n")
+    assert artifact().why_not() == "changed afterwards"
+
+
+def test_a_setting_that_an_older_file_lacks_has_its_default(tmp_path: Path) -> None:
+    made = tmp_path / "x.jsonl"
+    made.write_bytes(b"{}\n")
+    Artifact(made, "pool", {"n": 1}).finish()
+    assert Artifact(made, "pool", Settings()).is_current()
+    assert Artifact(made, "pool", Settings(place="b")).why_not() == 'made with place = "a", now it is "b"'
+
+
+def test_an_edited_file_is_current_by_what_it_was_made_from(tmp_path: Path) -> None:
+    card = tmp_path / "gate.json"
+    card.write_text("{}")
+    Artifact(card, "fit", {"members": [["a", "1"]]}).finish()
+    card.write_text('{"thresholds": {}}')
+    assert not Artifact(card, "fit", {"members": [["a", "1"]]}).is_current()
+    assert Artifact(card, "fit", {"members": [("a", "1")]}, edited=True).is_current()
+    assert not Artifact(card, "fit", {"members": [("a", "2")]}, edited=True).is_current()
+
+
+@pytest.mark.parametrize("value", ["[]", '"x"', '{"in.jsonl": ["abc"]}', '{"a": "1", "a": "2"}', '{"a": NaN}'])
+def test_damaged_meta_data_are_one_line(tmp_path: Path, value: str) -> None:
+    made = tmp_path / "x.jsonl"
+    made.write_bytes(b"{}\n")
+    meta_path(made).write_text(f'{{"schema": 1, "stage": "s", "config": {{}}, "inputs": {value}}}')
+    with pytest.raises(UserError, match=r"x\.jsonl\.meta\.json: field '(inputs|a)': .*again$"):
+        Artifact(made, "s", {}, [made]).is_current()
+
+
+def test_settings_differ_by_name_and_files_only_where_both_sides_know_them() -> None:
+    assert differing({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}) == [("b.c", 2, 3)]
+    assert differing({"a": 1}, {"a": 1, "model_files": {"x": "0"}}) == []
+    assert differing({"a": 1, "model_files": {"x": "1"}}, {"a": 1, "model_files": {"x": "0"}}) == [
+        ("model_files x", "1", "0")
+    ]
+    assert differing({"a": 1, "model_files": "1"}, {"a": 2, "model_files": "0"}) == [
+        ("a", 1, 2),
+        ("model_files", "1", "0"),
+    ]

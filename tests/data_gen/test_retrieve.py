@@ -55,17 +55,6 @@ def test_the_rule_for_titles_stands_in_each_record(run: Path) -> None:
     assert "titles" in refused(run, "--titles", "some").stderr
 
 
-def test_an_interrupted_run_ends_in_the_same_bytes(run: Path) -> None:
-    assert retrieve(run).returncode == 0
-    whole = (run / "evidence.jsonl").read_bytes()
-    key = read_meta(run / "evidence.jsonl")["key"]
-    (run / "evidence.jsonl").unlink()
-    (run / "evidence.jsonl.partial").write_bytes(whole[: len(whole) // 2])
-    (run / "evidence.jsonl.partial.key").write_text(json.dumps(key, sort_keys=True))
-    assert retrieve(run).returncode == 0
-    assert (run / "evidence.jsonl").read_bytes() == whole
-
-
 def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run: Path) -> None:
     evidence = run / "evidence.jsonl"
     assert retrieve(run).returncode == 0

@@ -25,7 +25,6 @@ from kbtrain.evaluation.results import check, load
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.savings import savings
 from kbtrain.evaluation.scores import read_scores, stored_scores
-from kbtrain.gate.card import set_threshold
 from kbtrain.gates.handles import gate_identity, handle
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.thresholds_store import sources_of
@@ -487,31 +486,6 @@ def test_the_report_ends_with_a_command_that_decides_as_it_says(
 
 
 OF_THIS_PROCESS = ("wall_seconds", "peak_rss_mb", "date")
-
-
-@pytest.mark.parametrize("rule", ["ratio", "best_accuracy", "max_loss"])
-def test_an_evaluation_run_again_or_after_a_kill_has_the_same_content(
-    rule: str, script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It notes thresholds in gate folders, and what it notes is not part of its result."""
-
-    def content() -> dict[str, Any]:
-        document = evaluate(script, run_folder, threshold_rule=rule)
-        return {**document, "meta": {k: v for k, v in document["meta"].items() if k not in OF_THIS_PROCESS}}
-
-    made_gate(run_folder / "kbm", run_folder)
-    clean = (run_folder / "kbm" / "gate.json").read_bytes()
-    first, outcomes = content(), (run_folder / "outcomes.jsonl").read_bytes()
-    assert content() == first and KBMCard.read(run_folder / "kbm").thresholds
-    for n in range(2):  # killed when it has noted none of the two thresholds, and one of them
-        (run_folder / "kbm" / "gate.json").write_bytes(clean)
-        with monkeypatch.context() as patch:
-            left = iter([set_threshold] * n)
-            patch.setattr("kbtrain.gates.thresholds_store.set_threshold", lambda *given, left=left: next(left)(*given))
-            with pytest.raises((StopIteration, RuntimeError)):
-                content()
-        assert content() == first
-    assert (run_folder / "outcomes.jsonl").read_bytes() == outcomes
 
 
 def test_a_result_bears_the_day_of_its_making(script: Script, run_folder: Path) -> None:

@@ -85,24 +85,3 @@ def test_a_locked_file_is_one_line_that_says_since_when(run_folder: Path) -> Non
     assert (run_folder / "labels.jsonl").read_bytes() == before
 
 
-def test_a_halved_file_is_made_again_and_a_changed_one_is_refused(tmp_path: Path) -> None:
-    source, run = tmp_path / "mine.jsonl", tmp_path / "run"
-    write_books(source, 20)
-    collect = ("data_gen/collect.py", "--run", run, "--dataset", "jsonl", "--path", source)
-    assert scripts.run(*collect).returncode == 0
-    whole = (run / "questions.jsonl").read_bytes()
-    (run / "passages.jsonl").write_text(json.dumps({"id": "p", "title": "Book", "text": "Ann wrote a book."}) + "\n")
-    assert scripts.run("data_gen/retrieve.py", "--run", run).returncode == 0
-    found = (run / "evidence.jsonl").read_bytes()
-    for name, stage, right in (
-        ("questions", collect, whole),
-        ("evidence", ("data_gen/retrieve.py", "--run", run), found),
-    ):
-        path = run / f"{name}.jsonl"
-        path.write_bytes(right[: len(right) // 2])
-        done = scripts.run(*stage)
-        assert done.returncode == 0 and "is there already" not in done.stdout, done.stderr
-        assert path.read_bytes() == right
-    (run / "questions.jsonl").write_bytes(whole.replace(b"book 3", b"book 4"))
-    done = scripts.run("data_gen/retrieve.py", "--run", run)
-    assert done.returncode == 2 and "questions.jsonl: was changed since collect made it; run that again" in done.stderr
