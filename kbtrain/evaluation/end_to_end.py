@@ -37,7 +37,7 @@ _FLAT = ("auroc", "average_precision", "precision", "recall", "f1", "fdr")  # of
 GRID = np.linspace(0.0, 1.0, 101)
 AREA_DRAWS = 2_000  # resamples for the areas' intervals: each one re-orders all questions
 ALPHA = 0.05  # chance that any gate is called better than random where none is
-BASELINES = ("relation_only", "form_only", *RETRIEVER_SCORES, "prompt")  # what a learnt gate is compared with
+REFERENCES = ("relation_only", "form_only", *RETRIEVER_SCORES, "prompt")  # what a learnt gate is compared with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ def _comparisons(
     index = {decision.gate.name: i for i, decision in enumerate(chosen) if decision.gate.learnt}
     rows = []
     for name, i in index.items():
-        for other in BASELINES if name not in BASELINES else ():
+        for other in REFERENCES if name not in REFERENCES else ():
             if (j := index.get(other)) is None:
                 continue
             a, b, areas = measured[i].drawn, measured[j].drawn, (drawn[i], drawn[j])
