@@ -169,7 +169,7 @@ def verdicts(
     config: JudgeConfig, store: SampleStore, source: Path, judge: Judge, skip: int,
     known_verdicts: Callable[[Question], grading.Verdicts],
 ) -> Iterator[QuestionVerdicts]:  # fmt: skip
-    """Those of all questions but the first ``skip``; ``known``: see :func:`known_of`."""
+    """Those of all questions but the first ``skip``; ``known_verdicts``: see :func:`known_of`."""
     total = sum(1 for _ in jsonl.lines(source))
     with progress_bar(total=total, initial=skip, desc="judge", unit="questions") as bar:
         questions = (question for _, question in read_questions(source))

@@ -12,7 +12,7 @@ Examples:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,66 +75,82 @@ def questions(path: Path) -> Iterator[Question]:
             bar.update()
 
 
-def decided(draft: Path, taus: tuple[float, float], distribution: Distribution) -> Iterator[Label]:
-    for drafted in jsonl.read(Label, draft):
-        label = with_taus(drafted, *taus)
-        distribution.add(label)
-        yield label
-
-
 def main(config: LabelConfig) -> None:
     started = time.monotonic()
     source, store_path, target = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
-    draft, judged = beside(target, ".draft"), config.run / "verdicts.jsonl"
+    draft, judged = beside(target, ".draft"), config.run / "verdicts.jsonl" if config.verdicts else None
     check_unchanged(source)
-    if config.verdicts:
+    if judged is not None:
         check_current(judged, source)
-    distribution = Distribution()
     with SampleStore(store_path, read_only=True) as store:
-        made_by = store.run_meta(config.sampling_run)
-        scale = config.certainty_answers or common_answers(store, config.sampling_run)
-        label_rule = LabelRule(config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale)
-        tally = LabelCounts(label_rule)
-        n = jsonl.write(draft, label_questions(store, config.sampling_run, questions(source), tally,
-                                      Aligned(QuestionVerdicts, judged) if config.verdicts else None))  # fmt: skip
+        sampling = store.run_meta(config.sampling_run)
+        tally = LabelCounts(rule_of(config, store))
+        verdicts = None if judged is None else Aligned(QuestionVerdicts, judged)
+        drafted = label_questions(store, config.sampling_run, questions(source), tally, verdicts)
+        n = jsonl.write(draft, drafted)
     try:
         if not n:
-            answers = "samples" if config.by == "samples" else "greedy answers"
-            n_greedy = tally.counts["llm_greedy_only"]
-            remedy = (
-                f"the greedy answers to {n_greedy} give labels: --by greedy" if n_greedy else "run data_gen/sample.py"
-            )
-            raise UserError(f"{at(store_path)}: holds no {answers} under 'llm' for {source}; {remedy}")
+            raise no_labels(config, store_path, source, tally.counts["llm_greedy_only"])
         if config.certainty == "paper" and config.by == "samples":
             refuse_unequal(tally)
-        tau_mastery = choose_tau("tau_mastery", config.tau_mastery, tally.mastery)
-        tau_certainty = choose_tau("tau_certainty", config.tau_certainty, tally.certainty)
-        jsonl.write(target, decided(draft, (tau_mastery, tau_certainty), distribution))
+        # dev and test take no part in the taus, so these are known only when all answers are graded
+        taus = (
+            choose_tau("tau_mastery", config.tau_mastery, tally.mastery),
+            choose_tau("tau_certainty", config.tau_certainty, tally.certainty),
+        )
+        distribution = Distribution()
+        jsonl.write(target, distribution.counting(with_taus(label, *taus) for label in jsonl.read(Label, draft)))
     finally:
         draft.unlink()
+    extra = {
+        "label_rule": rule_facts(config, tally, taus, sampling),
+        "sampling": sampling,
+        "counts": tally.as_dict(),
+        "distribution": distribution.as_dict(),
+    }
+    inputs = [source, store_path, *([judged] if judged else [])]
+    write_meta(target, stage="label", config=config, inputs=inputs, extra=extra, started=started)
+    print("\n".join([*distribution.lines(), *tally.warnings()]))
+    print(f"{n} labels, tau {taus[0]:.3g} / {taus[1]:.3g} (mastery / certainty), "
+          f"{tally.counts['questions_without_llm_samples']} questions without samples, {refused_note(tally)}"
+          f"{time.monotonic() - started:.0f} s -> {target}")  # fmt: skip
+
+
+def rule_of(config: LabelConfig, store: SampleStore) -> LabelRule:
+    """Rule by which answers become indicators; the certainties of all splits share a scale, unless as in the paper."""
+    scale = config.certainty_answers or common_answers(store, config.sampling_run)
+    return LabelRule(config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale)
+
+
+def no_labels(config: LabelConfig, store: Path, source: Path, n_greedy: int) -> UserError:
+    """The error of a store without answers that give labels, with its remedy."""
+    answers = "samples" if config.by == "samples" else "greedy answers"
+    remedy = f"the greedy answers to {n_greedy} give labels: --by greedy" if n_greedy else "run data_gen/sample.py"
+    return UserError(f"{at(store)}: holds no {answers} under 'llm' for {source}; {remedy}")
+
+
+def rule_facts(
+    config: LabelConfig, tally: LabelCounts, taus: tuple[float, float], sampling: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All that the labels' values depend on, for the meta data and the gates that learn from them."""
+    judged, evidence = config.run / "verdicts.jsonl", config.run / "evidence.jsonl"
     rule: dict[str, Any] = {
         "by": config.by,
         "max_empty": config.max_empty,
-        "certainty": {"rule": config.certainty, "answers": label_rule.certainty_answers},
+        "certainty": {"rule": config.certainty, "answers": tally.rule.certainty_answers},
         "mastery_step": {split: 1 / n for split, n in tally.most_answers.items()},
         "cut": {"rule": config.cut, "share": tally.cut_shares()},
-        "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
-        "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
-        **grading.rules_of(question for _, question in read_questions(source)),
+        "tau_mastery": {"value": taus[0], "rule": _rule(config.tau_mastery)},
+        "tau_certainty": {"value": taus[1], "rule": _rule(config.tau_certainty)},
+        **grading.rules_of(question for _, question in read_questions(config.run / "questions.jsonl")),
         "judge": read_meta(judged).get("judge") if config.verdicts else None,
         "bootstrap": {"draws": DRAWS, "seed": SEED},
     }
-    if made_by.get("own_prompts"):
-        rule["own_prompts"] = made_by["own_prompts"]
-    if (titles := titles_shown(config.run / "evidence.jsonl", made_by)) != "missing":
+    if sampling.get("own_prompts"):
+        rule["own_prompts"] = sampling["own_prompts"]
+    if (titles := titles_shown(evidence, sampling)) != "missing":
         rule["titles"] = titles
-    extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": distribution.as_dict()}
-    inputs = [source, store_path, *([judged] if config.verdicts else [])]
-    write_meta(target, stage="label", config=config, inputs=inputs, extra=extra, started=started)
-    print("\n".join([*distribution.lines(), *tally.warnings()]))
-    print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} (mastery / certainty), "
-          f"{tally.counts['questions_without_llm_samples']} questions without samples, {refused_note(tally)}"
-          f"{time.monotonic() - started:.0f} s -> {target}")  # fmt: skip
+    return rule
 
 
 def refused_note(tally: LabelCounts) -> str:

@@ -25,7 +25,7 @@ from kbtrain.answers.words import folded, normalise, words
 from kbtrain.answers.words import is_empty as is_empty
 from kbtrain.answers.writing import has_chinese, has_unspaced, simplified
 from kbtrain.errors import UserError
-from kbtrain.records import Grading, Question
+from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
@@ -404,33 +404,6 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
             f"question '{question.id}': no verdict on the answer {answer!r:.60}; run data_gen/judge.py again"
         )
     return verdicts[key]
-
-
-def is_same(question: Question, first: str, second: str) -> bool:
-    """True if two answers to a question say the same: its rule accepts either one, with the other as the gold answer.
-
-    No accepted answer is read. Two empty answers are the same, and so are two that say that they do not know. Two
-    answers that word the same differently, with neither inside the other, count as different.
-    """
-    blank = [is_empty(answer) for answer in (first, second)]
-    if any(blank):
-        return all(blank)
-    if question.grading == "option":
-        letters = [named_option(question, answer) for answer in (first, second)]
-        if any(letters):
-            return letters[0] == letters[1]
-    silent = [yes_no.says_nothing(answer) for answer in (first, second)]
-    if any(silent):
-        return all(silent)
-    if yes_no.is_asked(question.text):
-        yes = [yes_no.says_yes(answer, question.text) for answer in (first, second)]
-        if None not in yes:
-            return yes[0] == yes[1]
-    rule: Grading = "contains" if question.grading == "option" else question.grading
-    return any(
-        rule_verdict(replace(question, answers=(gold,), grading=rule), answer)
-        for answer, gold in ((first, second), (second, first))
-    )
 
 
 def group_key(question: Question, answer: str) -> str:

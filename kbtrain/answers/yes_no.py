@@ -117,13 +117,6 @@ def polarity(gold: tuple[str, ...], question: str) -> bool | None:
     return golds <= _YES
 
 
-def is_asked(question: str) -> bool:
-    """True for a text that asks for yes or no by its form; gold answers are not read."""
-    if has_chinese(question):
-        return re.search(r"吗|是不是|是否|对不对|有没有", simplified(question)) is not None
-    return _ECHO.match(question) is not None and _WH.search(question) is None
-
-
 def says_yes(answer: str, question: str) -> bool | None:
     """True for yes, False for no, None for an answer in which no rule can read either."""
     if has_chinese(answer):

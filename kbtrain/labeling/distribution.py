@@ -96,6 +96,12 @@ class Distribution:
             self._answers[f"n_{indicators.condition}"] += indicators.n
             self._answers[f"n_empty_{indicators.condition}"] += indicators.n_empty
 
+    def counting(self, labels: Iterable[Label]) -> Iterator[Label]:
+        """The same labels, each counted as it passes."""
+        for label in labels:
+            self.add(label)
+            yield label
+
     def as_dict(self) -> dict[str, Any]:
         """Counts and means: over all labels, by split and by relation; histograms of ten bins, the last closed."""
         groups: dict[str, dict[str, Any]] = {kind: {} for kind in ("all", "split", "relation")}

@@ -65,8 +65,9 @@ def judge_answers(
 ) -> Iterator[QuestionVerdicts]:
     """Verdicts on every distinct answer, in the questions' order, those of ``batch`` answers or questions at once.
 
-    ``known``: what the same judge has said of answers to a question, of this run or another; it stays, and none of
-    them is judged again. Multiple choice has none: it keeps its own rule (:func:`kbtrain.answers.grading.graded`).
+    ``known_verdicts``: what the same judge has said of answers to a question, of this run or another; it stays, and
+    none of them is judged again. Multiple choice has none: it keeps its own rule
+    (:func:`kbtrain.answers.grading.graded`).
     """
     waiting: list[_WaitingVerdict] = []
     for question in questions:

@@ -45,7 +45,7 @@ class FirstScreen:
 def first_screen(
     results: Results, savings: Sequence[Saving], questions: Sequence[Question], gate: GateResult | None
 ) -> FirstScreen:
-    """``found``: best on dev first; ``gate``: the one to speak of."""
+    """``savings``: best on dev first; ``gate``: the one to speak of."""
     saving = next((entry for entry in savings if gate is not None and entry.gate == gate.gate), None)
     text = sentences(results, saving, len(savings), best=bool(savings) and saving is savings[0])
     return FirstScreen(

@@ -150,7 +150,9 @@ def test_kept_scores_that_tie_are_the_same_scores():
 
 def test_a_threshold_at_a_budget_parts_no_tie():
     shares = np.array([0, 1, 2, 3] * 50) / 3
-    gate = LoadedGate(SimpleNamespace(unit="probability", name="shares", card=None), "")  # type: ignore[arg-type]
+    gate = LoadedGate(
+        SimpleNamespace(unit="probability", name="shares", card=None, needs_evidence=False, stage="question"), ""
+    )  # type: ignore[arg-type]
     gate.dev_scores = kept_scores(shares)
     for budget, searched in ((0.25, 0.25), (0.5, 0.5), (0.6, 0.5)):
         assert np.mean(shares > gate.at_budget(budget)) == searched

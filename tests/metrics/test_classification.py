@@ -1,14 +1,24 @@
-"""Classification metrics against counts by hand and a second implementation."""
+"""Precision, recall, F1 and AUC of questions and of turns."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
+from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
 
+from kbtrain.errors import UserError
+from kbtrain.evaluation.scores import seed_scores
+from kbtrain.io.jsonl import write
 from kbtrain.metrics.classification import classify, expected_at_random, log_loss
+from kbtrain.metrics.registry import METRICS, Metric
+from kbtrain.metrics.significance import cluster_counts
+from kbtrain.metrics.turns import SeedScores, classify_turns, compare, weighted_metrics
+from kbtrain.records import GateScore, TurnExample
 
 
 def test_metrics_worked_by_hand() -> None:
@@ -90,3 +100,107 @@ def test_the_log_loss_worked_by_hand_for_hard_and_soft_targets_and_a_sure_mistak
     assert log_loss([0.25], [0.5]) == pytest.approx(math.log(2))
     assert log_loss([0.25], [0.1]) == pytest.approx(-0.25 * math.log(0.1) - 0.75 * math.log(0.9))
     assert log_loss([0.0], [1.0]) == pytest.approx(-math.log(1e-6))
+
+
+RNG = np.random.default_rng(0)
+TRUTH = RNG.random(60) < 0.3
+SCORES = np.round(TRUTH * 0.3 + RNG.random(60), 1)  # with ties
+DIALOGUES = [f"d{i // 6}" for i in range(60)]
+
+
+def test_figures_are_scikit_learn_s_also_with_weights_and_ties():
+    weights = np.stack([np.ones(60), RNG.integers(0, 3, 60).astype(float)])
+    found = weighted_metrics(TRUTH, SeedScores(SCORES, 0.65), weights)
+    kept = SCORES > 0.65
+    for row, w in enumerate(weights):
+        expected = {
+            "auroc": roc_auc_score(TRUTH, SCORES, sample_weight=w),
+            "average_precision": average_precision_score(TRUTH, SCORES, sample_weight=w),
+            "f1": f1_score(TRUTH, kept, sample_weight=w),
+            "precision": precision_score(TRUTH, kept, sample_weight=w),
+            "recall": recall_score(TRUTH, kept, sample_weight=w),
+        }
+        expected["fdr"] = 1 - expected["precision"]
+        for name, value in expected.items():
+            assert found[name][row] == pytest.approx(value, abs=1e-12), name
+
+
+def test_whole_dialogues_are_drawn():
+    draws = cluster_counts(DIALOGUES, 50, 0)
+    assert draws.shape == (51, 60)
+    assert (draws[0] == 1).all()
+    assert all((row.reshape(10, 6) == row.reshape(10, 6)[:, :1]).all() for row in draws)
+    assert (draws.sum(1) == 60).all()
+
+
+def test_a_gate_is_the_mean_of_its_seeds_with_their_spread():
+    runs = {"one": [SeedScores(SCORES, 0.65), SeedScores(-SCORES, -0.65)], "always": [SeedScores(np.ones(60), 0.5)]}
+    found, drawn = classify_turns(TRUTH, DIALOGUES, runs, 200)
+    one, always = found
+    auc = roc_auc_score(TRUTH, SCORES)
+    assert one.by_seed["auroc"] == pytest.approx([auc, 1 - auc])
+    assert one.metrics["auroc"].mean == pytest.approx(0.5)
+    assert one.spread["auroc"] == pytest.approx(np.std([auc, 1 - auc], ddof=1))
+    assert always.spread["f1"] is None
+    share = TRUTH.mean()
+    assert always.metrics["f1"].mean == pytest.approx(2 * share / (1 + share))
+    assert always.metrics["auroc"].mean == 0.5
+    difference = compare(drawn, "one", ["auroc"])[0]
+    assert difference.difference.mean == pytest.approx(0)
+    assert (difference.better, difference.than) == ("one", "always")
+
+
+def test_a_better_gate_is_told_apart_and_a_gate_from_itself_is_not():
+    truth = np.arange(200) % 5 == 0
+    dialogues = [f"d{i // 4}" for i in range(200)]
+    noise = np.random.default_rng(1).random(200)
+    runs = {
+        "good": [SeedScores(truth + noise, 1.0)],
+        "same": [SeedScores(truth + noise, 1.0)],
+        "noise": [SeedScores(noise, 0.5)],
+    }
+    _, drawn = classify_turns(truth, dialogues, runs, 300)
+    same, worse = (c.difference for c in compare(drawn, "good", ["auroc"]))
+    assert (same.mean, same.low, same.high) == (0, 0, 0)
+    assert worse.low > 0.3
+
+
+def test_a_turn_at_the_threshold_is_not_searched_for_and_one_dialogue_leaves_nothing_to_draw():
+    truth, scores = np.array([True, True, False, False]), np.array([0.9, 0.5, 0.5, 0.1])
+    found = weighted_metrics(truth, SeedScores(scores, 0.5), np.ones((1, 4)))
+    assert (found["recall"][0], found["precision"][0]) == (0.5, 1.0)
+    ((whole,), _) = classify_turns(truth, ["one"] * 4, {"gate": [SeedScores(scores, 0.5)]}, 50)
+    assert whole.metrics["recall"].low == whole.metrics["recall"].high == 0.5 and whole.retrieved == 0.25
+    ((each,), _) = classify_turns(truth, list("abcd"), {"gate": [SeedScores(scores, 0.5)]}, 50)
+    assert each.metrics["recall"].low < 0.5 < each.metrics["recall"].high
+
+
+def test_turns_without_a_score_are_named_as_they_are_called(tmp_path):
+    write(tmp_path / "scores.jsonl", [GateScore("d:1", "rule", 0.5)])
+    turns = [TurnExample(name, "d", "dev", 1, (), label=True) for name in ("d:1", "question7:1")]
+    with pytest.raises(UserError, match=r"scores.jsonl: no score for 1 turn \(question7:1\); score dev and test"):
+        seed_scores(tmp_path / "scores.jsonl", {"dev": turns, "test": []})
+
+
+def test_a_registered_metric_is_in_every_table_and_in_the_report(monkeypatch, tmp_path):
+    """As CONTRIBUTING says: one function and one line."""
+    from kbtrain.evaluation.classify import GateClassification
+    from kbtrain.metrics.classification import classify, further_metrics
+    from kbtrain.report.figures import read_classified
+    from kbtrain.report.tables import gate_table, question_table
+
+    def searched(decided):
+        return decided.n_retrieved / decided.weights.sum(axis=1)
+
+    monkeypatch.setitem(METRICS, "searched", Metric("searched", searched))
+    truth, scores = np.array([True, False, True, False]), np.array([0.9, 0.8, 0.2, 0.1])
+    found, _ = classify_turns(truth, ["a", "b", "c", "d"], {"gate": [SeedScores(scores, 0.15)]}, draws=50)
+    assert found[0].metrics["searched"].mean == 0.75 and "searched" in gate_table(found).splitlines()[0]
+    further = further_metrics(truth, scores, scores > 0.15)
+    assert further["searched"] == 0.75
+    classified = classify("needed", truth, scores, scores > 0.15)
+    row = GateClassification("gate", 0.15, "ratio", 0.75, [classified], further={"needed": further})
+    assert "searched" in question_table([row]).splitlines()[0].split()
+    (tmp_path / "classify.json").write_text(json.dumps({"gates": [dataclasses.asdict(row)]}))
+    line = read_classified(tmp_path / "classify.json")["gate"].line
+    assert line.startswith("precision 0.667, recall 1.000, F1 0.800, AUC 0.750") and "searched 0.750" in line

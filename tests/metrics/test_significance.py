@@ -1,25 +1,35 @@
-"""The paired bootstrap and the random gates."""
+"""Intervals and tests: bootstrap, permutation, McNemar, Holm, agreement."""
 
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
+from scipy import stats
+from support.two_samplers import AnswerMeasures, answers, difference, same_greedy, shared_questions
 
+from kbtrain.evaluation.groups import JudgedQuestions, group_rows, quantile_groups, ranked_within
+from kbtrain.io.store import SampleStore
 from kbtrain.metrics import significance
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
     Delta,
     cluster_counts,
+    holm,
     interval,
+    mcnemar,
+    permutation_ps,
     question_counts,
+    random_gate_p,
     random_gates,
     resampled_areas,
     resampled_means,
     resampled_tables,
     stratified_counts,
 )
+from kbtrain.records import Question, Sample, SampleSet
 
 
 def test_resampled_means_equal_a_plain_loop_over_the_same_draws() -> None:
@@ -163,3 +173,235 @@ def test_intervals_of_questions_that_share_entities_cover_95_times_in_100_only_b
             found = interval(resampled_means(gains[:, None], 500, trial, names)[:, 0])
             hits[i] += found.low <= 0.2 <= found.high
     assert hits[0] / 400 < 0.75 and abs(hits[1] / 400 - 0.95) <= 0.03, hits / 400
+
+
+def test_mcnemar_worked_by_hand() -> None:
+    first = np.array([1.0] * 8 + [0.0] * 2 + [1.0] * 5 + [0.0] * 5)
+    second = np.array([0.0] * 8 + [1.0] * 2 + [1.0] * 5 + [0.0] * 5)
+    found = mcnemar(first, second)
+    assert found is not None
+    assert (found.only_first, found.only_second) == (8, 2)
+    # two-sided: 2 * P(at most 2 heads in 10 tosses)
+    assert found.p == pytest.approx(2 * sum(math.comb(10, k) for k in range(3)) / 2**10)
+
+
+def test_gates_that_agree_everywhere_have_p_1() -> None:
+    same = np.array([1.0, 0, 1])
+    found = mcnemar(same, same)
+    assert found is not None and found.p == 1
+
+
+def test_expected_accuracies_have_no_mcnemar_test() -> None:
+    assert mcnemar(np.array([0.5, 1]), np.array([0.0, 1])) is None
+
+
+def test_mcnemar_equals_the_permutation_of_pairs() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 2, (2, 14)).astype(float)
+    differences = (first - second)[first != second]
+    flips = [abs(np.dot(differences, signs)) for signs in itertools.product((1, -1), repeat=len(differences))]
+    found = mcnemar(first, second)
+    assert found is not None
+    assert found.p == pytest.approx(np.mean(np.array(flips) >= abs(differences.sum()) - 1e-12))
+
+
+def test_holm_worked_by_hand() -> None:
+    # sorted .01 .02 .03 .04 times 4 3 2 1 = .04 .06 .06 .04, made monotone
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_holm_rejects_what_the_step_down_procedure_rejects() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        values = (rng.random(6) ** 3).tolist()
+        rejected = set()
+        for step, i in enumerate(np.argsort(values)):
+            if values[i] > 0.05 / (6 - step):
+                break
+            rejected.add(int(i))
+        assert {i for i, p in enumerate(holm(values)) if p <= 0.05} == rejected
+
+
+def test_a_random_gate_has_a_uniform_permutation_p() -> None:
+    rng = np.random.default_rng(2)
+    gates = (rng.random((2000, 80)) < 0.4).astype(float)
+    values = permutation_ps(rng.normal(size=80), gates, 999, seed=0)
+    assert np.mean(np.array(values) <= 0.05) == pytest.approx(0.05, abs=0.015)
+    assert min(values) >= 1 / 1000
+
+
+def test_permuted_gains_that_are_as_high_count_against_the_gate() -> None:
+    gain = np.full(8, 0.1)
+    assert permutation_ps(gain, np.eye(8)[:1], 9, seed=0) == [1.0]
+    assert permutation_ps(np.eye(400)[0], np.eye(400)[:1], 9, seed=0) == [0.1]  # never 0
+
+
+def test_entities_are_permuted_as_a_whole() -> None:
+    """Three entities of two questions: a gate that searches for one of them has three permutations."""
+    gain = np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    retrieve = np.array([[1.0, 1.0, 0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]])
+    names = ["a", "a", "b", "b", "c", "c"]
+    whole = permutation_ps(gain, retrieve, 3000, 0, names)
+    assert whole == pytest.approx([1 / 3, 2 / 3], abs=0.03)
+    alone = permutation_ps(gain, retrieve, 3000, 0)
+    assert alone == pytest.approx([1 / 15, 9 / 15], abs=0.03)
+    order = [0, 2, 4, 1, 3, 5]  # the same, its entities' questions apart
+    apart = permutation_ps(gain[order], retrieve[:, order], 3000, 0, [names[i] for i in order])
+    assert apart == pytest.approx(whole, abs=0.03)
+
+
+def test_what_an_entity_has_more_than_those_it_is_exchanged_with_keeps_its_place() -> None:
+    gain = np.array([5.0, 0.0, 0.0, *np.arange(4.0)])
+    names = ["large", "large", "large", "b", "c", "d", "e"]
+    (p,) = permutation_ps(gain, np.array([[0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]), 99, 0, names)
+    assert p == 1.0  # the large one's second and third question are exchanged with none
+    (p,) = permutation_ps(gain, np.array([[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]), 4000, 0, names)
+    assert p == pytest.approx(1 / 5, abs=0.03)
+
+
+def test_of_fourteen_gates_that_know_nothing_one_is_called_better_in_a_twentieth_of_the_worlds() -> None:
+    """Gains and decisions agree within an entity: questions permuted one by one call a gate better in every fifth."""
+    rng = np.random.default_rng(0)
+    called, one_by_one = [], []
+    for world in range(200):
+        sizes = np.minimum(rng.geometric(0.36, 60), 9)
+        names = np.repeat(np.arange(60), sizes)
+        value = rng.normal(size=60)[names] + 0.7 * rng.normal(size=len(names))
+        gain = (value > 1).astype(float) - (value < -1.5)
+        scores = rng.normal(size=(14, 60))[:, names] + 0.5 * rng.normal(size=(14, len(names)))
+        gates = (scores > 0).astype(float)
+        called.append(min(holm(permutation_ps(gain, gates, 999, world, [str(i) for i in names]))) < 0.05)
+        exact = [random_gate_p(gain, int(gate.sum()), float(gate @ gain)) for gate in gates]
+        one_by_one.append(min(holm([p for p in exact if p is not None])) < 0.05)
+    assert np.mean(called) < 0.09 < 0.15 < np.mean(one_by_one)
+
+
+def test_the_exact_p_of_four_questions_is_that_of_their_six_pairs() -> None:
+    gain = np.array([1.0, 1.0, -1.0, 0.0])  # pairs gain 2, 1, 1, 0, 0 and -1
+    assert [random_gate_p(gain, 2, reached) for reached in (2, 1, 0, -1)] == pytest.approx([1 / 6, 3 / 6, 5 / 6, 1.0])
+    assert [random_gate_p(gain, 3, reached) for reached in (2, 1, 0)] == pytest.approx([1 / 4, 2 / 4, 1.0])
+    assert random_gate_p(gain, 0, 0) == random_gate_p(gain, 4, 1) == pytest.approx(1.0)  # nothing is chosen
+    assert random_gate_p(np.array([0.5, 0.0]), 1, 0.5) is None
+
+
+def test_the_exact_p_is_the_share_of_random_gates_that_are_as_right() -> None:
+    rng = np.random.default_rng(4)
+    llm, rag = (rng.random((2, 60)) < 0.5).astype(float)
+    drawn = random_gates(llm, rag, [25], 20_000, seed=1)[:, 0]
+    for reached in (-3, 0, 2, 5):
+        at_least = np.mean(drawn >= llm.mean() + reached / 60 - 1e-12)
+        assert random_gate_p(rag - llm, 25, reached) == pytest.approx(at_least, abs=0.012)
+
+
+def made(name, texts, greedy="Rome"):
+    samples = tuple(Sample(i, text, 2 + i, "eos", -1.0 - i) for i, text in enumerate(texts))
+    return SampleSet(name, "llm", samples, Sample(-1, greedy, 2, "eos", -0.5) if greedy else None, 9)
+
+
+def store_of(path, *sets):
+    store = SampleStore(path)
+    store.begin("main", {})
+    store.put("main", sets)
+    return store
+
+
+def test_means_and_differences_by_hand(tmp_path):
+    questions = [Question(name, "Capital of Italy?", ("Rome",), "test", "t") for name in ("a", "b")]
+    with (
+        store_of(
+            tmp_path / "1", made("a", ["Rome", "Oslo"]), made("b", ["Rome"] * 4, greedy=None), made("c", ["x"])
+        ) as x,
+        store_of(tmp_path / "2", made("a", ["Rome", "Rome"]), made("b", ["Rome", "", "", ""])) as y,
+    ):
+        assert shared_questions([x, y], "main", "llm") == {"a", "b"}
+        assert shared_questions([x, y], "main", "rag") == set()
+        one, other = (answers(store, "main", questions, "llm") for store in (x, y))
+        with pytest.raises(KeyError, match="c under llm"):
+            answers(y, "main", [Question("c", "?", ("x",), "test", "t")], "llm")
+    assert one.values.tolist() == [[0.5, -1.5, 2.5], [1.0, -2.5, 3.5]]
+    assert other.values.tolist() == [[1.0, -1.5, 2.5], [0.25, -2.5, 3.5]]
+    assert one.mean("mastery") == 0.75 and other.mean("n_tokens") == 3.0
+    found = difference(one, other, "mastery")  # +0.5 and -0.75: mean -0.125, deviation 0.8839, t(1) = 12.706
+    half = 12.7062 * 0.883883 / 2**0.5
+    assert (found.mean, found.low, found.high) == pytest.approx((-0.125, -0.125 - half, -0.125 + half), rel=1e-5)
+    assert difference(one, other, "logprob").mean == 0.0
+    assert same_greedy(one, other) == 1.0 and same_greedy(one, AnswerMeasures(one.values, (None, None))) is None
+
+
+def test_the_interval_agrees_with_scipys_paired_test():
+    left, right = np.random.default_rng(0).random((2, 40, 3))
+    found = difference(AnswerMeasures(left, (None,) * 40), AnswerMeasures(right, (None,) * 40), "logprob")
+    interval = stats.ttest_rel(right[:, 1], left[:, 1]).confidence_interval()
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+
+
+LLM = np.array([1.0, 0, 0, 1, 1, 0])
+RAG = np.array([1.0, 1, 0, 0, 1, 1])
+GATE = np.array([0.0, 1, 1, 1, 0, 0])
+
+
+def test_a_row_worked_by_hand() -> None:
+    first, second = group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "b", "b", "b"])
+    assert (first.group, first.n, first.llm_only, first.all_rag) == ("a", 3, pytest.approx(1 / 3), pytest.approx(2 / 3))
+    cell = first.gates["gate"]
+    assert (cell.ratio, cell.accuracy) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert cell.random == pytest.approx(1 / 3 * 1 / 3 + 2 / 3 * 2 / 3)
+    assert cell.gain.mean == pytest.approx(cell.accuracy - cell.random)
+    assert (cell.n_known, cell.known, cell.unknown) == (1, 1.0, 0.0)
+    assert second.gates["gate"].accuracy == pytest.approx(1 / 3)  # the gate breaks question 3
+
+
+def test_questions_without_a_group_are_in_no_row_and_order_is_by_name() -> None:
+    found = group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["z", None, "a", None, "z", "a"])
+    assert [(row.group, row.n) for row in found] == [("a", 2), ("z", 2)]
+
+
+def test_a_gate_that_never_retrieves_has_no_unknown_questions() -> None:
+    cell = group_rows(JudgedQuestions(LLM, RAG, {"never": np.zeros(6)}), ["a"] * 6)[0].gates["never"]
+    assert (cell.known, cell.unknown, cell.gain.mean) == (0.5, None, 0.0)
+
+
+def test_the_mean_over_data_sets_counts_each_the_same() -> None:
+    *found, mean = group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "a", "b", "b"], mean=True)
+    assert (mean.group, mean.n, len(found)) == ("mean", 6, 2)
+    assert mean.llm_only == pytest.approx((0.5 + 0.5) / 2)
+    assert mean.gates["gate"].accuracy == np.mean([row.gates["gate"].accuracy for row in found])
+    assert mean.gates["gate"].unknown == found[0].gates["gate"].unknown  # the other one retrieves nothing
+    assert len(group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a"] * 6, mean=True)) == 1
+
+
+def test_the_means_interval_is_that_of_independent_data_sets() -> None:
+    rng = np.random.default_rng(0)
+    llm, rag, gate = (rng.integers(0, 2, 800).astype(float) for _ in range(3))
+    groups = ["a", "b", "c", "d"] * 200
+    *found, mean = group_rows(JudgedQuestions(llm, rag, {"gate": gate}), groups, mean=True)
+    widths = [row.gates["gate"].gain.high - row.gates["gate"].gain.low for row in [*found, mean]]
+    assert widths[-1] == pytest.approx(np.sqrt(np.sum(np.square(widths[:-1]))) / 4, rel=0.1)
+
+
+def test_intervals_draw_whole_clusters() -> None:
+    rng = np.random.default_rng(0)
+    llm, rag, gate = (np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(3))
+    alone, together = (
+        group_rows(JudgedQuestions(llm, rag, {"gate": gate}, clusters), ["a"] * 400)[0].gates["gate"].gain
+        for clusters in (None, [str(i // 8) for i in range(400)])
+    )
+    assert alone.mean == together.mean
+    # eight questions of an entity say no more than one
+    assert (together.high - together.low) / (alone.high - alone.low) == pytest.approx(8**0.5, rel=0.1)
+
+
+def test_quantiles_keep_equal_values_together_and_name_their_ends() -> None:
+    assert quantile_groups([1, 2, 3, 4], 2) == ["1 (low)", "1 (low)", "2 (high)", "2 (high)"]
+    assert quantile_groups([0, 0, 0, 0, 5, None], 3) == ["1 (low)"] * 4 + ["2 (high)", None]
+    assert quantile_groups([7, 7, 7], 3) == ["1", "1", "1"]
+    assert quantile_groups([None, None], 3) == [None, None]
+    groups = quantile_groups(np.random.default_rng(0).random(1000).tolist(), 5)
+    assert {groups.count(name) for name in set(groups)} == {200}
+
+
+def test_ranks_within_a_data_set_know_no_units_and_leave_ties_alike() -> None:
+    found = ranked_within([5.0, 0.1, None, 9000.0, 0.1, 7000.0], ["a", "b", "a", "a", "b", "a"])
+    assert found == [pytest.approx(1 / 6), 0.5, None, pytest.approx(5 / 6), 0.5, 0.5]

@@ -1,15 +1,23 @@
-"""Threshold rules against trying every cut; ties; what can not be chosen."""
+"""Threshold rules on dev, and training questions that help to choose."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score
+from support import gate_folders
 
 from kbtrain.errors import UserError
+from kbtrain.evaluation.gate_inputs import training_of
+from kbtrain.evaluation.scores import StoredScores
+from kbtrain.gate.trained_on import question_hash, write_held_out
+from kbtrain.gates.handles import gate_identity
+from kbtrain.gates.thresholds_store import Source
 from kbtrain.metrics.thresholds import Dev, Training, choose
+from kbtrain.records import Indicators, Label, Split
 
 
 def _dev(seed: int, n: int = 40, levels: int = 12) -> Dev:
@@ -119,3 +127,31 @@ def test_gains_that_are_equal_but_for_rounding_are_equal() -> None:
     dev = Dev(np.array([3.0, 2, 1]), (-gains).clip(0), gains.clip(0), np.ones(3))
     assert np.cumsum(gains)[-1] > 0
     assert choose("best_accuracy", dev).value == 4.0  # never
+
+
+def label(name: str, llm: bool | None, rag: bool | None, split: Split = "train") -> Label:
+    of = {
+        condition: Indicators(condition, 4, 2, 0.5, 0.1, 0.9, 0.5, 0.1, 0.9, 2, 0, right)  # type: ignore[arg-type]
+        for condition, right in (("llm", llm), ("rag", rag))
+    }
+    return Label(name, split, of["llm"], of["rag"], None, 0.0, 0.0, *[None] * 4, 0.25, None, None, None, None)
+
+
+def test_gains_are_of_both_verdicts_and_scores_of_the_question_s_text(tmp_path: Path) -> None:
+    labels = [label("a", False, True), label("b", True, False), label("c", None, True), label("d", True, True),
+              label("t", False, True, "test")]  # fmt: skip
+    texts = {name: f"question {name}?" for name in "abcdt"}
+    folder = tmp_path / "features"
+    gate_folders.features(folder)
+    write_held_out(folder, {"features_benefit": [(question_hash(texts[name]), 0.5) for name in "db"]})
+    source = Source(folder, "features_benefit", gate_identity(folder))
+    scores = StoredScores(tmp_path, behind={"mine": source})
+    found = training_of(["mine", "other"], scores, labels, texts)
+    assert (found["mine"].gains.tolist(), found["mine"].scores.tolist()) == ([-1.0, 0.0], [0.5, 0.5])
+    assert (found["other"].gains.tolist(), found["other"].scores.tolist()) == ([1.0, -1.0, 0.0], [])
+    stored = {"other": {"a": 0.25, "b": 0.75, "t": 0.5}, "mine": {"a": 1.0}}  # a gate with a folder reads that alone
+    beside = training_of(["mine", "other"], replace(scores, by_gate=stored), labels, texts)
+    assert (beside["other"].gains.tolist(), beside["other"].scores.tolist()) == ([1.0, -1.0], [0.25, 0.75])
+    assert beside["mine"].scores.tolist() == [0.5, 0.5]
+    sampled = training_of(["other"], StoredScores(tmp_path), labels, texts, "expected")["other"]
+    assert sampled.gains.tolist() == pytest.approx([0.25] * 4)

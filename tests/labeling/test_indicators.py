@@ -1,0 +1,241 @@
+"""Mastery, certainty and their intervals, the effect of retrieval, and answers that overlap."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, entropy
+
+from kbtrain.answers.grading import exact_match, token_f1
+from kbtrain.labeling.indicators import DRAWS, Graded, certainty, certainty_interval, grade
+from kbtrain.labeling.label import benefit, effect, indicators
+from kbtrain.metrics.significance import newcombe, wilson
+from kbtrain.records import Question, SampleSet
+
+
+def test_answers_are_graded_and_grouped_after_normalisation(capital: Question) -> None:
+    answers = ["Paris", "paris.", "The Paris", "It is Paris", "Lyon", "lyon!", "", " \n"]
+    # correct: the three forms of Paris and "It is Paris"; groups: paris x3, "it is paris", lyon x2, each empty one
+    assert grade(capital, answers) == Graded(n=8, n_correct=4, n_empty=2, n_unparsed=0, groups=(3, 2, 1, 1, 1))
+
+
+def test_an_answer_that_names_no_option_is_wrong_and_counted(choice: Question) -> None:
+    answers = ["B", "b", "B. Africa", "Africa", "A", "I do not know", ""]
+    assert grade(choice, answers) == Graded(n=7, n_correct=4, n_empty=1, n_unparsed=1, groups=(4, 1, 1, 1))
+
+
+def test_the_twenty_of_thirty_of_the_paper(capital: Question) -> None:
+    graded = grade(capital, ["Paris"] * 20 + ["Rome"] * 10)
+    assert (graded.n_correct, graded.n, graded.groups) == (20, 30, (20, 10))
+
+
+def test_answers_that_are_graded_by_their_option_are_not_counted_as_naming_none():
+    asked = {"form": "choice", "grading": "option", "options": ("红色", "蓝色")}
+    sky = Question("q", "天空？", ("B",), "test", "made", "zh", **asked)
+    graded = grade(sky, ["選B", "正確選項：B", "不知道"])
+    assert (graded.n_correct, graded.n_unparsed) == (2, 1)
+
+
+def test_certainty_by_hand() -> None:
+    assert certainty((30,)) == 1.0
+    assert certainty((1,) * 30) == pytest.approx(0.0, abs=1e-12)
+    assert certainty((1, 1)) == pytest.approx(0.0, abs=1e-12)
+    # two halves: U = ln 2
+    assert certainty((15, 15)) == pytest.approx(1 - math.log(2) / math.log(30), abs=1e-12)
+    # 2/3 and 1/3: U = ln 3 - 2/3 ln 2
+    assert certainty((20, 10)) == pytest.approx(1 - (math.log(3) - 2 / 3 * math.log(2)) / math.log(30), abs=1e-12)
+
+
+@pytest.mark.parametrize(("groups", "drawn"), [((3, 2), 2), ((3, 2, 1, 1), 4), ((4, 4), 7), ((1,) * 6, 3), ((6, 2), 5)])
+def test_on_a_smaller_scale_certainty_is_the_mean_over_all_ways_to_draw_so_many(
+    groups: tuple[int, ...], drawn: int
+) -> None:
+    answers = [group for group, size in enumerate(groups) for _ in range(size)]
+    every = [certainty(tuple(Counter(part).values())) for part in itertools.combinations(answers, drawn)]
+    assert certainty(groups, drawn) == pytest.approx(np.mean(every), abs=1e-12)
+    low, high = certainty_interval(groups, drawn)
+    assert 0 <= low <= certainty(groups, drawn) <= high <= 1
+
+
+def test_the_scale_of_all_answers_is_the_papers_value() -> None:
+    for groups in ((30,), (15, 15), (20, 9, 1), (1,) * 30):
+        assert certainty(groups, 30) == certainty(groups)
+        assert certainty_interval(groups, 30) == certainty_interval(groups)
+
+
+def test_the_papers_value_grows_with_the_number_of_answers_and_the_common_scale_does_not() -> None:
+    """Two thirds of the answers are one, a third another: 5, 10 and 30 answers, each drawn 4,000 times."""
+    rng = np.random.default_rng(7)
+    paper, common = {}, {}
+    for n in (6, 12, 30):
+        drawn = [tuple(int(c) for c in counts if c) for counts in rng.multinomial(n, [2 / 3, 1 / 3], size=4000)]
+        paper[n] = np.mean([certainty(groups) for groups in drawn])
+        common[n] = np.mean([certainty(groups, 6) for groups in drawn])
+    assert paper[30] - paper[6] > 0.1
+    assert max(common.values()) - min(common.values()) < 0.01
+
+
+def test_fewer_answers_than_the_scale_have_no_certainty_on_it() -> None:
+    with pytest.raises(ValueError, match="not 10 of"):
+        certainty((4, 1), 10)
+
+
+def test_answers_that_are_all_the_same_have_a_certainty_of_exactly_one() -> None:
+    assert {certainty((n,)) for n in range(2, 1000)} == {1.0}
+
+
+def test_certainty_equals_scipys_entropy_for_any_grouping() -> None:
+    rng = np.random.default_rng(1)
+    for n in (2, 7, 30, 100):
+        for _ in range(50):
+            sizes = rng.multinomial(n, rng.dirichlet(np.full(6, 0.5)))
+            groups = tuple(int(size) for size in sizes if size)
+            assert certainty(groups) == pytest.approx(1 - entropy(groups) / math.log(n), abs=1e-12)
+
+
+def test_certainty_is_within_zero_and_one_and_ignores_the_order_of_groups() -> None:
+    assert certainty((3, 7, 20)) == certainty((20, 3, 7))
+    assert certainty_interval((3, 7, 20)) == certainty_interval((20, 3, 7))
+
+
+@pytest.mark.parametrize("groups", [(), (1,), (3, 0)])
+def test_one_answer_has_no_certainty(groups: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"two answers|empty"):
+        certainty(groups)
+
+
+@pytest.mark.parametrize("groups", [(30,), (1,) * 30, (29, 1), (15, 15), (10, 5, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)])
+def test_the_interval_holds_the_value_is_repeatable_and_leaves_doubt(groups: tuple[int, ...]) -> None:
+    low, high = certainty_interval(groups)
+    assert 0 <= low <= certainty(groups) <= high <= 1
+    assert high - low > 0.02
+    certainty_interval.cache_clear()
+    assert certainty_interval(groups) == (low, high)
+
+
+SHARES = {
+    "certain": [0.98, 0.02],
+    "three": [0.7, 0.2, 0.1],
+    "ten alike": [0.1] * 10,
+    "long tail": list(1 / np.arange(1, 101)),
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_the_interval_covers_the_expected_certainty_where_percentiles_fail(name: str) -> None:
+    """Answers drawn from known shares: four in five intervals hold the mean certainty of 30 such answers."""
+    shares = np.array(SHARES[name]) / sum(SHARES[name])
+    rng = np.random.default_rng(3)
+    draws = [tuple(int(c) for c in counts if c) for counts in rng.multinomial(30, shares, size=3000)]
+    expected = np.mean([certainty(groups) for groups in draws])
+    seen = [certainty_interval(tuple(sorted(groups, reverse=True))) for groups in draws[:150]]
+    assert np.mean([low <= expected <= high for low, high in seen]) >= 0.8
+
+
+def test_a_thousand_questions_take_seconds() -> None:
+    """By what decides it, not by a clock: each grouping is computed once, and no Python runs for each resample."""
+    rng = np.random.default_rng(5)
+    shares = rng.dirichlet(np.full(12, 0.3), size=3000)
+    drawn = [tuple(sorted((int(c) for c in counts if c), reverse=True)) for counts in rng.multinomial(30, shares)]
+    certainty_interval.cache_clear()
+    called: Counter[str] = Counter()
+    sys.setprofile(lambda frame, event, _: called.update([event]))
+    for groups in drawn:
+        certainty_interval(groups)
+    sys.setprofile(None)
+    computed = certainty_interval.cache_info().misses
+    assert computed == len(set(drawn)) < 0.9 * len(drawn)
+    assert (called["call"] + called["c_call"]) / computed < 200 < DRAWS
+
+
+def test_the_effect_follows_the_indicator() -> None:
+    assert (effect(0.2, 0.5), effect(0.5, 0.5), effect(0.5, 0.2)) == ("beneficial", "neutral", "harmful")
+    assert effect(0.1 + 0.2, 0.3) == "neutral"
+
+
+def test_groupings_of_equal_entropy_are_neutral() -> None:
+    """4 ln 4 = 4 times 2 ln 2, so 4+1+1+1+1 and 2+2+2+2 have the same entropy, whatever floats say."""
+    assert effect(certainty((4, 1, 1, 1, 1)), certainty((2, 2, 2, 2))) == "neutral"
+
+
+def test_benefit_is_mastery_with_minus_without(capital: Question, answered: Callable[..., SampleSet]) -> None:
+    llm, _ = indicators(capital, answered(*["Paris"] * 3, *["Rome"] * 7))
+    rag, _ = indicators(capital, answered(*["Paris"] * 8, *["Rome"] * 2, condition="rag"))
+    value, interval = benefit(llm, rag)
+    assert value == pytest.approx(0.5)
+    assert interval == newcombe((3, 10), (8, 10)) and interval[0] > 0
+    assert benefit(rag, llm)[0] == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 30, 300])
+def test_wilson_equals_scipys_for_every_count(n: int) -> None:
+    for k in range(n + 1):
+        reference = binomtest(k, n).proportion_ci(0.95, method="wilson")
+        assert wilson(k, n) == pytest.approx((reference.low, reference.high), abs=1e-12)
+
+
+def test_wilson_by_hand_for_20_of_30() -> None:
+    z = 1.959963984540054
+    centre = (20 + z * z / 2) / (30 + z * z)
+    half = z / (30 + z * z) * math.sqrt(20 * 10 / 30 + z * z / 4)
+    assert wilson(20, 30) == pytest.approx((centre - half, centre + half), abs=1e-12)
+    assert wilson(20, 30) == pytest.approx((0.4878, 0.8077), abs=5e-5)
+
+
+def test_wilson_has_width_at_the_ends_and_stays_inside() -> None:
+    assert wilson(0, 30)[0] == 0.0 and wilson(0, 30)[1] == pytest.approx(0.1135, abs=5e-5)
+    assert wilson(30, 30)[1] == 1.0 and wilson(30, 30)[0] == pytest.approx(0.8865, abs=5e-5)
+
+
+@pytest.mark.parametrize(("k", "n"), [(-1, 30), (31, 30), (0, 0)])
+def test_wilson_refuses_what_is_no_share(k: int, n: int) -> None:
+    with pytest.raises(ValueError, match="is not a share"):
+        wilson(k, n)
+
+
+def test_newcombe_equals_the_published_examples() -> None:
+    """Newcombe 1998 (Stat. Med. 17:873), table II, method 10: p1 - p2 with its interval."""
+    published = {
+        ((56, 70), (48, 80)): (0.0524, 0.3339),
+        ((9, 10), (3, 10)): (0.1705, 0.8090),
+        ((10, 10), (0, 10)): (0.6075, 1.0),
+    }
+    for (larger, smaller), expected in published.items():
+        assert newcombe(smaller, larger) == pytest.approx(expected, abs=6e-5)
+
+
+def test_newcombe_is_antisymmetric_and_inside_minus_one_and_one() -> None:
+    for k in range(0, 31, 5):
+        for m in range(0, 31, 3):
+            low, high = newcombe((k, 30), (m, 30))
+            back = newcombe((m, 30), (k, 30))
+            assert (-back[1], -back[0]) == pytest.approx((low, high), abs=1e-12)
+            assert -1 <= low <= (m - k) / 30 <= high <= 1
+
+
+def test_exact_match_is_after_normalisation_over_all_aliases():
+    assert exact_match("The Beatles.", ["Fab Four", "beatles"]) == 1.0
+    assert exact_match("Beatles band", ["beatles"]) == 0.0
+    assert exact_match("", ["beatles"]) == 0.0
+
+
+def test_f1_worked_by_hand():
+    # 2 of 3 words said are wanted, 2 of 4 wanted are said: 2 * 2 / 7
+    assert token_f1("chief of staff", ["chief protocol of office"]) == pytest.approx(4 / 7)
+    assert token_f1("Rome Rome", ["Rome"]) == pytest.approx(2 / 3)
+    assert token_f1("x", ["Rome", "x y"]) == pytest.approx(2 / 3)
+    assert token_f1("", ["Rome"]) == 0.0
+
+
+def test_yes_and_no_are_never_partly_right():
+    assert token_f1("no", ["yes"]) == 0.0 and token_f1("yes it is", ["yes"]) == 0.0 and token_f1("Yes.", ["yes"]) == 1.0
+
+
+def test_chinese_is_compared_by_character():
+    assert token_f1("北京市", ["北京"]) == pytest.approx(0.8)
