@@ -1,9 +1,9 @@
 """How far each way goes: distinct functions and files of kbtrain that a request or a stage enters.
 
-Stages run on a few questions of the atlas with made-up answers; functions that run at imports count, class bodies do
-not. Requests are the second of their kind, so that what is done once does not count. Another checkout is counted by
-its own Python.
-
+Stages run on a few questions of the atlas with made-up answers; functions that run at imports count, and bodies of
+Stages run on a few questions of the atlas with made-up answers; functions that run at imports count, and class bodies
+are counted beside them. Requests are the second of their kind, so that what is done once does not count. Another
+checkout is counted by its own Python.
 Examples:
   python benchmarks/ways.py
   ../other/.venv/bin/python benchmarks/ways.py ../other
@@ -28,8 +28,8 @@ import atexit, json, pathlib, runpy, sys, threading
 entered, root = set(), {root!r} + "/kbtrain/"
 def count(frame, event, argument):
     code = frame.f_code
-    if event == "call" and code.co_flags & 1 and code.co_filename.startswith(root) and code.co_name[0] != "<":
-        entered.add((code.co_filename, code.co_qualname))
+    if event == "call" and code.co_filename.startswith(root) and code.co_name[0] != "<":
+        entered.add((code.co_filename, code.co_qualname, code.co_flags & 1))
 def write():
     sys.setprofile(None)
     pathlib.Path({out!r}).write_text(json.dumps(sorted(entered)))
@@ -50,9 +50,9 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.server import http_server, listen
 def count(frame, event, argument):
     code = frame.f_code
-    if counting and event == "call" and code.co_flags & 1 and code.co_filename.startswith(root):
+    if counting and event == "call" and code.co_filename.startswith(root):
         if code.co_name[0] != "<":
-            entered.add((code.co_filename, code.co_qualname))
+            entered.add((code.co_filename, code.co_qualname, code.co_flags & 1))
 service = Service(ServeConfig(gate={gate!r}, upstream={upstream!r}, port=0, search="none", threshold=0.5))
 listening = listen("127.0.0.1", 0)
 server = http_server(service)
@@ -121,8 +121,10 @@ def started(code: str, folder: Path, variables: dict[str, str] | None = None) ->
         raise RuntimeError(ended.stderr[-1500:])
 
 
-def print_row(name: str, entered: list[list[str]]) -> None:
-    print(f"{name:28} {len(entered):9} {len({file for file, _ in entered}):6}", flush=True)
+def print_row(name: str, entered: list[tuple[str, str, int]]) -> None:
+    classes = sum(not optimized for _, _, optimized in entered)
+    files = {file for file, _, _ in entered}
+    print(f"{name:28} {len(entered) - classes:9} {classes:7} {len(files):6}", flush=True)
 
 
 def print_requests(folder: Path) -> None:
@@ -146,7 +148,7 @@ def print_requests(folder: Path) -> None:
 
 
 def main() -> None:
-    print(f"{'way':28} {'functions':>9} {'files':>6}")
+    print(f"{'way':28} {'functions':>9} {'classes':>7} {'files':>6}")
     with tempfile.TemporaryDirectory(prefix="kbtrain-ways-") as name:
         folder = Path(name)
         out = folder / "calls.json"

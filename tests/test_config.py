@@ -276,7 +276,6 @@ def test_a_seed_that_a_generator_does_not_take_is_refused_before_the_work(script
     ("script", "key"),
     [
         ("recipes/train_probe.py", "layers"),
-        ("eval/compare.py", "runs"),
     ],
 )
 def test_a_list_that_must_not_be_empty_is_refused_before_the_work(script: str, key: str) -> None:

@@ -1,4 +1,4 @@
-"""Comparison of finished evaluations: as text, and as one page over many runs."""
+"""Comparison of two finished evaluations, as text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.results import Results, check_result, load
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.scores import in_order, stored_scores
-from kbtrain.report import curves, summary
+from kbtrain.report import summary
 from kbtrain.report.examples import questions_of
-from kbtrain.report.page import page
-from kbtrain.report.words import gate_name, percent, points, points_interval
+from kbtrain.report.words import percent, points, points_interval
 from kbtrain.show import aligned, p_value
 
 HEAD = ("gate", "n", "first", "second", "difference", "95 % interval", "McNemar p", "retrieved", "then", "difference",
@@ -88,28 +87,4 @@ def text_comparison(first: FinishedRun, second: FinishedRun) -> str:
     verdict = "; ".join(parts) or "no gate's accuracy differs by more than chance"
     return "\n".join(
         [aligned(HEAD, [row(d) for d in pairs]), caption(first, second, pairs), f"second against first, {verdict}"]
-    )
-
-
-def _in_words(cells: list[str]) -> list[str]:
-    """A row whose first cell, the gate, is named as a reader says it."""
-    return [gate_name(cells[0]), *cells[1:]]
-
-
-def render_comparison(runs: Sequence[FinishedRun], title: str) -> str:
-    """One page: every run's gates in one table, their curves, and each run against the first."""
-    first = runs[0]
-    pairs = [(run, compare_runs(first.decided, run.decided)) for run in runs[1:]]
-    among = [gate.gate for run in runs for gate in run.results.gates]
-    svgs = {f"curve-{i}": curves.accuracy_curve(run.results.gates, f"curve-{i}", among) for i, run in enumerate(runs)}
-    return page(
-        "compare.html.j2",
-        svgs=svgs,
-        title=title,
-        runs=runs,
-        head=("run", *summary.HEAD),
-        rows=[[run.name, *_in_words(summary.row(gate))] for run in runs for gate in run.results.gates],
-        captions={run.name: summary.caption(run.results) for run in runs},
-        pair_head=HEAD,
-        pairs=[(run, caption(first, run, rows), [_in_words(row(d)) for d in rows]) for run, rows in pairs],
     )

@@ -82,20 +82,6 @@ def leaders(savings: Sequence[Saving], first: str | None) -> list[str]:
     return list(kinds.values())[:KINDS]
 
 
-def accuracy_curve(gates: Sequence[GateResult], name: str = "curve", among: Sequence[str] = ()) -> str:
-    """Every gate's curve; a dot marks the threshold in use. ``among``: all gates of the page share the colours."""
-    drawn = [gate for gate in gates if gate.gate not in _ENDS]
-    figure, axes = new_figure(7.0, _height(4.2, len(drawn), 8.5))
-    look = looks(among or [gate.gate for gate in drawn])
-    for gate in drawn:
-        _draw(axes, gate, look, linewidth=1.6)
-        if gate.gate != "random":
-            dot = [100 * gate.retrieval_ratio], [100 * gate.accuracy]
-            axes.plot(*dot, "o", color=look[gate.gate][0], markersize=5)
-    name_ends(axes, [_end(gate, look) for gate in drawn], 8.5)
-    return render(figure, name)
-
-
 def savings_figure(
     results: Results, savings: Sequence[Saving], first: str | None, shaded: Band | None, name: str, whole: bool = False
 ) -> str:

@@ -1,4 +1,4 @@
-"""eval/cost.py, studies/transfer.py, studies/seeds.py, eval/compare.py and `kbtrain compare` on made-up run folders."""
+"""eval/cost.py, studies/transfer.py, studies/seeds.py and `kbtrain compare` on made-up run folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from html_page import Page, allowed_script
 from support.edits import keep_change, note_change
 
 from kbtrain.cli import main as command
@@ -202,18 +201,3 @@ def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: py
         capsys.readouterr().err
         == "error: nowhere/results.json: no such file; run `kbtrain run end_to_end --run nowhere` first\n"
     )
-
-
-def test_one_page_compares_runs(script: Script, pair: tuple[Path, Path], tmp_path: Path) -> None:
-    module = script("compare")
-    values = {"runs": [str(path) for path in pair], "names": ["<i>old</i>", "new"], "out": str(tmp_path / "c.html")}
-    module.main(build(module.CompareConfig, None, values))
-    text = (tmp_path / "c.html").read_text()
-    page = Page(text)
-    allowed_script(text)
-    assert page.loaded == [] and page.links == []
-    assert "i" not in page.tags and "<i>old</i>" in page.text
-    assert page.tags.count("svg") == 2 and len(page.ids) == len(set(page.ids))
-    assert "new against <i>old</i>" in page.text
-    with pytest.raises(UserError, match="give at least two run folders"):
-        module.main(build(module.CompareConfig, None, {**values, "runs": [str(pair[0])]}))

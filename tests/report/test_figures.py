@@ -23,7 +23,6 @@ from kbtrain.report.curves import (
     GROUNDS,
     KINDS,
     LineLabel,
-    accuracy_curve,
     annotate,
     contrast,
     distinct,
@@ -172,18 +171,6 @@ def test_a_gate_that_saves_nothing_says_nothing_of_the_others() -> None:
     what = "skips no search at its threshold, 0.5 (rule best_accuracy)."
     assert said[0][0] == f"Always search: on 100 dev questions probe benefit {what}"
     assert said[1][0] == f"Always search: on 100 dev questions probe benefit, the best of 3 gates on dev, {what}"
-
-
-def test_two_runs_of_one_page_draw_a_gate_in_one_colour() -> None:
-    def gate(name: str) -> SimpleNamespace:
-        return SimpleNamespace(
-            gate=name, retrieval_ratio=0.5, accuracy=0.4,
-            curve=SimpleNamespace(ratio=[0, 0.5, 1], accuracy=[0.3, 0.4, 0.35]),
-        )  # fmt: skip
-
-    svg = accuracy_curve([gate("b")], among=["a", "b"])  # type: ignore[list-item]
-    *_, first, second = distinct(8)  # behind those of the six known kinds
-    assert second in svg and first not in svg  # the second colour, though it is alone here
 
 
 def test_a_reliability_diagram_has_bins_of_equal_count_with_their_n_in_percent() -> None:

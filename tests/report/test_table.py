@@ -37,4 +37,3 @@ def test_text_and_markdown_have_every_row_and_the_note() -> None:
 
 def test_json_keeps_raw_values() -> None:
     assert asdict(TABLE)["rows"][0] == ["a|b", 1200, 0.60094, -0.0004, 0.000123]
-

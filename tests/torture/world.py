@@ -144,7 +144,6 @@ COMMANDS: dict[str, Sound] = {
         "--run", "qa", "--gate", "kbm_mastery", "--folder", "kbm", after=("eval/end_to_end.py",)
     ),
     "eval/classify.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
-    "eval/compare.py": _sound("--runs", "[qa, qa3]", "--out", "compared.html", after=("eval/end_to_end.py", "second")),
     "eval/compare_scores.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
     "eval/cost.py": _sound(
         "--run", "qa", "--prices", str(ROOT / "eval/configs/prices.yaml"), after=("eval/end_to_end.py",)
