@@ -86,8 +86,6 @@ EVERY = [
         needs_knowledge=False,
         entities=("Q1",),
         titles="always",
-        change=True,
-        soft_change=0.75,
     ),
     Decision(0.25, None, 0.5, False),
     GateScore("q1", "kbm_mastery", 0.1 + 0.2),
