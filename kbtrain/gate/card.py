@@ -36,7 +36,6 @@ CARD = "gate.json"
 ADAPTER = "adapter"
 _SHOWN = 20  # gates of a folder that a message names
 README = "README.md"
-SAVED = "saved"  # files of the folder, in the meta data of its card
 _WEIGHTS = frozenset({".safetensors", ".jinja", ".model"})
 _BESIDE_WEIGHTS = frozenset({
     *("config.json", "adapter_config.json", "model.safetensors.index.json", "probe.json", "base.json", "tokens.json"),

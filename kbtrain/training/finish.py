@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import CARD, SAVED, ClassifierCard, GateCard, Threshold, kept_thresholds, set_threshold
+from kbtrain.gate.card import CARD, ClassifierCard, GateCard, Threshold, kept_thresholds, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.io import jsonl
@@ -28,7 +28,7 @@ from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard
-from kbtrain.training.run import note_saved, write_run_files
+from kbtrain.training.run import write_run_files
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -130,13 +130,12 @@ class Ending(ABC):
         self.note(output)  # replaces the note of an earlier training
         write_run_files(output, config, self.data, state.log_history if state else None)
         inputs = dict.fromkeys(path for name in self.data if name != "test" and (path := getattr(config, name)))
-        facts = {**self.facts, SAVED: note_saved(output)}
         write_meta(
             output / self.last,
             stage=self.stage,
             config=self.run,
             inputs=[*inputs, *self.inputs],
-            extra=facts,
+            extra=self.facts,
             started=self.started,
         )
         if self.scored is not None:

@@ -26,7 +26,6 @@ from kbtrain.io.provenance import (
     device,
     file_sha256,
     git_state,
-    hashes,
     meta_path,
     package_versions,
     peak_rss_mb,
@@ -85,21 +84,10 @@ def has_training(folder: Path) -> bool:
     return any(all_checkpoints(folder / "checkpoints")) or any(left_files)
 
 
-_CHANGED_LATER = ("checkpoints/", "states/", "saving/", "gate.json", "README.md", "scores", RUN)
-
-
 def finished(folder: Path, *files: str) -> bool:
     """True if a training ended here: the files that it writes last and their meta data exist. A gate alone does not
     prove it: a training killed after saving still owes its scores, or its curves."""
     return all((folder / name).exists() and meta_path(folder / name).exists() for name in files)
-
-
-def note_saved(folder: Path) -> dict[str, str]:
-    """SHA-256 of what a training leaves in its folder and does not change later."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
-    names = {path.relative_to(folder).as_posix(): path for path in paths if not path.name.endswith(".meta.json")}
-    lasting = {name: path for name, path in names.items() if not name.startswith(_CHANGED_LATER)}
-    return hashes(lasting)
 
 
 def remember_once(folder: Path, name: str, measure: Callable[[], str]) -> str:
