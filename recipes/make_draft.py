@@ -76,7 +76,11 @@ class MakeDraftConfig(Config):
 
     def server(self) -> DraftServer | None:
         """The server as configured, by this script's keys or by the file of ``kbtrain check-server``."""
-        waits = {"tries": self.server_tries, "timeout": self.server_timeout, "patience": self.server_patience}
+        waits: dict[str, Any] = {
+            "tries": self.server_tries,
+            "timeout": self.server_timeout,
+            "patience": self.server_patience,
+        }
         if self.server_config is not None:
             llm = build(LLMConfig, self.server_config, {})
             return DraftServer(

@@ -196,11 +196,22 @@ def test_the_command_reads_arguments_files_and_standard_input(folder, tmp_path, 
     assert "no threshold in its gate.json" in capsys.readouterr().err
 
 
-def test_a_bad_line_is_named():
-    with pytest.raises(UserError, match="in:2: no field 'question' or 'text'"):
-        list(read_inputs(["Who?", '{"answer": "me"}'], "in"))
-    with pytest.raises(UserError, match="in:1: broken JSON"):
-        list(read_inputs(['{"question": '], "in"))
+@pytest.mark.parametrize(
+    ("line", "field", "said"),
+    [
+        ('{"answer": "me"}', None, "in:71: no field 'question' or 'text'"),
+        ('{"question": ', None, "in:71: broken JSON"),
+        ("1,Why?", "asked", "in:71: no JSON object; --field names a field of JSON lines"),
+        ('{"question": "\u3000"}', None, "in:71: field 'question': empty; expected a question$"),
+        ('{"text": ""}', None, "in:71: field 'text': empty; expected a question$"),
+        ('""', None, "in:71: empty; expected a question$"),
+        (r'"half \ud83d"', None, r"in:71: half of a surrogate pair \(broken"),
+    ],
+)
+def test_a_line_that_holds_no_question_is_named(line, field, said):
+    asked = '{"asked": "Who?"}' if field else "Who?"
+    with pytest.raises(UserError, match=f"^{said}"):
+        list(read_inputs([*[asked] * 70, line], "in", field=field))
 
 
 def test_a_line_may_be_a_json_text_and_a_quotation_stays_one():
@@ -224,11 +235,6 @@ def test_rows_of_a_table_are_questions_by_their_column(folder, tmp_path, capsys)
     )
 
 
-def test_a_line_that_is_no_object_is_not_decided_where_a_field_is_named():
-    with pytest.raises(UserError, match="in:2: no JSON object; --field names a field of JSON lines"):
-        list(read_inputs(['{"asked": "Who?"}', "1,Why?"], "in", field="asked"))
-
-
 def test_lines_of_a_file_end_where_those_of_a_stream_do(folder, tmp_path, capsys, monkeypatch):
     asked = ["Who\u2028wrote it?", "When\x85was\x0bit\x0cbuilt\x1c?", "Why\u2029?"]
     path = tmp_path / "asked.txt"
@@ -239,24 +245,6 @@ def test_lines_of_a_file_end_where_those_of_a_stream_do(folder, tmp_path, capsys
             assert cli.main(["decide", str(folder), "--threshold", "0.5", *more]) == 0
         decided = capsys.readouterr().out.split("\n")[:-1]
         assert [json.loads(line)["text"] for line in decided] == asked
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('{"question": "\u3000"}', "in:71: field 'question': empty"),
-        ('{"text": ""}', "in:71: field 'text': empty"),
-        ('""', "in:71: empty"),
-    ],
-)
-def test_an_empty_question_is_named_by_its_line(line, said):
-    with pytest.raises(UserError, match=f"^{said}; expected a question$"):
-        list(read_inputs([*["Who?"] * 70, line], "in"))
-
-
-def test_half_of_a_surrogate_pair_is_one_line(folder):
-    with pytest.raises(UserError, match=r"^in:2: half of a surrogate pair \(broken"):
-        list(read_inputs(["Who?", r'"half \ud83d"'], "in"))
 
 
 def test_a_dash_is_standard_input_and_what_is_no_text_there_is_one_line(folder, monkeypatch, capsys):

@@ -278,13 +278,6 @@ def test_weights_of_another_training_are_refused(folder, tokenizer):
         kbtrain.load_gate(folder)
 
 
-def test_load_gate_opens_a_folder_and_scores_the_same(folder, tokenizer):
-    gate = kbtrain.load_gate(folder)
-    kept = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 900)
-    assert gate.probabilities(EXAMPLES) == kept.probabilities(EXAMPLES)
-    assert gate.card.keys == KEYS
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -300,14 +293,6 @@ def test_a_gate_that_cannot_be_used_is_refused_in_one_line(folder, change, messa
     with pytest.raises(UserError, match=message) as caught:
         kbtrain.load_gate(folder)
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_without_a_gate_and_a_broken_card_are_user_errors(tmp_path, folder):
-    with pytest.raises(UserError, match="no such file; is"):
-        kbtrain.load_gate(tmp_path / "nothing")
-    (folder / "gate.json").write_text("{")
-    with pytest.raises(UserError, match="broken JSON"):
-        kbtrain.load_gate(folder)
 
 
 def test_a_threshold_is_recorded_beside_the_others(folder):

@@ -177,19 +177,6 @@ def test_a_head_may_tell_a_fact_about_the_question_and_speaks_for_retrieval(trai
     assert "auroc_time_sensitive" in (folder / "README.md").read_text()
 
 
-def test_shuffled_labels_teach_nothing(reader, data, tmp_path):
-    rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
-    prompts = reader.prompts(questions(160))
-    store = StateStore(tmp_path / "states", {})
-    list(store.extract(reader.model, prompts))
-    keys = [prompt_key(ids) for ids in prompts]
-    labels = np.random.default_rng(3).permutation([row["soft_mastery"] for row in rows])
-    for method in ("ridge", "logistic", "means"):
-        for fit in fit_layers(method, range(3), lambda layer: store.layer(keys, layer), labels):
-            found = auroc(labels > 0.5, fit.predicted)[0]
-            assert abs(found - 0.5) < 2.5 * np.sqrt(1 / (12 * 40))  # two and a half standard errors of 80 and 80
-
-
 def fit_layers(method, layers, read, labels, groups=None):
     (fits,) = fit_layers_of_labels(method, layers, read, [labels], groups)
     return fits
@@ -409,15 +396,6 @@ def test_in_sixteen_bits_each_question_has_a_pass_of_its_own(train, monkeypatch)
     monkeypatch.setattr(gate.reader, "read", lambda prompts: sizes.append(len(prompts)) or read(prompts))
     gate.score(texts)
     assert sizes == [1] * 12
-
-
-def test_scores_alone_and_in_a_batch_are_equal(train):
-    gate = kbtrain.load_gate(train())
-    texts = [e.question for e in questions(12, "test", 300)]
-    together = gate.score_all(texts)
-    for place, text in enumerate(texts):
-        alone = gate.score_all([text])
-        assert all(alone[name][0] == pytest.approx(values[place], abs=1e-5) for name, values in together.items())
 
 
 def test_a_folder_is_small_and_says_all(train, folder):

@@ -17,7 +17,7 @@ import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.handles import handle, handle_of_prompt
-from kbtrain.gates.registry import DROPPED, GATES, TABLE_ORDER, kinds, read_card
+from kbtrain.gates.registry import DROPPED, GATES, kinds, read_card
 from kbtrain.gates.turns import DialogueStateGate
 
 ROOT = Path(__file__).parents[2]
@@ -81,13 +81,6 @@ def test_scores_depend_on_card_and_weights_but_not_on_thresholds(tmp_path):
     assert handle(tmp_path / "a").identity == before
     (tmp_path / "a" / "model.safetensors").write_bytes(b"other")
     assert handle(tmp_path / "a").identity != before
-
-
-def test_the_order_of_tables_is_as_ever():
-    assert TABLE_ORDER[-10:] == (
-        "relation_only", "form_only", "retriever_score", "retriever_gap", "kbm_mastery", "kbm_certainty", "kbm_benefit",
-        "probe_mastery", "probe_certainty", "probe_benefit",
-    )  # fmt: skip
 
 
 def test_an_unknown_kind_is_one_line_with_the_nearest(tmp_path):

@@ -15,7 +15,7 @@ from transformers import FalconConfig, FalconForCausalLM
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate.card import Threshold, read_gate_json, set_threshold
+from kbtrain.gate.card import read_gate_json
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.gates.seakr.gate import (
@@ -58,11 +58,6 @@ def test_scores_lie_between_floor_and_ceiling_and_every_signal_has_one(gate):
         assert scale.floor <= t.uncertainty <= scale.ceiling
     assert scale.mean_floor == floor(scale.mean, 4) and scale.low < scale.mean < scale.high
     assert gate.name == "seakr" and not gate.needs_evidence
-
-
-def test_alpha_is_that_of_the_settings(parts):
-    for t in SeaKR(*parts, SETTINGS.model_copy(update={"alpha": 2.0})).think([example(i) for i in range(2)]):
-        assert floor(t.squared_norm, 4, 2.0) - 1e-6 <= t.uncertainty <= math.log(t.squared_norm + 2.0) + 1e-6
 
 
 def test_a_question_scores_the_same_alone_and_in_a_batch(parts):
@@ -153,12 +148,6 @@ def test_a_saved_gate_scores_as_before_and_knows_layer_and_scale(folder):
     assert (card.settings.layer, card.settings.mlp) == (0, "mlp")
     assert scale_of(folder, "seakr").floor == pytest.approx(card.measured.floor)
     assert scale_of(folder, "perplexity") is None
-
-
-def test_a_threshold_is_noted_with_its_evidence(folder):
-    noted = Threshold(threshold=1.5, rule="ratio 0.5", dev_file_sha256="0", n_dev=9, evidence={"dev_scores": [1.0]})
-    set_threshold(folder, "seakr", noted)
-    assert SeakrCard.read(folder).thresholds["seakr"] == noted
 
 
 def test_a_card_of_another_kind_or_with_other_prompts_is_refused(folder, tmp_path):

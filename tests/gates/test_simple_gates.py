@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.gate.gate import Gate
 from kbtrain.gates.simple import Always, Never, Oracle, Random, RetrieverScore, form_only, relation_only
 from kbtrain.records import Evidence, GateExample, Hit, Indicators, Label, Outcome, Split
 
@@ -97,10 +96,3 @@ def test_the_retriever_s_score_and_gap_and_nothing_found_is_below_all() -> None:
     assert gap.score([_example(name) for name in "abcd"]) == pytest.approx([5.5 / 7.5, 1.0, -1.0, 0.0])
     for one in (gate, gap):
         assert one.stage == "search" and one.knows("ab") and not one.knows("ae")
-
-
-def test_they_are_gates_that_need_nothing() -> None:
-    gates: list[Gate] = [Always(), Never(), Random(), Oracle([]), relation_only([_label("a", "b", 0.0)])]
-    gates += [form_only([_label("a", "b", 0.0)], {"a": "Why?"})]
-    assert [gate.name for gate in gates] == ["all_rag", "llm_only", "random", "oracle", "relation_only", "form_only"]
-    assert not any(gate.needs_evidence for gate in gates)

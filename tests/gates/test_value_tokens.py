@@ -27,12 +27,6 @@ def test_the_tree_of_a_worked_example():
     assert tree.longest == 8
 
 
-def test_a_value_in_the_very_first_token_is_predicted_by_the_prompt():
-    tree = build_tree(("need",), {(True,): (5, 0), (False,): (6, 0)})
-    assert tree.tokens == ()
-    assert (tree.places[()].position, tree.places[()].node) == (0, -1)
-
-
 def test_a_tokenizer_that_cannot_tell_true_from_false_is_refused():
     answers = {values: (1, 2, 3) for values in itertools.product((True, False), repeat=1)}
     with pytest.raises(UserError, match="True from False for 'need'"):

@@ -2,7 +2,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
-from kbtrain.gates.simple import Always, Never
+from kbtrain.gates.simple import Always
 from kbtrain.rag.three_steps import SecondJudgement, ThreeSteps
 from kbtrain.records import Hit, Question, Sample, SampleSet
 
@@ -73,12 +73,6 @@ def test_a_search_that_finds_nothing_leads_to_the_plain_answer_and_is_still_coun
     question = Question("q", "nothing here 1", ("x",), "test", "d")
     found = answer([question], Always(), 0.5, Echo(), Shelf())
     assert (found[0].text, found[0].retrieved, found[0].searches, found[0].hits) == ("llm:None", True, 1, ())
-
-
-def test_never_searches_nothing_at_all():
-    shelf = Shelf()
-    assert all(not a.retrieved for a in answer(QUESTIONS, Never(), 0.5, Echo(), shelf))
-    assert shelf.queries == []
 
 
 def test_a_gate_that_needs_more_than_the_question_is_refused():
