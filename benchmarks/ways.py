@@ -1,9 +1,9 @@
 """How far each way goes: distinct functions and files of kbtrain that a request or a stage enters.
 
-Stages run on a few questions of the atlas with made-up answers; functions that run at imports count, and bodies of
 Stages run on a few questions of the atlas with made-up answers; functions that run at imports count, and class bodies
 are counted beside them. Requests are the second of their kind, so that what is done once does not count. Another
 checkout is counted by its own Python.
+
 Examples:
   python benchmarks/ways.py
   ../other/.venv/bin/python benchmarks/ways.py ../other
@@ -91,7 +91,7 @@ def stages(folder: Path) -> Iterator[tuple[str, list[str]]]:
     run, examples = ["--run", str(folder / "run")], folder / "run" / "examples"
     sets = ["--train", str(examples / "train.jsonl"), "--dev", str(examples / "dev.jsonl")]
     samples = "{train: 4, dev: 2, test: 2}"
-    yield "data_gen/collect.py", [*run, "--dataset", "atlas", "--limit", "60", "--pick", "random"]
+    yield "data_gen/collect.py", [*run, "--dataset", "atlas", "--limit", "40", "--pick", "random"]
     yield "data_gen/retrieve.py", run
     yield "data_gen/sample.py", [*run, "--backend", "scripted", "--model", "made-up", "--samples", samples]
     yield "data_gen/label.py", run
@@ -100,8 +100,12 @@ def stages(folder: Path) -> Iterator[tuple[str, list[str]]]:
     yield "recipes/train_features.py", [*sets, "--index", index, "--output", features]
     yield "eval/score.py", run
     yield "eval/end_to_end.py", [*run, "--bootstrap-draws", "100"]
+    fast = ["--dtype", "fp32", "--device", "cpu"]
     model = tiny_model(folder / "model")
-    yield "recipes/train_kbm.py", [*sets, "--model", str(model), "--output", str(folder / "kbm"), "--epochs", "1"]
+    yield (
+        "recipes/train_kbm.py",
+        [*sets, "--model", str(model), "--output", str(folder / "kbm"), "--epochs", "1", *fast],
+    )
 
 
 def tiny_model(folder: Path) -> Path:
@@ -156,7 +160,8 @@ def main() -> None:
             code = PROFILED.format(root=str(ROOT), script=str(ROOT / script), arguments=arguments, out=str(out))
             started(code, folder)
             print_row(script, json.loads(out.read_text(encoding="utf-8")))
-        print_requests(folder)
+            if script == "eval/end_to_end.py":
+                print_requests(folder)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ SLOW = (
     "recipes/test_fit_gate.py",
     "retrieval/test_vectors.py",
     "data_gen/test_build.py",
-    "benchmarks/test_mutants.py",
+    "tools/test_mutants.py",
 )
 TOGETHER = {  # files whose slow fixture is one for the process, and files that must not wait at the same time
     "ray": ("distributed/test_ray_score.py", "distributed/test_ray_engine.py", "distributed/test_ray_states.py"),

@@ -6,8 +6,8 @@ it is. Verdicts are kept, so that a run goes on where it was killed: a mutant is
 its own text changed.
 
 Examples:
-  python benchmarks/mutants.py
-  python benchmarks/mutants.py --only kbtrain/rag      (mutants whose file's path contains this)
+  python tools/mutants.py
+  python tools/mutants.py --only kbtrain/rag      (mutants whose file's path contains this)
 """
 
 from __future__ import annotations
