@@ -17,7 +17,7 @@ from kbtrain.models import embedded
 
 OPTIONAL = ("ray", "wandb", "tensorboard", "jieba", "psutil")
 _LITELLM = "LiteLLM callback (kbtrain/adapters/kbtrain_litellm.py): "
-SECRETS = ("OPENAI_API_KEY", "QDRANT_API_KEY", "MCP_API_KEY", "HF_TOKEN", "KBTRAIN_KEY")
+SECRETS = ("OPENAI_API_KEY", "QDRANT_API_KEY", "HF_TOKEN", "KBTRAIN_KEY")
 MEANING = {
     "KBTRAIN_CACHE": "folder of fetched models; ~/.cache/kbtrain without it",
     "KBTRAIN_CUDA_GRAPHS": "0: decode steps are not replayed as CUDA graphs on a GPU",

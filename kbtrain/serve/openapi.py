@@ -188,7 +188,7 @@ OWN: dict[str, OwnRoute] = {
         ({"questions": [ASKED]}, {"gate": GATE, "decisions": [DECIDED], "seconds": 0.0021}),
     ),
     "/v1/outcomes": OwnRoute(
-        "post", "A verdict on an answer that was given, into the decision log (409: there is none)", OutcomeBody,
+        "post", "A verdict on an answer that was given, into the decision log (409 without a log)", OutcomeBody,
         OutcomeReply, ({"id": IDENTITY, "right": True, "source": "thumb"}, {"id": IDENTITY, "right": 1.0}),
         ("409", *STATUSES),
     ),
