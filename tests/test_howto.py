@@ -15,10 +15,12 @@ import yaml
 from support.scripts import ROOT, here, load
 
 from kbtrain.config import build
-from kbtrain.demo import ChainStep, finish_own
+from kbtrain.demo import ChainStep, check_gold, finish_own
 from kbtrain.errors import UserError
 from kbtrain.gates.registry import load_gate
 from kbtrain.installation import as_commands
+from kbtrain.io import jsonl
+from kbtrain.records import Question
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.runtime.stage_process import ProcessResult
 
@@ -149,3 +151,13 @@ def test_the_frameworks_page_imports_what_the_adapters_have() -> None:
         assert re.search(rf"^(class|def) {name}\b", source, flags=re.MULTILINE), (module, name)
     for code in re.findall(r"^```py\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
         compile(code, "a page", "exec")
+
+
+def test_questions_without_accepted_answers_are_not_finished_and_the_page_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    asked = [Question("a", "Who?", ("Ann",), "train", "d"), Question("b", "Where?", (), "dev", "d", gold="hidden")]
+    jsonl.write(path, asked)
+    with pytest.raises(UserError, match=r"questions\.jsonl: no accepted answers in dev, .*no-gold-answers\.md"):
+        check_gold(path)
+    jsonl.write(path, asked[:1])
+    check_gold(path)
