@@ -52,10 +52,10 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
         'next              kbtrain decide runs/demo/probe "a question"; open /home/me/runs/demo/report.html',
     )
     (tmp_path / "chain.log").write_text("[1/2] collect\n" + "\n".join(closing) + "\n")
-    rows = ("| gate | saved | right | against always | chance | few | against always |", "|---" * 7 + "|",
-            "| never search | 100.0 | 25.0 | - | - | - | - |",
-            "| probe benefit | 40.0 \\[30.0, 50.0\\] | 60.0 | +10.0 \\[+7.0, +12.0\\] | - | 80.0 | "
-            "-1.0 \\[-3.0, +1.0\\] |")  # fmt: skip
+    rows = ("| gate | saved | right | against always | chance |", "|---" * 5 + "|",
+            "| never search | 100.0 | 25.0 | - | - |",
+            "| retriever gap (saves passages) | 50.0 | 45.0 | -5.0 \\[-7.0, -2.0\\] | +1.0 \\[-1.0, +3.0\\] |",
+            "| probe benefit | 40.0 \\[30.0, 50.0\\] | 60.0 | +10.0 \\[+7.0, +12.0\\] | - |")  # fmt: skip
     table = "\n".join(rows)
     (tmp_path / "report.md").write_text(f"# Report\n\n{table}\n\n| gate | other |\n|---|---|\n")
     gates = {"llm_only": 0.25, "all_rag": 0.5, "probe_benefit": 0.6}
@@ -64,19 +64,14 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     store = figures.read_store()
     figures.store_run(store, tmp_path)
     demo = store["demo"]
-    assert demo["gates"]["rows"][1][:2] == ["probe benefit", "40.0 [30.0, 50.0]"]
+    assert demo["gates"]["rows"][2][:2] == ["probe benefit", "40.0 [30.0, 50.0]"]
     assert demo["closing"][-1].endswith("open runs/demo/report.html")
     assert demo["right"] == {"never search": "25.0", "always search": "50.0", "probe benefit": "60.0"}
     assert demo["gate"] == "probe_benefit" and demo["effect"] == "+10.0 [+7.0, +12.0]"
-    figures.store_resplits(
-        store, [["right answers", "41.0 %", "-1.0", "+2.0", "3 %"], ["few", "80.0 %", "+0.0", "+1.0", "0 %"]]
-    )
-    claim, few = [claim for claim in store["claims"] if claim["theme"] == "demo"][:2]
+    figures.store_resplits(store, [["right answers", "41.0 %", "-1.0", "+2.0", "3 %"]])
+    claim = next(claim for claim in store["claims"] if claim["theme"] == "demo")
     assert (claim["effect"], claim["interval"]) == ("+10.0 points", "[+7.0, +12.0]")
     assert claim["holds elsewhere"] == "**no**: -1.0 points and 41.0 % skipped, mean of 300 re-splits"
-    assert (few["effect"], few["interval"]) == ("-1.0 points", "[-3.0, +1.0]") and "80.0 % of the searches" in few[
-        "setting"
-    ]
     costs = figures.render("demo-cost", store).splitlines()
     assert costs[2:] == [
         "| probe benefit | 600 | 1,000 | 20 | 8.5 | USD 0.65 | 60.0 % |",

@@ -110,7 +110,7 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     head, _, *rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in first[0].splitlines()]
     demo["gates"] = {"columns": head, "rows": rows}
     gates = {gate["gate"]: gate for gate in json.loads((run / "results.json").read_text(encoding="utf-8"))["gates"]}
-    best = next(row for row in rows if row[-1] != "-")  # best on dev first, after the fixed ones
+    best = next(row for row in rows if "[" in row[1])  # best on dev first, after the fixed ones, without intervals
     one = next(gate for name, gate in gates.items() if name.replace("_", " ") == best[0].replace(",", ""))
     demo["best"], demo["gate"], demo["skipped"] = best[0], one["gate"], float(best[1].split(" ")[0])
     demo["right"] = {FIXED[0]: f"{100 * gates['llm_only']['accuracy']:.1f}",
