@@ -245,7 +245,6 @@ def _add_use(parsers: Parsers) -> None:
     _add(decide, "--threshold", "X", "in place of the one in the folder", type=_finite)
     decide.add_argument("--dtype", default="auto", choices=get_args(DtypeName), help="auto: as saved (default)")
     decide.add_argument("--device", default="auto", metavar="auto|cpu|cuda", help="default: auto")
-    _flag(decide, "--verify", "hash the weights, even if no file looks changed")
 
     serve = _command(
         parsers,

@@ -102,11 +102,9 @@ def decide(args: argparse.Namespace) -> None:
     import json
 
     from kbtrain.gates.decide import STDIN, decisions
-    from kbtrain.gates.registry import load_gate, verify_weights
+    from kbtrain.gates.registry import load_gate
 
     batches = _inputs(args)
-    if args.verify:
-        verify_weights(args.folder, args.revision)
     gate = load_gate(args.folder, args.key, args.dtype, args.device, args.revision)
     if args.threshold is None and gate.promise:
         step(f"{gate.name}: its threshold promises: {gate.promise}")

@@ -20,7 +20,7 @@ from kbtrain.gate.card import CARD, README, GateCard
 from kbtrain.gate.hub import FILES, TOKEN, check_name, hub_errors, pickle_in, quiet, token
 from kbtrain.gate.trained_on import TRAINED_ENTITIES, TRAINED_ON
 from kbtrain.gates.handles import gate_identity
-from kbtrain.gates.registry import kind_of, load_gate, package_of, read_card, verify_weights
+from kbtrain.gates.registry import kind_of, load_gate, package_of, read_card
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.text_files import read_text
 from kbtrain.models.embedded import is_embedded
@@ -64,7 +64,6 @@ def push(settings: Push, say: Callable[[str], None]) -> list[str]:
         )
     files = dict(sorted(_files(folder, settings)))
     say(f"opening {folder} ...")
-    verify_weights(folder)
     card, gate = read_card(folder), load_gate(folder)
     is_plain = "question" in gate.reads and not gate.needs_evidence and gate.stage not in ("draft", "search")
     score = f"score {gate.score([QUESTION])[0]:.6g} for the first question" if is_plain else ""

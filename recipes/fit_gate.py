@@ -92,7 +92,8 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, features: FitFeatures | None)
             f"{config.train}: {reads}s; gate '{config.gate}' reads {' and '.join(sorted(kind.reads))}s alone"
         )
     keys: tuple[Key, ...] = (config.key or "mastery",) if turns or config.key else KEYS
-    by_key = _fit(keys, config, kind, features, problems := [])
+    problems: list[UserError] = []
+    by_key = _fit(keys, config, kind, features, problems)
     if not by_key:
         raise problems[0]
     return by_key

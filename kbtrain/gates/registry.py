@@ -180,12 +180,6 @@ def load_gate(
     return gate if key is None else cast(KeyedGate, gate).gate(key)  # type: ignore[arg-type]  # refuses unknown keys
 
 
-def verify_weights(folder: Path | str, revision: str | None = None) -> None:
-    """Hash a gate's weights even if none looks changed. Raises :class:`UserError` for other weights than the card's."""
-    place = folder_of(folder, revision)
-    read_card(place).check_weights(place)
-
-
 def _check_arguments(folder: object, key: object, dtype: object, device: object, revision: object) -> None:
     if not isinstance(folder, str | Path) or not str(folder).strip():
         raise UserError(f"folder: expected a gate's folder, or USER/NAME on the hub, found {folder!r:.60}")
