@@ -100,12 +100,9 @@ def stages(folder: Path) -> Iterator[tuple[str, list[str]]]:
     yield "recipes/train_features.py", [*sets, "--index", index, "--output", features]
     yield "eval/score.py", run
     yield "eval/end_to_end.py", [*run, "--bootstrap-draws", "100"]
-    fast = ["--dtype", "fp32", "--device", "cpu"]
+    fast = ["--output", str(folder / "kbm"), "--epochs", "1", "--dtype", "fp32", "--device", "cpu"]
     model = tiny_model(folder / "model")
-    yield (
-        "recipes/train_kbm.py",
-        [*sets, "--model", str(model), "--output", str(folder / "kbm"), "--epochs", "1", *fast],
-    )
+    yield "recipes/train_kbm.py", [*sets, "--model", str(model), *fast]
 
 
 def tiny_model(folder: Path) -> Path:

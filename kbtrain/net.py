@@ -148,7 +148,7 @@ class Retry:
     patience: float = LONGEST_ASKED
 
     def seconds(self, failed: int, requested: float | None) -> float:
-        """Seconds to wait after ``failed`` tries; ``asked`` is the server's own request."""
+        """Seconds to wait after ``failed`` tries; ``requested`` is the server's own wish."""
         wait = min(self.longest, self.first * 2.0 ** min(failed - 1, 30)) * random.uniform(0.5, 1.0)
         return max(wait, min(requested or 0.0, self.patience))
 

@@ -172,7 +172,7 @@ def grading_sources(run: Path) -> tuple[Path, Path, Path]:
 
 
 def check_rules(path: Path, rules: Mapping[str, Any], questions: Path) -> None:
-    """Raise :class:`UserError` for a file whose answers were graded by other rules (``noted``) than today's.
+    """Raise :class:`UserError` for a file whose answers were graded by other ``rules`` than today's.
 
     A file that notes no rules passes, and a file without its questions beside it.
     """

@@ -130,7 +130,7 @@ def at_temperature(probabilities: Floats, temperature: float) -> Floats:
 
 
 def isotonic(truth: Bools, scores: Floats, new_scores: Floats) -> Floats:
-    """Probabilities for ``new_scores`` scores by the best non-decreasing step function on dev (scikit-learn); works for
+    """Probabilities for ``new_scores`` by the best non-decreasing step function on dev (scikit-learn); works for
     scores in any unit. Scores outside those seen on dev get the nearest value."""
     from sklearn.isotonic import IsotonicRegression
 

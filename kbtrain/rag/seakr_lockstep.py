@@ -57,7 +57,7 @@ class AnswerEngine(Protocol):
 
 
 class PromptEngine:
-    """Render prompts with ``shown`` demonstrations and generate with an :class:`Uncertainty` engine.
+    """Render prompts with this number of ``demonstrations`` and generate with an :class:`Uncertainty` engine.
 
     ``titles``: when a document's title stands before its text, by the rule of sampling.
 

@@ -208,7 +208,7 @@ def name_ends(axes: Axes, labels: Sequence[LineLabel], size: float, wrap: int | 
 
 
 def spread(places: Floats, heights: Floats, low: float, high: float) -> Floats:
-    """Middles of boxes of such heights that do not overlap, as near as can be (least squares) to rising ``wanted``.
+    """Middles of boxes of such heights that do not overlap, as near as can be (least squares) to rising ``places``.
 
     They lie within ``low`` and ``high`` where these leave room for all of them.
     """

@@ -119,7 +119,7 @@ def depth(name: str, n_layers: int) -> int:
 
 
 def freeze(model: nn.Module, layers: int) -> None:
-    """Embeddings and the lowest ``layers`` layers stay as they are. Raises :class:`UserError` if none is left above."""
+    """Embeddings and the lowest ``layers`` stay as they are. Raises :class:`UserError` if none is left above."""
     n_layers = max((depth(name, 0) for name, _ in model.named_parameters()), default=0)
     if layers >= n_layers:
         raise UserError(f"key 'frozen_layers': {layers}, and the model has {n_layers}; leave one at least to learn")

@@ -117,7 +117,7 @@ class Recipe:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     def facts(self, **method_facts: object) -> dict[str, Any]:
-        """The run as a card records it: its key, the method's ``method_facts`` facts, device, processes and seconds."""
+        """The run as a card records it: its key, the method's ``method_facts``, device, processes and seconds."""
         seconds = round(time.monotonic() - self.started)
         return {**self.key, **method_facts, "device": self.device, "processes": self.processes, "seconds": seconds}
 
