@@ -266,7 +266,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def get(self, run: str, question_id: str, condition: Condition) -> SampleSet | None:
         """One question-condition, or None if it is not stored."""
-        query = self._rows(scan="", where="AND questions.id = :id AND sets.condition = :condition")
+        query = ROWS.format(scan="", where="AND questions.id = :id AND sets.condition = :condition")
         rows = self._fetch(query, {"run": run, "id": question_id, "condition": condition})
         return self._sample_set(rows) if rows else None
 
@@ -278,12 +278,9 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         self.run_meta(run)
         where = "" if condition is None else "AND sets.condition = :condition"
         with user_errors(self.path), contextlib.closing(self._connect(read_only=True)) as db:
-            rows = db.execute(self._rows(scan="NOT INDEXED", where=where), {"run": run, "condition": condition})
+            rows = db.execute(ROWS.format(scan="NOT INDEXED", where=where), {"run": run, "condition": condition})
             for _, group in itertools.groupby(rows, key=lambda row: row[:2]):
                 yield self._sample_set(list(group))
-
-    def _rows(self, scan: str, where: str) -> str:
-        return ROWS.format(scan=scan, where=where)
 
     def _sample_set(self, rows: Sequence[tuple[Any, ...]]) -> SampleSet:
         """Raises :class:`UserError` unless all answers are there as they were stored."""

@@ -13,6 +13,7 @@ SLOW = (
     "test_wheel.py",
     "test_chain.py",
     "test_own_data.py",
+    "test_promises.py",
     "report/test_audit_page.py",
     "distributed/test_ray_score.py",
     "distributed/test_ray_engine.py",
