@@ -79,9 +79,7 @@ class CollectConfig(Config):
     conflicting_answers: LostAnswers = Field(
         "drop", description="questions whose text an earlier one has with other accepted answers: drop, refuse, keep"
     )
-    without_gold: bool = Field(
-        False, description="jsonl, csv, datasets: there are no accepted answers"
-    )
+    without_gold: bool = Field(False, description="jsonl, csv, datasets: there are no accepted answers")
     placeholders: tuple[str, ...] = Field(
         (), description="more texts that stand for a missing answer, as [None, unknown]"
     )

@@ -62,6 +62,7 @@ class RetrieveConfig(Config):
     )
     chunk_overlap: int = Field(0, ge=0, description="tokens that a chunk shares with the one before")
     chunk_tokenizer: str = Field("words", description="words, or a model's: embedded name, local folder or hub id")
+    pilot: bool = Field(False, description="write candidates.jsonl, from which pilot.py takes the best k")
     web: WebService | None = Field(None, description="the search service of retriever web: {url: ..., results: ...}")
 
     @model_validator(mode="after")
@@ -79,11 +80,11 @@ class RetrieveConfig(Config):
         return self
 
     def writes(self) -> tuple[Path, ...]:
-        return (self.run / "evidence.jsonl",)
+        return (self.run / ("candidates.jsonl" if self.pilot else "evidence.jsonl"),)
 
 
 def main(config: RetrieveConfig) -> None:
-    questions, target = config.run / "questions.jsonl", config.run / "evidence.jsonl"
+    questions, (target,) = config.run / "questions.jsonl", config.writes()
     corpus = searched(config)
     inputs = [questions, *([corpus] if corpus else [])]
     check_unchanged(*inputs)

@@ -1,0 +1,164 @@
+r"""Choose how many passages the model reads, before anything is trained: candidates.jsonl -> evidence.jsonl.
+
+Asks the model greedily about the dev questions, without a search and with the first k hits for each k, and prints for
+each k the right answers, what the search repairs and breaks, and the prompt's tokens. The k with most right answers
+is used by every later stage, unless --k names one. Answers are kept in RUN/pilot/: another call asks what is missing.
+First run: retrieve.py with --pilot true. Several searches: --candidates names a file of hits for each.
+
+Examples:
+  python data_gen/retrieve.py --run runs/mine --corpus passages.jsonl --k 5 --pilot true
+  python data_gen/pilot.py --run runs/mine --model smollm2-135m-instruct
+  python data_gen/pilot.py --run runs/mine --config server.yaml --ks "[1, 3, 5]" --questions 50
+  python data_gen/pilot.py --run runs/mine --model Qwen/Qwen2-7B-Instruct --dry-run
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import run_script
+from kbtrain.errors import UserError
+from kbtrain.evaluation.outcomes import grade
+from kbtrain.evaluation.search_pilot import (
+    NEVER,
+    SearchSetting,
+    advice,
+    best_setting,
+    compare_settings,
+    cut_evidence,
+    pick_questions,
+    table,
+)
+from kbtrain.io import jsonl
+from kbtrain.io.artifact import Artifact
+from kbtrain.io.provenance import check_unchanged, meta_of, write_atomically
+from kbtrain.io.store import SampleStore, writing
+from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.forecast import ForecastConfig, forecast
+from kbtrain.llm.sample_stage import SamplingJob, SamplingPlan, Shard, answers_of, check_passages_replaceable
+from kbtrain.questions.checks import read_questions
+from kbtrain.records import Question, Split
+from kbtrain.runtime.progress import progress_bar
+
+
+class PilotConfig(ForecastConfig, LLMConfig):
+    run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and candidates.jsonl")
+    candidates: tuple[Path, ...] = Field((), description="files of hits to compare; empty: RUN/candidates.jsonl")
+    ks: tuple[int, ...] = Field((1, 2, 3, 5), min_length=1, description="numbers of passages to compare")
+    splits: tuple[Split, ...] = Field(("dev",), min_length=1, description="questions that are asked")
+    questions: int | None = Field(None, ge=1, description="at most so many of each split; null: all")
+    k: int | None = Field(None, ge=1, description="use this number whatever the table says; null: the best")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "evidence.jsonl", self.run / "pilot.json")
+
+
+def main(config: PilotConfig) -> None:
+    files = config.candidates or (config.run / "candidates.jsonl",)
+    check_unchanged(config.run / "questions.jsonl", *files)
+    asked = pick_questions(
+        (q for _, q in read_questions(config.run / "questions.jsonl")), config.splits, config.questions
+    )
+    by_name = {path.stem: path for path in files}
+    settings = settings_of(config, by_name)
+    jobs = jobs_of(config, asked, by_name, settings)
+    total = len(asked) * len(jobs)
+    print(f"pilot: {len(asked)} questions, without a search and with {len(settings)} searches: {total} greedy answers")
+    if config.dry_run:
+        prices = config.price_list()
+
+        def requests() -> Iterator[AnswerRequest]:
+            return itertools.chain.from_iterable(job.requests() for job in jobs)
+
+        return print("\n".join(forecast(config, requests, config.measure).lines(prices)))
+    correct, tokens = ask(config, asked, jobs, total)
+    never, results = compare_settings(settings, correct, tokens)
+    best = best_setting(results)
+    chosen = best.setting if config.k is None else SearchSetting(best.setting.candidates, config.k)
+    write_evidence(config, by_name[chosen.candidates], chosen)
+    report = {
+        "chosen": {"candidates": chosen.candidates, "k": chosen.k},
+        "given": config.k is not None,
+        "best": best.as_dict(),
+        "never": never.as_dict(),
+        "settings": [result.as_dict() for result in results],
+    }
+    write_atomically(config.run / "pilot.json", json.dumps(report, indent=2) + "\n")
+    print("\n".join([*table(never, results, chosen), advice(never, best)]))
+    print(f"{chosen.k} passages a question -> {config.run / 'evidence.jsonl'}")
+
+
+def settings_of(config: PilotConfig, by_name: dict[str, Path]) -> list[SearchSetting]:
+    """Every search with every number of passages that its file can give. Raises :class:`UserError`."""
+    most = {
+        name: max((len(row.hits) for row in cut_evidence(path, max(config.ks))), default=0)
+        for name, path in by_name.items()
+    }
+    too_few = [name for name, n in most.items() if n < max(config.ks) or (config.k or 0) > n]
+    if too_few:
+        name = too_few[0]
+        raise UserError(
+            f"{by_name[name]}: at most {most[name]} hits a question, but key 'ks' asks for {max(config.ks)}; "
+            f"run retrieve with --k {max(config.ks)} --pilot true, or give smaller ks"
+        )
+    return [SearchSetting(name, k) for name in by_name for k in sorted(set(config.ks))]
+
+
+def jobs_of(
+    config: PilotConfig, asked: list[Question], by_name: dict[str, Path], settings: list[SearchSetting]
+) -> list[SamplingJob]:
+    """A sampling of greedy answers for no search, then for each setting; what they read is in RUN/pilot."""
+    folder = config.run / "pilot"
+    folder.mkdir(exist_ok=True)
+    questions, ids = folder / "questions.jsonl", {question.id for question in asked}
+    jsonl.write(questions, asked)
+    jobs = []
+    for name, setting in [(NEVER, settings[0]), *((setting.name, setting) for setting in settings)]:
+        evidence = folder / f"{setting.name.replace(' ', '-')}.jsonl"
+        jsonl.write(evidence, cut_evidence(by_name[setting.candidates], setting.k, ids))
+        plan = SamplingPlan(questions, evidence, ("llm",) if name == NEVER else ("rag",), {})
+        jobs.append(SamplingJob.from_config(config, name, plan, Shard(), len(asked)))
+    return jobs
+
+
+def ask(
+    config: PilotConfig, asked: list[Question], jobs: list[SamplingJob], total: int
+) -> tuple[dict[str, dict[str, bool | None]], dict[str, dict[str, int]]]:
+    """Verdicts and prompt tokens of the greedy answers, by job and question; what is stored is not asked again."""
+    target = config.run / "pilot" / "samples.db"
+    correct: dict[str, dict[str, bool | None]] = {}
+    tokens: dict[str, dict[str, int]] = {}
+    by_id = {question.id: question for question in asked}
+    with writing(target, "pilot"), SampleStore(target) as store:
+        stored = [job.n_stored(store) for job in jobs]
+        llm = open_llm(config) if sum(stored) < total else None
+        with progress_bar(total=total, initial=sum(stored), desc="pilot", unit="answers") as bar:
+            for job, n in zip(jobs, stored, strict=True):
+                if llm is not None and n < job.total:
+                    for more in job.sample(store, lambda at, windows, done: answers_of(llm, at, windows, done)):
+                        bar.update(more)
+                rows = list(store.iterate(job.run))
+                correct[job.run] = {row.question_id: grade(by_id[row.question_id], row).correct for row in rows}
+                tokens[job.run] = {row.question_id: row.prompt_tokens for row in rows}
+    return correct, tokens
+
+
+def write_evidence(config: PilotConfig, candidates: Path, chosen: SearchSetting) -> None:
+    """The hits of the chosen setting as the run's evidence, noted as the search that found them with its k."""
+    target, made = config.run / "evidence.jsonl", meta_of(candidates)
+    search = {**made.get("config", {}), "k": chosen.k, "pilot": False}
+    evidence = Artifact(target, made.get("stage", "retrieve"), search, [config.run / "questions.jsonl", candidates])
+    if not evidence.is_current():
+        check_passages_replaceable(evidence)
+        jsonl.write(target, cut_evidence(candidates, chosen.k))
+        evidence.finish({"chosen_by": "pilot"})
+
+
+if __name__ == "__main__":
+    run_script(main, PilotConfig, __doc__)

@@ -1,0 +1,130 @@
+"""The search at its best, before anything is trained: how many passages answer most questions right.
+
+Hits are ordered, so k passages are the first k of more. Each setting is asked greedily about the same questions. A gate
+is worth its cost only against the best setting (:func:`best_setting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.metrics.significance import wilson
+from kbtrain.records import Evidence, Question, Split
+
+NEVER = "never"
+
+
+@dataclass(frozen=True)
+class SearchSetting:
+    """A search, by the file of its hits, and how many of them the model reads."""
+
+    candidates: str
+    k: int
+
+    @property
+    def name(self) -> str:
+        """Name of its answers in the pilot's store."""
+        return f"{self.candidates} {self.k}"
+
+
+@dataclass(frozen=True)
+class SettingResult:
+    """Right answers with a setting, of ``n`` questions; ``low`` and ``high``: Wilson's 95 % interval of their share.
+
+    ``repaired``: wrong without a search and right with it; ``broken``: the other way round. ``prompt_tokens``: mean.
+    """
+
+    setting: SearchSetting
+    n: int
+    right: int
+    low: float
+    high: float
+    repaired: int
+    broken: int
+    prompt_tokens: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``pilot.json``."""
+        return asdict(self)
+
+
+def compare_settings(
+    settings: Sequence[SearchSetting],
+    correct: Mapping[str, Mapping[str, bool | None]],
+    prompt_tokens: Mapping[str, Mapping[str, int]],
+) -> tuple[SettingResult, list[SettingResult]]:
+    """Never searching, then each setting, on the questions that have a verdict under all of them.
+
+    ``correct`` and ``prompt_tokens``: by the name of the setting, or :data:`NEVER`, and the question's id.
+    """
+    names = [NEVER, *(setting.name for setting in settings)]
+    ids = [name for name in correct[NEVER] if all(correct[of].get(name) is not None for of in names)]
+    if not ids:
+        raise UserError("pilot: no question has a verdict under every setting; check the answers and their columns")
+    results = []
+    for setting, name in zip([SearchSetting("", 0), *settings], names, strict=True):
+        pairs = [(bool(correct[NEVER][question]), bool(correct[name][question])) for question in ids]
+        right = sum(with_search for _, with_search in pairs)
+        low, high = wilson(right, len(ids))
+        repaired = sum(with_search and not without for without, with_search in pairs)
+        broken = sum(without and not with_search for without, with_search in pairs)
+        tokens = sum(prompt_tokens[name][question] for question in ids) / len(ids)
+        results.append(SettingResult(setting, len(ids), right, low, high, repaired, broken, tokens))
+    return results[0], results[1:]
+
+
+def best_setting(results: Sequence[SettingResult]) -> SettingResult:
+    """Most right answers; of equals the one whose prompts are shortest."""
+    return min(results, key=lambda result: (-result.right, result.prompt_tokens))
+
+
+def table(never: SettingResult, results: Sequence[SettingResult], chosen: SearchSetting) -> list[str]:
+    """The settings as lines of text, the chosen one marked."""
+    width = max(len(result.setting.candidates) for result in results)
+    lines = [f"{'search':<{width}}  passages  right with passages      repaired  broken  prompt tokens"]
+    for result in (never, *results):
+        share = f"{result.right / result.n:6.1%} [{result.low:.1%}, {result.high:.1%}]"
+        name = "never" if result is never else result.setting.candidates
+        mark = "  <- chosen" if result is not never and result.setting == chosen else ""
+        lines.append(
+            f"{name:<{width}}  {result.setting.k:>8}  {share:<23}  {result.repaired:>8}  {result.broken:>6}  "
+            f"{result.prompt_tokens:>13.0f}{mark}"
+        )
+    return lines
+
+
+def advice(never: SettingResult, best: SettingResult) -> str:
+    """Whether the search helps at all, in one sentence."""
+    counts = f"it repairs {best.repaired} and breaks {best.broken} of {best.n} answers"
+    if best.repaired + best.broken < 0.05 * best.n:
+        return f"A search changes few answers: {counts}. A gate can gain no more than these."
+    if best.low > never.high and best.broken <= 0.02 * best.n:
+        return f"A search helps: {counts}. Always searching is hard to beat; a gate saves searches."
+    if never.low > best.high:
+        return f"A search harms: {counts}. Improve it first, or never search."
+    return f"A search repairs some answers and breaks others: {counts}. Here a gate can gain."
+
+
+def pick_questions(questions: Iterable[Question], splits: Sequence[Split], most: int | None) -> list[Question]:
+    """Questions with a gold answer of the splits, at most ``most`` of each, in their order."""
+    counts: dict[str, int] = dict.fromkeys(splits, 0)
+    picked = []
+    for question in questions:
+        if question.split in counts and question.answers and (most is None or counts[question.split] < most):
+            counts[question.split] += 1
+            picked.append(question)
+    if not picked:
+        raise UserError(f"pilot: no question of {' or '.join(splits)} has an accepted answer to be graded by")
+    return picked
+
+
+def cut_evidence(candidates: Path, k: int, ids: set[str] | None = None) -> Iterable[Evidence]:
+    """The first ``k`` hits of each question (of ``ids``)."""
+    for evidence in jsonl.read(Evidence, candidates):
+        if ids is None or evidence.question_id in ids:
+            yield replace(evidence, hits=evidence.hits[:k])
