@@ -112,6 +112,7 @@ def chain(size: Size = "demo") -> list[ChainStep]:
         chain_step("collect", "questions of the atlas", 0.1, config=f"collect{suffix}", run=run,
                    **more.get("collect", {})),
         chain_step("retrieve", "passages for each question", 0.1, config="retrieve_demo", run=run),
+        chain_step("pilot", "how many passages answer most questions", 1, config="pilot_demo", run=run),
         chain_step("sample", "answers with and without them", sampling, config=f"sample{suffix}", run=run,
                    **more.get("sample", {})),
         chain_step("label", "what the model masters", 0.1, config="label_demo", run=run, **more.get("label", {})),
