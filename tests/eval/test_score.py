@@ -210,9 +210,6 @@ def test_entities_that_a_gate_was_trained_on_are_refused_or_counted_in_every_row
     module = script("classify")
     module.main(module.ClassifyConfig(run=run_folder))
     assert f"kbm_benefit {mark}" in capsys.readouterr().out
-    module = script("tables")
-    module.main(module.TablesConfig(runs=(run_folder,), layout="table1", gates=("kbm_benefit",), out=tmp_path / "t"))
-    assert f"Questions known from training: kbm_benefit {mark}." in (tmp_path / "t" / "table1.md").read_text()
 
 
 def test_dev_questions_that_stand_in_test_or_share_its_entities_are_refused_or_counted(
@@ -254,12 +251,6 @@ def opened_from(folder: Path) -> Scripted:
     gate = Scripted()
     gate.folder = folder
     return gate
-
-
-def test_members_of_an_average_are_refused_in_a_run_of_questions(script: Script, run_folder: Path) -> None:
-    module = script("score")
-    with pytest.raises(UserError, match=r"key 'members': averages are made in runs of turns alone; .*train_stack\.py"):
-        module.main(build(module.ScoreConfig, None, {"run": run_folder, "members": ("kbm", "probe")}))
 
 
 def test_seconds_per_question_are_noted_for_each_gate(
