@@ -80,9 +80,10 @@ test-adapters:  ## a gate inside LangChain, Haystack, LlamaIndex, DSPy and LiteL
 	  $(ADAPTERS) -m pytest -p no:langsmith_plugin tests/adapters \
 	  tests/serve/test_docs.py::test_the_client_s_code_runs
 
-lint: $(INSTALLED)  ## ruff and mypy, as in CI
+lint: $(INSTALLED)  ## ruff, import-linter and mypy, as in CI
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports --no-cache
 	$(PY) -m mypy
 
 SBOM := .venv-sbom/bin/python
