@@ -160,14 +160,12 @@ class Store:
             points = folder / POINTS
             check_points(points)
             try:
-                check_names(points)
                 return cls(QdrantClient(path=str(points)), card.collection, str(points))
             except RuntimeError:
                 raise UserError(f"{at(points)}: another process uses it; stop that one, or take a running Qdrant "
                                 "(key 'store')") from None  # fmt: skip
             except (OSError, ValueError, KeyError, TypeError, AttributeError, sqlite3.Error) as error:
-                raise UserError(f"{at(points)}: cannot be opened ({type(error).__name__}); remove the folder and "
-                                "embed the passages again") from None  # fmt: skip
+                raise UserError(f"{at(points)}: cannot be opened ({type(error).__name__})") from None
         check_url(card.store, "store")
         key = key_from_environment(card.store_key_env)
         try:
@@ -235,36 +233,31 @@ class _PointsAlone(pickle.Unpickler):
 
 
 def check_points(folder: Path) -> None:
-    """Raise :class:`UserError` for a folder whose points are more than data: Qdrant in a process keeps them as pickles,
-    and a folder may come from anybody.
-    """
-    for file in sorted(folder.glob("collection/*/storage.sqlite")):
-        try:
-            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as rows:
-                kinds = rows.execute("SELECT type FROM sqlite_master WHERE name = 'points' COLLATE NOCASE").fetchall()
-                if not kinds:
-                    continue  # begun on a full disk: no point is in it
-                if kinds != [("table",)]:
-                    raise ValueError("points that are not a table")  # a view may give other rows the next time
-                for (point,) in rows.execute("SELECT point FROM points"):
-                    _PointsAlone(io.BytesIO(point)).load()
-        except Exception as error:  # noqa: BLE001 - a broken pickle raises any error
-            reason = f"{type(error).__name__}: {str(error)[:60]}"
-            raise UserError(
-                f"{at(file)}: holds more than points, or is broken ({reason}); remove the folder and embed the "
-                "passages again"
-            ) from None
-
-
-def check_names(folder: Path) -> None:
-    """Raise :class:`UserError` for a collection that Qdrant would read from where :func:`check_points` does not look:
-    its name is a path, ``a/b`` or ``../a``. Raises ``ValueError`` and its like where no names can be read.
+    """Raise :class:`UserError` for a store that is more than data: Qdrant in a process keeps points as pickles, and a
+    folder may come from anybody. A collection's name may be no path, since Qdrant would read the points from there.
     """
     meta = folder / "meta.json"
-    for name in loads(read_text(meta))["collections"] if meta.exists() else ():
-        if not re.match(NAME, name):
-            raise UserError(f"{at(meta)}: no name of a collection: '{name}'; remove the folder and embed the passages "
-                            "again")  # fmt: skip
+    try:
+        for name in loads(read_text(meta))["collections"] if meta.exists() else ():
+            if not re.match(NAME, name):
+                raise ValueError(f"no name of a collection: '{name}'")
+        for file in folder.glob("collection/*/storage.sqlite"):
+            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as rows:
+                _check_pickles(rows)
+    except Exception as error:  # noqa: BLE001 - a broken pickle raises any error
+        reason = f"{type(error).__name__}: {str(error)[:60]}"
+        raise UserError(
+            f"{at(folder)}: holds more than points, or is broken ({reason}); remove the folder and embed the passages "
+            "again"
+        ) from None
+
+
+def _check_pickles(rows: sqlite3.Connection) -> None:
+    kinds = rows.execute("SELECT type FROM sqlite_master WHERE name = 'points' COLLATE NOCASE").fetchall()
+    if kinds not in ([], [("table",)]):  # a view may give other rows the next time; without any no point is in it
+        raise ValueError("points that are not a table")
+    for (point,) in rows.execute("SELECT point FROM points") if kinds else ():
+        _PointsAlone(io.BytesIO(point)).load()
 
 
 class VectorIndex:

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import os
-from pathlib import Path
 
 import pytest
 
@@ -275,39 +273,6 @@ def test_an_example_comes_back_from_its_file_as_it_was(tmp_path):
     turns, _ = load("ketod", put(tmp_path / "train.json", [joined()]))
     write(tmp_path / "turns.jsonl", turns)
     assert list(read(TurnExample, tmp_path / "turns.jsonl")) == turns == load("jsonl", tmp_path / "turns.jsonl")[0]
-
-
-@pytest.mark.skipif("KBTRAIN_TEST_DATA" not in os.environ, reason="KBTRAIN_TEST_DATA: folder of real data not given")
-def test_real_ketod_dialogues_load_with_the_known_counts():
-    root = Path(os.environ["KBTRAIN_TEST_DATA"])
-    turns, _ = load("ketod_lines", root / "ketod")
-    counts = {s: (sum(t.split == s for t in turns), sum(t.split == s and t.label for t in turns)) for s in
-              ("train", "dev", "test")}  # fmt: skip
-    assert counts == {"train": (2105, 268), "dev": (326, 38), "test": (849, 109)}
-    native, snippets = load("ketod", root / "ketod" / "ketod_native_5examples.json", split="train")
-    assert (len(native), len(snippets), sum(bool(t.label) for t in native)) == (50, 290, 6)
-    plain, _ = load("sgd", root / "sgd" / "train_dialogues_001.json", split="train")
-    assert len({t.dialogue_id for t in plain}) == 128
-
-
-def test_actions_carry_slots_and_values(tmp_path):
-    dialogue = copy.deepcopy(SGD)
-    actions = [
-        {"act": "OFFER", "slot": "hotel_name", "values": ["Hotel Roma", "Roma"]},
-        {"act": "REQUEST", "slot": "day"},
-    ]
-    dialogue["turns"][1]["frames"][0]["actions"] = actions
-    first = load("sgd", sgd_folder(tmp_path, dialogue))[0][0]
-    assert first.response_actions == ("OFFER hotel_name = Hotel Roma / Roma", "REQUEST day")
-    assert first.response_acts == ("OFFER", "REQUEST")
-
-
-def test_the_history_may_be_the_enriched_one(tmp_path):
-    path = put(tmp_path / "train.json", [joined()])
-    plain, enriched = load("ketod", path)[0], load("ketod", path, history="enriched")[0]
-    assert plain[1].context[1].text == "How about Hotel Roma?"
-    assert enriched[1].context[1].text == "Hotel Roma? Rome is old." == enriched[0].enriched_response
-    assert plain[0] == enriched[0] and plain[1].response == enriched[1].response  # what is learnt is the same
 
 
 def test_a_system_turn_that_opens_a_dialogue_is_counted(tmp_path):

@@ -69,19 +69,6 @@ def test_no_wrong_option_is_a_gold_answer(questions: list[Question]) -> None:
         assert option_letter(question.options["ABCD".index(question.answers[0])], question.options) in question.answers
 
 
-@pytest.mark.parametrize(
-    ("identity", "answer"),
-    [
-        ("capital/country/FR/open", "Paris"),
-        ("capital/state/TX/open", "Austin"),
-        ("atomic_number/element/Fe/open", "26"),
-        ("currency/country/JP/open", "yen"),
-    ],
-)
-def test_well_known_facts(questions: list[Question], identity: str, answer: str) -> None:
-    assert is_correct(next(q for q in questions if q.id == identity), answer)
-
-
 def test_the_second_set_asks_openly_about_the_same_things_in_the_same_splits(
     questions: list[Question], passages: dict[str, Passage]
 ) -> None:

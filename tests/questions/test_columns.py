@@ -1,4 +1,4 @@
-"""Any table by a column map: nested columns, several columns, lists as text, letters, numbers and indices."""
+"""Any table by a column map, and own fields without one; what is not sound is one line with its place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from kbtrain.errors import UserError
 from kbtrain.questions.base import AnswerAs, Columns, Reading
 from kbtrain.questions.data_sets.columns import cell_texts, mapped
-from kbtrain.questions.load import load
+from kbtrain.questions.load import load, load_questions
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import python_list
 from kbtrain.records import Question
@@ -19,21 +19,6 @@ from kbtrain.records import Question
 
 def question(data: dict[str, Any], answer_as: AnswerAs = "letter", **names: str | list[str]) -> Question:
     return mapped(SourceRecord(data, "x.csv", 7), Columns(names, answer_as), "n-1", "d", "test").question
-
-
-def test_own_names_need_no_map() -> None:
-    found = question(
-        {
-            "question": "Capital?",
-            "answer": "Lima",
-            "popularity": "0.5",
-            "hops": "2",
-            "false_premise": "FALSE",
-            "needs_knowledge": "true",
-        }
-    )
-    assert (found.id, found.text, found.answers, found.split) == ("n-1", "Capital?", ("Lima",), "test")
-    assert (found.popularity, found.hops, found.false_premise, found.needs_knowledge) == (0.5, 2, False, True)
 
 
 def test_a_path_reaches_into_objects_and_lists_of_objects() -> None:
@@ -127,17 +112,6 @@ def test_numbers_are_texts_with_all_their_digits() -> None:
     assert question({"question": "How many?", "answer": 2161000.0}).answers == ("2161000",)
 
 
-def test_a_map_that_lacks_text_or_answers_is_answered_by_one_that_reads_the_row() -> None:
-    for row, given, says in (
-        ({"ask": "b", "gold": "a"}, {"text": "ask"}, "'answers': missing; there is ask, gold; map yours: --columns "),
-        ({"prompt": "b", "answer": "a"}, {"answers": "answer"}, "'text': missing; there is prompt, answer; map"),
-    ):
-        with pytest.raises(UserError, match=rf"x\.csv:7: field {says}") as raised:
-            question(row, **given)
-        text, answers = row
-        assert str(raised.value).endswith(f'--columns "{{text: {text}, answers: {answers}}}"')
-
-
 def test_a_text_beside_the_question_is_not_taken_for_it(tmp_path: Path) -> None:
     row = {"question": "Who?", "answer": "Ann", "text": "Ann was first."}
     (tmp_path / "mine.jsonl").write_text(json.dumps(row))
@@ -206,3 +180,56 @@ def test_a_map_for_a_set_with_columns_of_its_own_is_refused(tmp_path: Path) -> N
         load("csv", tmp_path, Reading(subset="x"))
     with pytest.raises(UserError, match="'atlas' has its own splits"):
         load("atlas", None, Reading(split="test"))
+
+
+def from_lines(tmp_path: Path, text: str) -> list:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(text, encoding="utf-8")
+    return list(load_questions("jsonl", path))
+
+
+def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
+    first, second, third = from_lines(
+        tmp_path,
+        '{"question": "Capital of Peru?", "answers": ["Lima"]}\n\n'
+        '{"id": "x", "text": "Capital of Chile?", "answer": "Santiago", "split": "train", "grading": "exact"}\n'
+        '{"question": "Which?", "options": ["a", "b"], "answers": ["B"]}\n',
+    )
+    assert (first.id, first.text, first.answers) == ("mine-1", "Capital of Peru?", ("Lima",))
+    assert (first.split, first.dataset, first.form, first.grading) == ("test", "mine", "open", "contains")
+    assert (second.id, second.answers, second.split, second.grading) == ("x", ("Santiago",), "train", "exact")
+    assert (third.form, third.grading, third.options, third.answers) == ("choice", "option", ("a", "b"), ("B",))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"question": "a?", "answers": ["b"]}\n{"question": ', "mine.jsonl:2: broken JSON"),
+        ('{"question": "a?"}', 'answers: THEIR_ANSWERS}", or set --without-gold true'),
+        (
+            '{"question": "a?", "gold": "b"}',
+            'there is question, gold; map yours: --columns "{text: question, answers: gold}"',
+        ),
+        (
+            '{"question": "a?", "answers": ["b"]}\n{"question": "\\u200b", "answers": ["b"]}',
+            "mine.jsonl:2: field 'text'",
+        ),
+        ('{"question": "...", "answers": ["b"]}', "mine.jsonl:1: field 'text': empty"),
+        ('{"question": " ", "answers": ["b"]}', "mine.jsonl:1: field 'text': empty"),
+        ('{"question": "a?", "answers": "b", "id": "q"}\n' * 2, "mine.jsonl:2: field 'id': duplicate 'q'"),
+        ('{"question": "a?", "answers": "b", "popularty": 1}', "did you mean 'popularity'?"),
+        (
+            '{"question": "a?", "answer": "b", "topic": 1}',
+            "mine.jsonl:1: field 'topic': not a field of a question; map the columns to read, the others are skipped: "
+            '--columns "{text: question, answers: answer}"',
+        ),
+        ('{"question": "a?", "answers": ["C"], "options": ["x", "y"]}', "'C' is not an option's letter"),
+        ('{"question": "a?", "answers": {"a": 1}}', "mine.jsonl:1: field 'answers'"),
+        ("[1]", "mine.jsonl:1: field '[0]': expected a JSON object, found int"),
+    ],
+)
+def test_bad_input_is_one_line_with_file_line_and_field(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        from_lines(tmp_path, text)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -67,23 +67,6 @@ def test_only_names_the_members_to_read_and_split_overrides(tmp_path: Path) -> N
         list(load("mmlu", path, Reading(only="*/vall/*")))
 
 
-def test_gzip_is_read_directly_also_within_a_zip(tmp_path: Path) -> None:
-    lines = b'{"question": "a?", "answer": ["b"]}\n'
-    (tmp_path / "nq.dev.jsonl.gz").write_bytes(gzip.compress(lines, mtime=0))
-    (plain,) = load("nq_open", tmp_path / "nq.dev.jsonl.gz")
-    assert (plain.question.id, plain.question.split) == ("nq_open/nq.dev/1", "dev")
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        archive.writestr("in/nq.train.jsonl.gz", gzip.compress(lines, mtime=0))
-    (inner,) = load("nq_open", tmp_path / "all.zip")
-    assert (inner.question.id, inner.question.split) == ("nq_open/in/nq.train/1", "train")
-
-
-def test_2wikimultihopqa_finds_its_aliases_in_the_archive(tmp_path: Path) -> None:
-    native = NATIVE["2wikimultihopqa"]
-    path = packed(tmp_path, "zip", {"ids/dev.json": native.render(native.records), "ids/id_aliases.json": ALIASES})
-    assert next(load("2wikimultihopqa", path)).question.answers == ("Person 0", "P. Zero", "Zeroan")
-
-
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
@@ -136,3 +119,9 @@ def test_a_name_that_tells_two_splits_is_refused(tmp_path: Path) -> None:
         split_word("x/train-test.jsonl", SPLITS)
     (tmp_path / "train-test.jsonl").write_text('{"question": "a?", "answers": "b"}\n')
     assert next(load("jsonl", tmp_path / "train-test.jsonl", Reading(split="dev"))).question.split == "dev"
+
+
+def test_2wikimultihopqa_finds_its_aliases_in_the_archive(tmp_path: Path) -> None:
+    native = NATIVE["2wikimultihopqa"]
+    path = packed(tmp_path, "zip", {"ids/dev.json": native.render(native.records), "ids/id_aliases.json": ALIASES})
+    assert next(load("2wikimultihopqa", path)).question.answers == ("Person 0", "P. Zero", "Zeroan")

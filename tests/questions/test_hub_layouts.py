@@ -1,4 +1,4 @@
-"""Layouts of today's hubs: the release's layout and the hub's give the same questions, passages and gold passages."""
+"""Data sets as today's hubs have them: the release's layout and the hub's give the same; saved folders, splits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -210,28 +211,63 @@ def test_true_and_false_are_yes_and_no(tmp_path: Path, file: str) -> None:
     assert read("jsonl", lists)[0].question.answers == ("yes",)
 
 
-@pytest.mark.parametrize("file", WRITERS)
-def test_our_own_fields_need_no_columns_in_any_layout(tmp_path: Path, file: str) -> None:
-    rows: Rows = [
-        {"question": "a?", "answers": ["b"], "text": None, "relation": None, "options": None, "hops": 2},
-        {"question": "c?", "answers": ["d"], "text": None, "relation": "r", "options": None, "hops": None},
-    ]
-    found = read("jsonl", WRITERS[file](tmp_path / file, rows))
-    assert [(q.id, q.text, q.relation, q.hops, q.form) for one in found for q in [one.question]] == [
-        ("x-1", "a?", None, 2, "open"), ("x-2", "c?", "r", None, "open"),
-    ]  # fmt: skip
-    with pytest.raises(UserError, match=r'golden_answers.*--columns "\{text: question, answers: golden_answers\}"'):
-        read("jsonl", WRITERS[file](tmp_path / file, [{"question": "a?", "golden_answers": ["b"], "metadata": "m"}]))
-
-
-@pytest.mark.parametrize("file", WRITERS)
-def test_contexts_may_be_an_object_of_lists(tmp_path: Path, file: str) -> None:
-    path = WRITERS[file](tmp_path / file, [{"id": "a1", **HOTPOT, **OBJECTS}])
-    columns = Columns({"text": "question", "answers": "answer", "contexts": "context"})
-    assert [p.text for p in read("jsonl", path, columns)[0].passages][:1] == ["Ann is Dutch. She paints."]
-
-
 @pytest.mark.parametrize(("value", "flag"), [(1, True), (0, False), ("1", True), ("0", False), (1.0, True),
                                              ("FALSE", False), (True, True), ("yes", True), ("No", False)])  # fmt: skip
 def test_flags_are_true_false_one_and_zero(value: object, flag: bool) -> None:
     assert SourceRecord({"a": value}, "f", 1).flag("a") is flag
+
+
+HUB_ROWS = {
+    "question": ["What is it?", "Where is it?"], "answers": [{"text": ["a", "b"]}, {"text": ["c"]}], "views": [3, 5]
+}  # fmt: skip
+HUB_COLUMNS = Columns({"answers": "answers.text", "popularity": "views"})
+
+
+def test_a_saved_data_set_comes_with_its_splits(tmp_path: Path) -> None:
+    one = datasets.Dataset.from_dict(HUB_ROWS)
+    datasets.DatasetDict({"train": one, "validation": one.select([0])}).save_to_disk(str(tmp_path / "saved"))
+    found = [loaded.question for loaded in load("datasets", tmp_path / "saved", Reading(columns=HUB_COLUMNS))]
+    assert [(q.id, q.split, q.answers, q.popularity) for q in found] == [
+        ("saved/train/1", "train", ("a", "b"), 3.0), ("saved/train/2", "train", ("c",), 5.0),
+        ("saved/validation/1", "dev", ("a", "b"), 3.0),
+    ]  # fmt: skip
+    only = load("datasets", tmp_path / "saved", Reading(only="validation", split="test", columns=HUB_COLUMNS))
+    assert [loaded.question.split for loaded in only] == ["test"]
+    with pytest.raises(UserError, match="no split matches 'dev'; valid: train, validation"):
+        list(load("datasets", tmp_path / "saved", Reading(only="dev", columns=HUB_COLUMNS)))
+
+
+def test_a_folder_of_parquet_files_is_streamed(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    datasets.Dataset.from_dict(HUB_ROWS).to_parquet(str(tmp_path / "set" / "train.parquet"))
+    found = list(load("datasets", tmp_path / "set", Reading(columns=HUB_COLUMNS)))
+    assert [loaded.question.answers for loaded in found] == [("a", "b"), ("c",)]
+    datasets.Dataset.from_dict({"question": ["Who?"], "answer": ["d"]}).to_parquet(
+        str(tmp_path / "set" / "other.parquet")
+    )
+    alone = list(load("datasets", tmp_path / "set" / "other.parquet", Reading()))
+    assert [loaded.question.answers for loaded in alone] == [("d",)]
+
+
+def test_what_has_no_splits_is_of_the_split_that_its_name_tells(tmp_path: Path) -> None:
+    one = datasets.Dataset.from_dict({"question": ["Who?"], "answer": ["d"]})
+    for name in ("train", "validation-00000-of-00001", "test", "other"):
+        one.to_parquet(str(tmp_path / f"{name}.parquet"))
+    datasets.Dataset.from_dict(one.to_dict(), split="train").save_to_disk(str(tmp_path / "saved"))
+    wanted = {"train.parquet": "train", "validation-00000-of-00001.parquet": "dev", "test.parquet": "test",
+              "other.parquet": "test", "saved": "train"}  # fmt: skip
+    assert {name: next(load("datasets", tmp_path / name)).question.split for name in wanted} == wanted
+    (tmp_path / "test.parquet").rename(tmp_path / "train-test.parquet")
+    with pytest.raises(UserError, match=r"train-test\.parquet: its name has two splits \(train, test\); set split"):
+        list(load("datasets", tmp_path / "train-test.parquet"))
+    taken = next(load("datasets", tmp_path / "train-test.parquet", Reading(split="dev")))
+    assert taken.question.split == "dev"
+
+
+def test_a_bad_row_or_a_missing_set_is_one_line(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({**HUB_ROWS, "question": ["What?", None]}).save_to_disk(str(tmp_path / "saved"))
+    with pytest.raises(UserError, match=r"saved/test:2: field 'question': expected text, found null"):
+        list(load("datasets", tmp_path / "saved", Reading(columns=HUB_COLUMNS)))
+    with pytest.raises(UserError) as caught:
+        list(load("datasets", tmp_path / "nowhere", Reading(columns=HUB_COLUMNS)))
+    assert "not a data set that can be loaded" in str(caught.value) and "\n" not in str(caught.value)

@@ -72,21 +72,6 @@ def test_an_error_names_its_line(
         list(json_rows(file_of(tmp_path, content)))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"date": []}', r"x\.json:1: field 'data': missing"),
-        ('{"data": {}}', r"x\.json:1: broken JSON \(expected a list under 'data'\)"),
-        ('{"v": 1,\n "data": [{}]', r"x\.json:2: broken JSON \(the file ends too early: expected ',' or '}'\)"),
-        ("{data: []}", r"x\.json:1: broken JSON \(expected a key in double quotes\)"),
-        ("", r"x\.json:1: broken JSON \(the file ends too early: expected '{'\)"),
-    ],
-)
-def test_an_object_without_its_list_is_refused(tmp_path: Path, content: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        list(rows_under(file_of(tmp_path, content), "data"))
-
-
 def test_a_record_longer_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbtrain.questions.reading.json_stream.MAX_RECORD", 1 << 18)
     with pytest.raises(UserError, match="a record of more than"):

@@ -175,7 +175,7 @@ def test_a_second_process_and_a_changed_store_are_one_line_each(corpus, tmp_path
     with VectorIndex.open(folder) as index, pytest.raises(UserError, match="the passages' have 3"):
         index.search(["x"], 1)
     (folder / vectors.POINTS / "meta.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be opened"):
+    with pytest.raises(UserError, match="holds more than points, or is broken"):
         VectorIndex.open(folder)
 
 
@@ -232,7 +232,7 @@ def test_points_that_would_run_code_are_found_wherever_qdrant_reads_them(corpus,
     with sqlite3.connect(file) as rows:
         rows.execute("UPDATE points SET point = ? WHERE rowid = 1", (pickle.dumps(Harmful()),))
     hide(folder / vectors.POINTS, file)
-    with pytest.raises(UserError, match=r"holds more than points|is a folder|no name of a collection"):
+    with pytest.raises(UserError, match="holds more than points, or is broken"):
         VectorIndex.open(folder)
     assert not (tmp_path / "never-written").exists()
 

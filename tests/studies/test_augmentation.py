@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ragate_responses.evaluation import Draws, Figures, draw_mask, figures, mix_parts, parts_of, summary, table_rows
+from ragate_responses.evaluation import Draws, draw_mask, figures, parts_of, table_rows
 from ragate_responses.responses import AugmentedResponse
 from ragate_responses.text_generation import scores_of, text_parts
 
@@ -87,16 +87,3 @@ def test_random_draws_have_exactly_the_size_and_reach_every_turn_alike():
     assert set(found.sum(axis=1)) == {10}
     assert found.mean(axis=0) == pytest.approx(np.full(40, 0.25), abs=0.05)
     assert not draw_mask(rng, 5, 0).any() and draw_mask(rng, 5, 5).all()
-
-
-def test_none_or_all_turns_chosen_give_back_the_stored_responses(none, augmented):
-    assert figures(mix_parts(none, augmented, np.zeros(4, dtype=bool))) == figures(none)
-    assert figures(mix_parts(none, augmented, np.ones(4, dtype=bool))) == figures(augmented)
-    assert mix_parts(none, parts_of(stored(AUGMENTED, LEAST, "x"), REFERENCES), np.ones(4, dtype=bool)).bert is None
-
-
-def test_the_spread_is_the_standard_deviation_of_the_draws():
-    made = [Figures(b, 0, 0, 0, None, b / 2, None, 0.5, None) for b in (1.0, 2.0, 6.0)]
-    mean, spread = summary(made)
-    assert (mean.bleu, mean.minimum_logit, mean.bert) == (3.0, 1.5, None)
-    assert spread.bleu == pytest.approx(7**0.5)  # squares 4 + 1 + 9, over 2

@@ -89,13 +89,6 @@ def test_the_value_of_the_best_of_equal_candidates_is_corrected_downwards() -> N
     assert alone["f1"].mean == pytest.approx(found["a"].f1.mean, abs=0.005)
 
 
-def test_a_candidate_that_reads_no_annotation_is_told_from_the_others(table: cv.TurnTable) -> None:
-    plain = [name for name, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)]
-    assert plain == ["text", "text_context"]
-    _, numbers = table.read(cv.Part(2, "unannotated"), [0])
-    assert set(numbers[0]) & set(cv.ANNOTATED) == set() and "words_last" in numbers[0]
-
-
 def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,37 +118,8 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     module.main(looking)
     seen = json.loads((out / "test.json").read_text())
     assert seen["turns"] == 24 and set(seen["candidates"]) == {found["chosen"], found["chosen_without_annotation"]}
-    other = module.CrossValidateConfig.model_validate(
-        {**settings, "test": True, "encoder": str(bert_folder(tmp_path / "other"))}
-    )
-    with pytest.raises(UserError, match=r"cross_validation\.json: chosen with encoder '.*bert', not '.*other'; call"):
-        module.main(other)
-    vocabulary = tmp_path / "bert" / "tokenizer_config.json"
-    before = vocabulary.read_text()
-    vocabulary.write_text(before + "\n")
-    with pytest.raises(UserError, match=r"chosen with other files of encoder '.*bert'; call this without --test again"):
-        module.main(looking)
-    vocabulary.write_text(before)
     renamed = [replace(one, dialogue_id=f"other-{one.dialogue_id}") for one in turns]
     for changed in (turns[4:], renamed):  # fewer of them, and as many others
         jsonl.write(source, changed)
         with pytest.raises(UserError, match=r"chosen from other turns than .*turns\.jsonl; call this without --test"):
             module.main(looking)
-
-
-def test_a_dialogue_of_test_that_has_no_name_of_its_own_is_fitted_to_nowhere(tmp_path: Path) -> None:
-    """Files of single turns hold a dialogue up to several turns, which may stand in two splits under one name."""
-    numbered = [*((i, "train") for i in range(8)), *((i, "test") for i in range(6, 12))]
-    jsonl.write(tmp_path / "turns.jsonl", [turn(i, split, dialogue_id=f"train-{i}") for i, split in numbered])
-    module = scripts.load("studies/cross_validate.py")
-    settings = {
-        "turns": tmp_path / "turns.jsonl",
-        "encoder": str(bert_folder(tmp_path / "bert")),
-        "out": tmp_path / "o",
-    }
-    config = module.CrossValidateConfig.model_validate(settings)
-    asked = set(module.table_of(config, ("test",)).dialogues)
-    with pytest.warns(UserWarning, match=r"turns\.jsonl: 2 turns of train and dev continue dialogues of test: skip"):
-        table = module.table_of(config, ("train", "dev"), asked)
-    assert len(table.dialogues) == 6 and asked.isdisjoint(table.dialogues)
-    assert len(module.table_of(config, ("train", "dev")).dialogues) == 8  # the choice looks at no turn of test

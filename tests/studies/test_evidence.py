@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from published import fits as ev
-from published.sheet import Sheet
-from published.tables import Fits, model_table
 from support import scripts
 from tiny_kbm import make_folder
 from tiny_turns import bert_folder
 
-from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import GateDecisions, GateInput, measure
 from kbtrain.evaluation.outcomes import Correctness
 
@@ -68,11 +64,6 @@ def test_held_out_scores_come_from_fits_without_the_question() -> None:
     assert all(({100, 101} & scored) in (set(), {100, 101}) for _, scored in seen)
 
 
-def test_per_set_fits_each_set_to_its_own_questions() -> None:
-    fit = ev.per_set(lambda places, gains, scored: np.full(len(scored), gains.mean()), ["a", "b", "a", "b"])
-    assert fit([0, 1], np.array([3.0, 5.0]), [3, 2]).tolist() == [5.0, 3.0]
-
-
 def test_a_gate_that_knows_the_gain_is_certainly_above_the_set_and_kappa_of_equals_is_one() -> None:
     rng = np.random.default_rng(0)
     gains = rng.integers(-1, 2, 400).astype(float)
@@ -87,35 +78,6 @@ def test_a_gate_that_knows_the_gain_is_certainly_above_the_set_and_kappa_of_equa
     assert abs(ev.kappa(none[:200], rng.integers(0, 2, 200).astype(float)).mean) < 0.2
     held, outer = ev.stacked([gains[:200]], [gains[200:]], gains[:200], range(200))
     assert np.corrcoef(held, gains[:200])[0, 1] > 0.9 and np.corrcoef(outer, gains[200:])[0, 1] > 0.9
-
-
-def test_rivals_stand_beside_where_they_published_a_number_for_every_question() -> None:
-    rng = np.random.default_rng(0)
-    sets = ["nq", "hotpotqa"] * 40
-    vectors = ev.of_vectors([rng.normal(size=(80, 4)).astype(np.float32)])
-    fits = {"data_set": ev.of_set(sets), "features": vectors, "encoder": vectors, "reader": vectors}
-
-    def table(scores: Any) -> dict[str, Any]:
-        right = ({"none": bool(none), "one": bool(one)} for none, one in rng.integers(0, 2, (80, 2)))
-        rows: Any = [SimpleNamespace(scores=scores(i), right={("m", "published"): one}) for i, one in enumerate(right)]
-        return model_table(Fits(Sheet(rows, list(range(40)), list(range(40, 80)), sets, list(range(80)), fits)), "m")
-
-    without = table(lambda i: {})
-    assert set(without["parts"]) == {"all", "nq", "hotpotqa"} and ev.RIVAL not in without["parts"]["all"]["decisions"]
-    assert not {ev.RIVAL, "seakr"} & {gate for part in without["parts"].values() for gate in part["gates"]}
-    chosen = {f"{ev.RIVAL}.pA": 0.3, f"{ev.RIVAL}.pB": 0.4, f"{ev.RIVAL}.pC": 0.3}
-    some = table(lambda i: {**(chosen if i < 79 else {}), **({"seakr.eigen_score": float(i)} if i % 4 == 0 else {})})
-    assert ev.RIVAL not in some["parts"]["all"]["decisions"] and "seakr" not in some["parts"]["nq"]["gates"]
-    assert some["parts"]["with_direct_seakr"]["n"] == 10 and "seakr" in some["parts"]["with_direct_seakr"]["gates"]
-    last = table(lambda i: {"seakr.last_step_eigen_score": float(i)} if i % 2 == 0 and i != 40 else {})
-    assert last["parts"]["nq_with_seakr"]["n"] == 19 and "seakr" not in last["parts"]["nq"]["gates"]
-    assert "seakr" in last["parts"]["nq_with_seakr"]["gates"] and "hotpotqa_with_seakr" not in last["parts"]
-    every = table(lambda i: {"seakr.last_step_eigen_score": float(i)})  # by what is there, whatever a set is called
-    assert all("seakr" in every["parts"][name]["gates"] for name in ("nq", "hotpotqa"))
-    whole = table(lambda i: chosen)
-    assert (
-        whole["parts"]["all"]["decisions"][ev.RIVAL]["searched"] == 1.0 and ev.RIVAL in whole["parts"]["all"]["gates"]
-    )
 
 
 def row(i: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -178,16 +140,5 @@ def test_the_script_writes_its_page_and_uses_what_it_kept_only_for_the_same_inpu
     with corpus.open("a") as file:
         file.write(json.dumps({"id": "p", "title": "T", "text": "another passage"}) + "\n")
     module.sheet_of([path, more], corpus, config.reader, config.encoder, out, config.model)
-    with pytest.raises(UserError, match=r"'model': .*outcomes\.jsonl: question '.*' has no verdicts on it; .*'big'"):
-        module.sheet_of([path, more], corpus, config.reader, config.encoder, out, "bigg")
-    text = path.read_text()
-    with pytest.raises(
-        UserError, match=r"outcomes\.jsonl: id 'q0' is in .*outcomes\.jsonl, too; give each question once"
-    ):
-        module.sheet_of([path, more, path], corpus, config.reader, config.encoder, out, config.model)
-    changed = text.replace('"dataset": "nq"', '"dataset": "alone"', 1)
-    path.write_text(changed.replace('"test"', '"train"', 1))  # both of the first row
-    with pytest.raises(UserError, match=r"outcomes\.jsonl: 1 train questions of data set 'alone'; .* needs 10"):
-        module.sheet_of([path, more], corpus, config.reader, config.encoder, out, config.model)
     new = {p.name for p in out.glob("*-*") if ".meta." not in p.name} - kept
     assert len(kept) == 2 and [name.partition("-")[0] for name in new] == ["bm25"]  # embeddings are those of before

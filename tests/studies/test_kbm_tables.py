@@ -95,18 +95,6 @@ def test_figure_5_splits_the_plain_answers_by_decision(script: Script, varied: P
     assert row["difference"] == pytest.approx(row["known"] - row["unknown"])
 
 
-def test_table_2_and_3_take_the_questions_they_are_about(script: Script, varied: Path, tmp_path: Path) -> None:
-    questions = read_run(varied).test.questions
-    found = make(script, "table2", [varied], tmp_path)
-    counts = [sum(q.fact_type == kind for q in questions) for kind in KINDS]
-    assert [(row[0], row[1]) for row in found["rows"]] == list(zip(KINDS, counts, strict=True))  # in the paper's order
-    assert f"{200 - sum(counts)} of 200 questions are in no row" in found["note"]
-    found = make(script, "table3", [varied], tmp_path)
-    several = {q.dataset for q in questions if (q.hops or 0) >= 2}
-    assert {row[0] for row in found["rows"]} == several
-    assert sum(row[1] for row in found["rows"]) == sum((q.hops or 0) >= 2 for q in questions)
-
-
 def test_figure_6_by_popularity_or_counted_in_a_corpus(script: Script, varied: Path, tmp_path: Path) -> None:
     found = make(script, "figure6", [varied], tmp_path, bins=4)
     assert [row[0] for row in found["rows"]] == ["1 (low)", "2", "3", "4 (high)"]
@@ -136,35 +124,6 @@ def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
         assert mine[1:] == theirs[1:]
     with pytest.raises(UserError, match="table4 and gate_runs belong together"):
         make(script, "table4", [other], tmp_path)
-
-
-@pytest.fixture
-def two_models(varied: Path, tmp_path: Path) -> list[Path]:
-    """Two models' answers to the same questions; the second's scores of ``prompt`` say the opposite, ten higher."""
-    folders = [Path(shutil.copytree(varied, tmp_path / name)) for name in ("one", "two")]
-    for folder in folders:
-        note_model(folder, f"/models/{folder.name}")
-    path = folders[1] / "scores/gates.jsonl"
-    scores = list(jsonl.read(GateScore, path))
-    jsonl.write(path, [dataclasses.replace(s, score=11 - s.score) if s.gate == "prompt" else s for s in scores])
-    note_change(path)
-    return folders
-
-
-@pytest.mark.parametrize("rule", ["0.5", "ratio"])
-def test_prompt_in_table_4_is_each_answering_models_own(
-    script: Script, varied: Path, two_models: list[Path], tmp_path: Path, rule: str
-) -> None:
-    def figures(runs: Sequence[Path]) -> list[tuple[object, ...]]:
-        found = make(script, "table4", runs, tmp_path, gate_runs=[str(varied)], threshold_rule=rule)
-        shown = [i for i, name in enumerate(found["names"]) if name.split()[-1] in ("of", "n", "A/E", "Rat")]
-        assert {found["names"][i] for i in shown} > {"answers of", "prompt Rat", "kbm_mastery Rat"}
-        return sorted(tuple(row[i] for i in shown) for row in found["rows"])
-
-    alone = sorted(row for run in two_models for row in figures([run]))
-    assert len(alone) == 6 and len({row[1:] for row in alone}) == 6  # the two models' figures differ
-    assert figures(two_models) == alone
-    assert figures(two_models[::-1]) == alone
 
 
 def test_the_papers_figures_stand_beside_those_of_its_model(script: Script, varied: Path, tmp_path: Path) -> None:
@@ -200,25 +159,3 @@ def test_analyses_of_a_run_count_its_questions_and_draw_its_figures(script: Scri
     figures = re.findall(r"\(analysis/(\S+)\)", text)
     assert len(figures) >= 5 and all((sampled_run / "analysis" / name).exists() for name in figures)
     assert "## Accuracy by condition" in text and "<script>" not in text
-
-
-def test_thresholds_are_carried_between_data_sets(script: Script, varied: Path, tmp_path: Path) -> None:
-    module = script("transfer")
-    values = {"runs": [str(varied)], "gates": ["kbm_benefit"], "out": str(tmp_path / "transfer")}
-    module.main(build(module.TransferConfig, None, values))
-    cells = json.loads((tmp_path / "transfer.json").read_text())["cells"]
-    names = ("nq_open", "freshqa", "hotpotqa")
-    assert {(c["source"], c["target"]) for c in cells} == {(a, b) for a in names for b in names}
-
-
-def test_seeds_of_one_run_have_no_spread(script: Script, run_folder: Path, tmp_path: Path) -> None:
-    runs = [Path(shutil.copytree(run_folder, tmp_path / f"seed{i}")) for i in range(2)]
-    for run in runs:
-        module = script("end_to_end")
-        module.main(build(module.EndToEndConfig, None, {"run": run, "bootstrap_draws": 100}))
-    module = script("seeds")
-    values = {"runs": [str(run) for run in runs], "out": str(tmp_path / "seeds.json"), "bootstrap_draws": 500}
-    module.main(build(module.SeedsConfig, None, values))
-    gates = json.loads((tmp_path / "seeds.json").read_text())["gates"]
-    assert list(gates) == ["prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit"]
-    assert gates["kbm_benefit"]["accuracy"]["spread"] == pytest.approx(0)

@@ -1,10 +1,9 @@
 """RAGate-MHA's networks beside each other: the recipe trains each once; tables show dev's and test's figures."""
 
 import json
-from pathlib import Path
 
 import mha_networks
-from mha_networks import MhaNetworksConfig, dev_table, networks
+from mha_networks import MhaNetworksConfig
 from support.recipes import Recipe
 from tiny_turns import turn
 
@@ -40,12 +39,3 @@ def test_inputs_are_trained_with_each_seed_by_the_recipe_and_compared_on_test(tm
     mha_networks.main(config)
     assert capsys.readouterr().out.count("finished already") == 4
     assert (tmp_path / "out" / "networks.md").read_text() == text
-
-
-def test_the_grid_has_all_combinations_and_the_best_dev_f1_is_first(tmp_path):
-    config = MhaNetworksConfig(turns=Path("t"), output=tmp_path, layers=(2, 3), heads=(2, 4), sizes=(64, 128))
-    grid = networks(config)
-    assert len({network.folder for network in grid}) == 8 and (grid[0].d_model, grid[0].layers) == (64, 2)
-    run = {"best_epoch": 3, "seconds": 9.0}
-    runs = {n: {**run, "dev": {"f1": i / 10, "auroc": 0.5, "average_precision": 0.5}} for i, n in enumerate(grid)}
-    assert dev_table(runs).splitlines()[1].split()[:4] == ["contx", "h(4)-l(3)-emb(128)", "3", ".700"]

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from kbm_paper.pipelines import Alternatives, measure_pipeline, pipelines_text, traces_minus
+from kbm_paper.pipelines import Alternatives, measure_pipeline, traces_minus
 
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
@@ -81,29 +81,6 @@ def test_a_gates_costs_are_those_of_the_questions_it_chose(tmp_path):
     spent = {row.name: row.spent for row in found.rows}
     assert (spent["first"]["tokens"], spent["first"]["passages"], spent["first"]["searches"]) == (101, 9, 1)
     assert (spent["second"]["tokens"], spent["second"]["passages"], spent["second"]["searches"]) == (2, 1, 1)
-
-
-def test_intervals_draw_entities_with_all_their_questions(stored):
-    """q0 to q2 (known without retrieval) are one entity, the others each their own."""
-    questions, store = stored
-    traces, entities = [trace(i) for i in range(N)], {f"q{i}": f"e{max(i, 2)}" for i in range(N)}
-    alone, together = (
-        measure_pipeline("m", traces, Alternatives(questions, store, "main", {}, {}, {}, of)).rows[1].accuracy_minus
-        for of in (None, entities)
-    )
-    assert alone.mean == together.mean == 5 / 8
-    assert together.high - together.low > alone.high - alone.low
-
-
-def test_questions_without_stored_answers_are_counted(stored):
-    questions, store = stored
-    found = measure_pipeline(
-        "m", [*(trace(i) for i in range(N)), trace(99)], Alternatives(questions, store, "main", {}, {}, {})
-    )
-    assert found.left_out == 1 and found.rows[0].n == N
-    other = measure_pipeline("m", [trace(99)], Alternatives(questions, store, "main", {}, {}, {}))
-    assert (other.rows, other.left_out) == ([], 1)
-    assert pipelines_text([other], "questions") == "m: none of its 1 questions has stored answers here."
 
 
 def test_two_methods_differ_by_the_questions_that_both_answered():

@@ -103,29 +103,6 @@ def test_a_component_of_most_questions_is_cut_and_still_no_subject_is_in_two_spl
     assert left_out == {"between splits": 600 - len(group)}
 
 
-def test_a_name_that_one_question_alone_has_cuts_nothing():
-    rows = [Question(f"q{i}", f"q{i}?", ("a",), "dev", "2wiki", entities=(f"Q{i}", "hub")) for i in range(40)]
-    left_out: Counter[str] = Counter()
-    (group,) = candidates(rows, PoolRule(THIRDS, {}), left_out).values()
-    assert len(group) == 40 and not left_out and {row.split for row in group} == {split_of("hub", THIRDS)}
-
-
-def test_groups_are_data_sets_or_named_relations_and_stand_in_the_relation():
-    rows = [
-        Question("1", "?", ("a",), "test", "hotpotqa", relation="bridge"),
-        Question("2", "?", ("a",), "test", "hotpotqa", relation="comparison"),
-        Question("3", "?", ("a",), "test", "mmlu", relation="law", grading="exact"),
-        Question("4", "?" * 50, ("a",), "test", "mmlu"),
-    ]
-    rule = PoolRule(THIRDS, {}, frozenset({"hotpotqa"}), frozenset({"mmlu"}), longest=20)
-    groups = candidates(rows, rule)
-    assert {name: [row.id for row in group] for name, group in groups.items()} == {
-        "hotpotqa, bridge": ["1"], "hotpotqa, comparison": ["2"], "mmlu": ["3"]
-    }  # fmt: skip
-    assert [row.relation for group in groups.values() for row in group] == list(groups)
-    assert groups["mmlu"][0].grading == "contains"
-
-
 def test_a_group_that_the_model_does_not_know_is_left_out_by_training_answers_alone(tmp_path, capsys):
     runs = [run_of(tmp_path / name, questions(name, 80)) for name in ("known", "strange")]
     pool(runs, tmp_path / "screen", train=20, dev=0, test=0)

@@ -50,24 +50,6 @@ def test_what_was_thought_is_read_from_the_file_to_the_digit(engine, tmp_path):
         assert again[-1].seconds == first.seconds > 0
 
 
-def test_a_prompt_is_tokenized_and_cut_once(engine, tmp_path, monkeypatch):
-    fitted, fit = [], engine.fit
-    monkeypatch.setattr(engine, "fit", lambda request: fitted.append(request) or fit(request))
-    with SharedThoughts(tmp_path / "x.jsonl", lambda: engine) as shared:
-        thinking = shared.deciding("seakr")
-        thinking.think(ASKED)
-        assert fitted == ASKED
-        assert same(thinking.think([*ASKED, ASKED[0]])[:4], engine.think(ASKED)) == 4 and shared.n_thought == 4
-
-
-def test_the_signal_that_decides_is_the_reader_s(engine, tmp_path):
-    with SharedThoughts(tmp_path / "x.jsonl", lambda: engine) as shared:
-        for signal in ("perplexity", "seakr", "token_entropy"):
-            (reply,) = shared.deciding(signal).think(ASKED[:1])
-            assert reply.thought.uncertainty == reply.thought.signals[signal]
-        assert shared.n_thought == 1
-
-
 def test_another_name_prompt_or_kind_is_thought_anew(engine, tmp_path):
     first = ASKED[0]
     others = [replace(first, id="p/0/sentence"), replace(first, question="Who?"), replace(first, kind="chain")]

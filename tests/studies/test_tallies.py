@@ -15,7 +15,6 @@ from kbm_paper.tallies import (
     Group,
     LeastCertain,
     Stability,
-    SweepRow,
     TauSweep,
     graded_answers,
     new_sweeps,
@@ -123,18 +122,6 @@ def test_the_sweep_saves_and_loses_what_is_worked_by_hand(graded: Build) -> None
     assert (rows[0.5].saved, rows[0.5].change) == pytest.approx((1 / 3, 0.5 / 3))
     assert rows[0.95].saved == pytest.approx(1 / 3)
     assert rows[0.5].change_low is not None and rows[0.5].change_low < rows[0.5].change
-
-
-def test_held_out_answers_do_not_count_a_question_for_its_luck(graded: Build) -> None:
-    """Right in answer 0 and 2 only, which are one half: the half that decides for it counts the other half."""
-    sweep = TauSweep()
-    sweep.add("mastery", graded("AbAb"), graded("AAbb"))
-    same = next(row for row in TauSweep.rows(sweep.same) if row.tau == 0.4)
-    held = next(row for row in TauSweep.rows(sweep.held_out) if row.tau == 0.4)
-    assert (same.saved, same.change) == (1, 0)
-    assert (held.saved, held.change) == (0.5, pytest.approx(-0.25))  # half 0 decides yes and half 1 counts: 0 - .5
-    assert TauSweep.rows(TauSweep().same) == []
-    assert isinstance(held, SweepRow) and held.change_low is None
 
 
 def test_certainties_that_are_equal_but_for_rounding_are_on_one_side_of_tau(graded: Build) -> None:

@@ -1,4 +1,4 @@
-"""Closed-book verdicts: a gate is measured on questions that it was not fitted to, beside its model's confidence."""
+"""Published verdicts: what is read, and every mistake with its place; a gate beside its model's confidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from published import closed_book as cb
-from published.outcomes import read_closed_book
+from published.outcomes import read_closed_book, read_judged
 from support import scripts
 from tiny_turns import bert_folder
 
@@ -17,7 +17,56 @@ from kbtrain.errors import UserError
 from kbtrain.gates.features import additive
 
 
-def song(i: int) -> dict[str, Any]:
+def judged(**fields: Any) -> dict[str, Any]:
+    base = {
+        "id": "q1",
+        "dataset": "nq",
+        "split": "test",
+        "question": "Who wrote book 1?",
+        "answers": ["Ann"],
+        "llms": {
+            "big": {"none": 1, "one": 0, "many": 1, "em_none": 0, "em_one": 0, "em_many": 1},
+            "small": {"none": 0, "one": 1, "many": 1},
+        },
+        "seakr": {"kind": "direct", "eigen_score": -2.5},
+        "adaptive_rag_t5": {"pA": 0.25, "option": "C"},
+    }
+    return {**base, **fields}
+
+
+def song(**fields: Any) -> dict[str, Any]:
+    base = {"id": "s1", "question": "Who sings X?", "answers": ["Ann"], "popularity": {"question_docs": 7,
+            "answer_docs": 9}, "llms": {"a-2.5": {"correct": 1, "confidence": 0.5},
+            "b": {"correct": 0, "confidence": None}}}  # fmt: skip
+    return {**base, **fields}
+
+
+def rows_file(folder: Path, *rows: dict[str, Any]) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return path
+
+
+def test_a_row_holds_each_models_verdicts_by_grading_and_others_scores(tmp_path: Path) -> None:
+    (found,) = read_judged(rows_file(tmp_path, judged()))
+    assert (found.question.dataset, found.question.split, found.question.answers) == ("nq", "test", ("Ann",))
+    assert found.right["big", "published"] == {"none": True, "one": False, "many": True}
+    assert found.right["big", "em"] == {"none": False, "one": False, "many": True}
+    assert set(found.right) == {("big", "published"), ("big", "em"), ("small", "published")}
+    assert found.scores == {"seakr.eigen_score": -2.5, "adaptive_rag_t5.pA": 0.25}
+
+
+def test_of_closed_book_rows_only_what_is_known_before_answering_may_be_read(tmp_path: Path) -> None:
+    (found,) = read_closed_book(rows_file(tmp_path, song()))
+    assert found.right == {"a-2.5": True, "b": False} and found.confidence == {"a-2.5": 0.5}
+    assert found.known_before == {"popularity.question_docs": 7.0}
+    with pytest.raises(
+        UserError, match=r"rows\.jsonl:1: field 'popularity\.question_docs': expected a count, found -7"
+    ):
+        list(read_closed_book(rows_file(tmp_path, song(popularity={"question_docs": -7}))))
+
+
+def known_song(i: int) -> dict[str, Any]:
     """A song that both models know where it is popular; the first is sure of what it knows."""
     known = i % 3 == 0
     doubt = {"part_of_name": 1} if i % 10 == 1 else {}
@@ -32,7 +81,7 @@ def song(i: int) -> dict[str, Any]:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "songs.jsonl"
-    path.write_text("".join(json.dumps(song(i)) + "\n" for i in range(60)))
+    path.write_text("".join(json.dumps(known_song(i)) + "\n" for i in range(60)))
     (tmp_path / "passages.jsonl").write_text(
         "".join(json.dumps({"id": f"p{i}", "title": "T", "text": f"song number {i}"}) + "\n" for i in range(9))
     )
@@ -74,7 +123,7 @@ def test_the_script_says_how_well_each_models_wrong_answers_are_foreseen(
     assert "| sure | 0.667 |" in capsys.readouterr().out
     assert "| all models | 6 |" in (folder / "out" / "closed_book.md").read_text()
 
-    rows = [{**song(i), "llms": {"sure": {"correct": int(i > 55), "confidence": 0.5}}} for i in range(60)]
+    rows = [{**known_song(i), "llms": {"sure": {"correct": int(i > 55), "confidence": 0.5}}} for i in range(60)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UserError, match="4 of 60 answers are right; a gate needs 10"):
         module.main(module.ClosedBookConfig.model_validate(settings))

@@ -1,0 +1,162 @@
+"""Studies of one statistic each: seeds, carried thresholds, rivals, misses by rule, counts in a corpus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import threshold_margin
+from carried_thresholds import CarriedThreshold, TransferSet, carry_threshold, transfer_matrix
+from kbm_paper.groups import answer_counts
+from seeds import gain_over_random, summarise_seeds
+from white_box import disagreement, entropy_cut
+
+from kbtrain.answers.grading import contains
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.evaluation.outcomes import Correctness
+from kbtrain.metrics.thresholds import Dev, Rule, Training
+from kbtrain.records import Passage, Question
+
+
+def test_seeds_that_agree_add_no_variance() -> None:
+    column = (np.random.default_rng(0).random(200) < 0.4).astype(float)
+    found = summarise_seeds([column, column, column], draws=2000)
+    assert found.spread == pytest.approx(0)
+    assert found.both.low == pytest.approx(found.questions.low) and found.both.high == pytest.approx(
+        found.questions.high
+    )
+    assert found.mean == pytest.approx(column.mean())
+
+
+def test_seeds_that_differ_widen_the_interval_by_their_spread() -> None:
+    rng = np.random.default_rng(0)
+    seeds = [(rng.random(2000) < p).astype(float) for p in (0.3, 0.4, 0.5)]
+    found = summarise_seeds(seeds, draws=4000)
+    assert found.by_seed == [s.mean() for s in seeds]
+    assert found.spread == pytest.approx(np.std([s.mean() for s in seeds], ddof=1))
+    assert found.both.high - found.both.low > 3 * (found.questions.high - found.questions.low)
+    # the mean of 3 seeds drawn from 3: standard error = population sd / sqrt(3)
+    sd = (found.both.high - found.both.low) / (2 * 1.96)
+    assert sd == pytest.approx(np.std(found.by_seed) / 3**0.5, rel=0.25)
+
+
+def seed_table(rng: np.random.Generator, n: int, ratio: float) -> np.ndarray:
+    """(correct, llm, rag, retrieved) of a gate that retrieves by lot."""
+    llm, rag = rng.random(n) < 0.3, rng.random(n) < 0.6
+    retrieve = rng.random(n) < ratio
+    return np.column_stack([np.where(retrieve, rag, llm), llm, rag, retrieve]).astype(float)
+
+
+def test_the_interval_of_the_gain_holds_the_truth_19_times_in_20() -> None:
+    """A gate by lot gains 0 in truth; 400 evaluations of 300 questions."""
+    rng = np.random.default_rng(1)
+    found = [summarise_seeds([seed_table(rng, 300, 0.5)], draws=400, figure=gain_over_random) for _ in range(400)]
+    covered = np.mean([one.questions.low <= 0 <= one.questions.high for one in found])
+    assert 0.915 <= covered <= 0.975
+
+
+def part(name: str, seed: int, offset: float = 0.0, n_dev: int = 300) -> TransferSet:
+    """Questions whose scores tell which of them retrieval mends; ``offset`` moves all scores."""
+    rng = np.random.default_rng(seed)
+    scores = rng.random(n_dev + 300)
+    llm = (rng.random(len(scores)) > scores).astype(float)
+    rag = np.maximum(llm, (rng.random(len(scores)) < 0.7).astype(float))
+    scores += offset
+    dev, test = slice(0, n_dev), slice(n_dev, None)
+    table = Dev(scores[dev], llm[dev], rag[dev], (rag > llm)[dev].astype(float))
+    return TransferSet(name, {"gate": table}, {"gate": scores[test]}, Correctness("greedy", llm[test], rag[test]))
+
+
+def carried(source: TransferSet, target: TransferSet, rule: Rule, ratio: float = 0.5) -> CarriedThreshold:
+    of_target = (target.name, target.scores["gate"], target.answers)
+    return carry_threshold("gate", (source.name, source.dev["gate"]), of_target, rule, ratio)
+
+
+def test_a_threshold_holds_where_the_scores_are_alike() -> None:
+    found = carried(part("a", 0), part("b", 1), "ratio", 0.4)
+    assert found.ratio == pytest.approx(0.4, abs=0.12)  # two samples of 300: 3 standard errors
+    assert carried(part("a", 0), part("b", 1), "ratio", 0.1).ratio == pytest.approx(0.1, abs=0.08)
+    assert found.gain.above_zero
+    assert not found.shift.alarming
+
+
+def test_a_shift_is_found_before_it_does_harm() -> None:
+    found = carried(part("a", 0), part("b", 1, offset=0.5), "ratio", 0.4)
+    assert found.ratio > 0.8
+    assert found.shift.alarming
+    assert found.shift.statistic == pytest.approx(0.5, abs=0.08)
+
+
+def test_the_matrix_has_every_pair_and_names_the_parts_without_dev() -> None:
+    found, without = transfer_matrix(["gate"], [part("a", 0), part("b", 1), part("c", 2, n_dev=0)], "ratio")
+    assert [(c.source, c.target) for c in found] == [(s, t) for s in "ab" for t in "abc"]
+    assert without == ["c"]
+
+
+def test_disagreement_of_drafts_is_one_minus_the_mode_s_share() -> None:
+    assert disagreement([[1, 2], [1, 3], [1]]) == pytest.approx((0 + 2 / 3) / 2)  # an ended draft is a token of its own
+    assert disagreement([[4], [4], [4]]) == 0.0 == disagreement([[], [], []])
+
+
+def test_the_cut_of_semantic_entropy_parts_its_two_groups() -> None:
+    assert entropy_cut(np.array([0.0, 0.1, 0.1, 1.2, 1.3])) == pytest.approx(0.1)
+    with pytest.raises(UserError, match="the same semantic entropy"):
+        entropy_cut(np.zeros(3))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_no_rule_misses_where_a_search_always_helps(tmp_path: Path, nested: bool) -> None:
+    rows = [
+        {"id": f"{split}{i}", "dataset": "nq", "split": split, "question": f"q {split} {i}?", "answers": ["x"],
+         "llms": {"m": {"none": 0, "one": 1, "many": 1}}}
+        for split in ("train", "test") for i in range(400)
+    ]  # fmt: skip
+    path, folder = tmp_path / "rows.jsonl", tmp_path / "scores" / "m"
+    folder.mkdir(parents=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scores = [json.dumps({"id": row["id"], "score": i % 7}) for i, row in enumerate(rows)]
+    (folder / "g.jsonl").write_text("\n".join(scores) + "\n")
+    config = {"path": [path], "scores": folder.parent, "gate": "g", "splits": 3, "nested": nested, "out": tmp_path}
+    threshold_margin.main(build(threshold_margin.ThresholdMarginConfig, None, config))
+    tables = json.loads((tmp_path / f"margin{'-nested' if nested else ''}.json").read_text())["tables"]
+    mean = tables["margin-nested" if nested else "margin"]["rows"][0]
+    assert mean == ["mean", *["0.0 %"] * 9]
+    (cell,) = tables["margin-cells-nested" if nested else "margin-cells"]["rows"]
+    assert cell[:3] == ["m", "nq", "+100.0"]
+
+
+def test_half_is_searched_for_where_never_and_always_are_level() -> None:
+    scores, none = np.arange(4.0), Training()
+    assert threshold_margin.half_where_level(scores, np.array([1.0, 0.0, 0.0, -1.0]), none) == 1.5
+    assert threshold_margin.half_where_level(scores, np.ones(4), none) < 0  # a search always helps
+
+
+def asked(*answers: str, form: str = "open") -> Question:
+    return Question("q", "?", answers, "test", "made-up", form="choice" if form == "choice" else "open")
+
+
+PASSAGES = [
+    Passage("1", "Paris", "Paris is the capital of France."),
+    Passage("2", "France", "The Battle of Hastings was in 1066, in England."),
+    Passage("3", "Lyon", "Lyon is in France, near paris?"),
+]
+
+
+def test_passages_are_counted_once_whatever_the_alias_and_words_are_whole() -> None:
+    questions = [
+        asked("Paris"),
+        asked("France", "french republic"),
+        asked("10"),
+        asked("Battle of Hastings"),
+        asked("A"),
+    ]
+    assert answer_counts(questions, PASSAGES) == [2, 3, 0, 1, 0]
+
+
+def test_the_count_is_that_of_the_grading_rule() -> None:
+    for gold in ("Paris", "capital of France", "in", "1066", "Lyon is in France"):
+        expected = sum(contains(f"{p.title} . {p.text}", gold) for p in PASSAGES)
+        assert answer_counts([asked(gold)], PASSAGES) == [expected], gold
