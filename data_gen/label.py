@@ -35,6 +35,7 @@ from kbtrain.labeling.label_stage import (
     choose_tau,
     common_answers,
     label_questions,
+    passages_shown,
     refuse_unequal,
     titles_shown,
 )
@@ -150,6 +151,8 @@ def rule_facts(
         rule["own_prompts"] = sampling["own_prompts"]
     if (titles := titles_shown(evidence, sampling)) != "missing":
         rule["titles"] = titles
+    if passages := passages_shown(evidence, sampling):
+        rule["passages"] = passages
     return rule
 
 

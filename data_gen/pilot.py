@@ -44,6 +44,7 @@ from kbtrain.llm.forecast import ForecastConfig, forecast
 from kbtrain.llm.sample_stage import SamplingJob, SamplingPlan, Shard, answers_of, check_passages_replaceable
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Question, Split
+from kbtrain.retrieval.retrieve_stage import EvidenceRule, evidence_of
 from kbtrain.runtime.progress import progress_bar
 
 
@@ -151,12 +152,15 @@ def ask(
 
 def write_evidence(config: PilotConfig, candidates: Path, chosen: SearchSetting) -> None:
     """The hits of the chosen setting as the run's evidence, noted as the search that found them with its k."""
-    target, made = config.run / "evidence.jsonl", meta_of(candidates)
-    search = {**made.get("config", {}), "k": chosen.k, "pilot": False}
-    evidence = Artifact(target, made.get("stage", "retrieve"), search, [config.run / "questions.jsonl", candidates])
+    target, found = config.run / "evidence.jsonl", meta_of(candidates)
+    search = {**found.get("config", {}), "k": chosen.k, "pilot": False}
+    evidence = Artifact(target, found.get("stage", "retrieve"), search, [config.run / "questions.jsonl", candidates])
     if not evidence.is_current():
         check_passages_replaceable(evidence)
-        jsonl.write(target, cut_evidence(candidates, chosen.k))
+        questions = (question for _, question in read_questions(config.run / "questions.jsonl"))
+        rows = zip(questions, cut_evidence(candidates, chosen.k), strict=True)
+        made = (evidence_of(q, row.query, row.hits, EvidenceRule(row.retriever, titles=row.titles)) for q, row in rows)
+        jsonl.write(target, made)
         evidence.finish({"chosen_by": "pilot"})
 
 

@@ -203,6 +203,11 @@ class GateCard(BaseModel):
             raise UserError(f"field 'titles' of label_rule: no rule '{rule!s:.60}'")
         return rule
 
+    def passages(self) -> int | None:
+        """Number of passages in the prompts of the answers that the labels are about; None where none is noted."""
+        number = self.label_rule.get("passages")
+        return number if isinstance(number, int) and number > 0 else None
+
     @classmethod
     def read(cls, folder: Path | str, kind: str | None = None, content: dict[str, Any] | None = None) -> Self:
         """The card of a folder. ``kind``: where several kinds share a card; ``content``: of its file, if it is read.

@@ -17,7 +17,7 @@ from kbtrain.records import GateExample, Split
 from kbtrain.training.data import label_rule
 
 STEP = "mastery_step"  # of each split, in a label rule
-TITLES = "titles"
+EVIDENCE_FACTS = ("titles", "passages")  # of the passages that answers were drawn with
 
 
 def read_all(paths: Sequence[Path], runs: Sequence[Path]) -> list[GateExample]:
@@ -34,8 +34,8 @@ def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
     """The rule that made the labels of all files. Raises :class:`UserError` for the first value that differs.
 
     Facts of one run's answers are no rule: the share that was cut is skipped, a run without Chinese questions notes
-    nothing of them, and one without a split has no step of its mastery there. Of titles shown by several rules none is
-    noted.
+    nothing of them, and one without a split has no step of its mastery there. Facts of the
+    passages that differ are not noted.
     """
     first = _without_shares(label_rule(paths[0]))
     for path in paths[1:]:
@@ -54,8 +54,9 @@ def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
             )
         steps = {STEP: {**other.get(STEP, {}), **first.get(STEP, {})}} if STEP in first else {}
         first = {**first, **{name: value for name, value in other.items() if name not in first}, **steps}
-    if len({label_rule(path).get(TITLES) for path in paths}) > 1:
-        first.pop(TITLES)
+    for fact in EVIDENCE_FACTS:
+        if len({label_rule(path).get(fact) for path in paths}) > 1:
+            first.pop(fact, None)
     return first
 
 
@@ -79,7 +80,7 @@ def _without_shares(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 def _alike(key: str, first: Any, other: Any) -> bool:
-    if key == TITLES or (key == "chinese" and None in (first, other)):
+    if key in EVIDENCE_FACTS or (key == "chinese" and None in (first, other)):
         return True
     if key == STEP and isinstance(first, dict) and isinstance(other, dict):
         return all(first[split] == other[split] for split in first.keys() & other.keys())

@@ -295,6 +295,13 @@ def titles_shown(evidence: Path, sampling: Mapping[str, Any]) -> Titles:
     return "missing" if first is None else first.titles
 
 
+def passages_shown(evidence: Path, sampling: Mapping[str, Any]) -> int | None:
+    """The most passages that a prompt of a run's answers held; None where their evidence is not here any more."""
+    if not path_exists(evidence) or sampling.get("evidence") != file_sha256(evidence):
+        return None
+    return max((len(row.hits) for row in jsonl.read(Evidence, evidence)), default=None)
+
+
 def quantile(values: Counter[float], share: float) -> float:
     """The smallest value with at least this share of all values at or below it; ``values`` maps value to count."""
     total, below = values.total(), 0

@@ -86,10 +86,10 @@ def find_evidence(
     while group := list(itertools.islice(rows, batch)):
         queries = [question.text if rule.query == "text" else query_text(question) for question in group]
         hits = search(group, queries)
-        yield [_evidence(*parts, rule) for parts in zip(group, queries, hits, strict=True)]
+        yield [evidence_of(*parts, rule) for parts in zip(group, queries, hits, strict=True)]
 
 
-def _evidence(question: Question, query: str, hits: tuple[Hit, ...], rule: EvidenceRule) -> Evidence:
+def evidence_of(question: Question, query: str, hits: tuple[Hit, ...], rule: EvidenceRule) -> Evidence:
     """The record. ``gold_found``: True if a gold passage, or a chunk of one, is among the hits."""
     gold = set(question.gold_passages)
     leak = mask_leak(mask_answers(evidence_text(hits, rule.titles) or "", question), question)

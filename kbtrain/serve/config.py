@@ -74,7 +74,9 @@ class ServeConfig(Config):
         "this process",
     )
     search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")
-    k: int = Field(3, ge=1, le=100, description="passages put into the prompt")
+    k: int | None = Field(
+        None, ge=1, le=100, description="passages put into the prompt; null: as many as the gate was trained for, or 3"
+    )
     search_deadline_s: float = Field(2.0, gt=0, description="after this time the answer is given without passages")
     prompt: PromptRule = Field(
         "auto",

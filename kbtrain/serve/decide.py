@@ -103,6 +103,7 @@ class LoadedGate:
         self.waits = states is not None and gate.card is not None and not gate.card.parts()
         self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
         self.titles: Titles = gate.card.titles() if gate.card else "missing"  # of passages, in these prompts
+        self.passages = (gate.card.passages() if gate.card else None) or 3  # in a prompt, unless the server names k
         self.name = f"{gate.name}@{fingerprint}"
         self.threshold = gate.threshold
         chosen = gate.noted_threshold
@@ -188,6 +189,11 @@ class Decider:
         self._alone = threading.Lock()
         self._reloading = threading.Lock()
         self.prepare: Callable[[LoadedGate], None] = lambda loaded: None
+
+    @property
+    def k(self) -> int:
+        """Number of passages in a prompt: that of the server, else the one that the gate was trained for."""
+        return self.config.k or self.loaded.passages
 
     def _open(self) -> LoadedGate:
         c = self.config

@@ -111,7 +111,7 @@ class GatedSearch:
         judgement = await self.judge(question)
         if not judgement.retrieve:
             return SearchResult(searched=False, reason=judgement.reason, passages=[])
-        hits = await find_within(self.search, question, most or self.config.k, self.config.search_deadline_s)
+        hits = await find_within(self.search, question, most or self.decider.k, self.config.search_deadline_s)
         passages = [
             FoundPassage(id=hit.passage_id, title=break_marks(hit.title), text=break_marks(hit.text)) for hit in hits
         ]

@@ -95,7 +95,7 @@ def startup_lines(service: Service) -> list[str]:
         )
     if service.upstream is not None:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
-        lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {config.k}")
+        lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {service.decider.k}")
         if config.shadow:
             lines.append("shadow mode: nothing is searched or changed; the log records each decision (would_search)")
     else:

@@ -224,7 +224,7 @@ class Service:
         assert self.search is not None
         began, hits, problem = time.perf_counter(), list[Hit](), None
         try:
-            hits += await find_within(self.search, query, self.config.k, self.config.search_deadline_s)
+            hits += await find_within(self.search, query, self.decider.k, self.config.search_deadline_s)
         except Refused as refused:
             problem = refused
         self.metrics.search_seconds.observe(time.perf_counter() - began)
