@@ -21,9 +21,8 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import did_you_mean
-from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import meta_path, read_meta, unchanged
+from kbtrain.io.provenance import Artifact, meta_path, read_meta, unchanged
 from kbtrain.llm.sample_stage import check_replaceable
 from kbtrain.questions.base import AnswerAs, Columns, Reading
 from kbtrain.questions.catalogue import DATA_SETS, EMBEDDED_SETS, atlas_passages, catalogue_text

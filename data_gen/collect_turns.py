@@ -24,9 +24,8 @@ from kbtrain.dialogue import History, load_turns
 from kbtrain.dialogue.features import check_turns_replaceable
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import meta_of, meta_path, unchanged
+from kbtrain.io.provenance import Artifact, meta_of, meta_path, unchanged
 from kbtrain.records import Snippet, Split, TurnExample
 from kbtrain.runtime.progress import progress_bar
 

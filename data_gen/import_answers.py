@@ -26,9 +26,8 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.scores import added_gates, read_scores
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of, meta_path, unchanged
+from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256, meta_of, meta_path, unchanged
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.labeling.imported import ImportCounts
 from kbtrain.labeling.label_stage import CopiedGold

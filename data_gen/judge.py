@@ -24,8 +24,7 @@ from pydantic import Field, model_validator
 from kbtrain.answers import grading
 from kbtrain.config import check_counts, run_script
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Artifact
-from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of
+from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256, meta_of
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.judges import (
     JUDGE_AGAIN,

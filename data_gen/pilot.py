@@ -35,8 +35,7 @@ from kbtrain.evaluation.search_pilot import (
     table,
 )
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Artifact
-from kbtrain.io.provenance import check_unchanged, meta_of, write_atomically
+from kbtrain.io.provenance import Artifact, check_unchanged, meta_of, write_atomically
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest

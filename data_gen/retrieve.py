@@ -25,8 +25,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Artifact
-from kbtrain.io.provenance import check_unchanged, file_sha256
+from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256
 from kbtrain.llm.sample_stage import check_passages_replaceable
 from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage

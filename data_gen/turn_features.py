@@ -21,8 +21,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.dialogue.features import all_responses, search_turns
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES
-from kbtrain.io.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.io.provenance import MODEL_FILES, check_unchanged, file_sha256, write_meta
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.models.files_read import hashes_of
 from kbtrain.records import TurnExample

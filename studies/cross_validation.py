@@ -21,8 +21,8 @@ from kbtrain.errors import UserError
 from kbtrain.gate.gate import logistic
 from kbtrain.gates.encoder.probe import SPREAD, fit_head
 from kbtrain.gates.turns import FEATURES, C, dialogue_features, structure
-from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import replacing
+from kbtrain.io.provenance import Artifact
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.choice import chosen_value, nested_inflation
 from kbtrain.metrics.ranking import auroc

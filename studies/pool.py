@@ -29,7 +29,7 @@ from kbtrain.answers.grading import is_yes_no, rule_verdict
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Artifact
+from kbtrain.io.provenance import Artifact
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.sample_stage import check_replaceable
 from kbtrain.questions.checks import NearRule, check_near, read_questions

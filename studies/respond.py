@@ -27,9 +27,8 @@ from ragate_responses.responses import DEEPEST, NONE, WAYS, Way, augment, respon
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.io.provenance import MODEL_FILES, check_unchanged, file_sha256, write_meta
 from kbtrain.models.files_read import hashes_of
 from kbtrain.records import DtypeName, Hit, Split, TurnExample
 from kbtrain.runtime.progress import progress_bar

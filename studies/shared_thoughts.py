@@ -16,7 +16,7 @@ from types import TracebackType
 
 from kbtrain.gates.seakr.engine import Thought
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES, Records
+from kbtrain.io.provenance import MODEL_FILES, Records
 from kbtrain.rag.seakr_lockstep import AnswerEngine, GenerationRequest, PromptEngine, Reply
 from kbtrain.rag.seakr_run import SeakrPipelineConfig, key_digest, open_thinking, run_settings
 from kbtrain.rag.seakr_traces import FOLDER

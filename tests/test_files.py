@@ -21,7 +21,6 @@ from support.disk import full_disk
 from kbtrain.dialogue.features import Response
 from kbtrain.errors import UserError
 from kbtrain.gates.scoring import ScoredChunk, ScoreFile, Timing
-from kbtrain.io.artifact import Records
 from kbtrain.io.files import (
     append,
     beside,
@@ -33,7 +32,7 @@ from kbtrain.io.files import (
     replacing,
     writing,
 )
-from kbtrain.io.provenance import meta_path
+from kbtrain.io.provenance import Records, meta_path
 from kbtrain.io.text_files import read_text
 from kbtrain.rag.seakr_traces import Spent, Trace
 from kbtrain.records import Evidence, GateScore, Hit

@@ -16,9 +16,11 @@ import pytest
 from kbtrain.config import Config
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Artifact, Records, differing
 from kbtrain.io.provenance import (
+    Artifact,
+    Records,
     check_unchanged,
+    differing,
     file_sha256,
     meta_path,
     read_meta,

@@ -20,9 +20,8 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import results
 from kbtrain.gates.scoring import ScoreFile
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Records
 from kbtrain.io.files import cut_torn_line
-from kbtrain.io.provenance import file_sha256, read_meta, unchanged
+from kbtrain.io.provenance import Records, file_sha256, read_meta, unchanged
 from kbtrain.io.store import SampleStore
 from kbtrain.prompts.own import read_prompts
 from kbtrain.questions.reading.files import data_files

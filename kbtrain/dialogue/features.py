@@ -13,9 +13,8 @@ from typing import Any
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Artifact, Records
 from kbtrain.io.files import beside, has_content, path_exists
-from kbtrain.io.provenance import file_sha256
+from kbtrain.io.provenance import Artifact, Records, file_sha256
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.llm.sample_stage import check_same
 from kbtrain.prompts.ragate import context_text, first_kept, turn_text
@@ -71,7 +70,7 @@ def all_responses(
     """Every example's response by id: stored ones, and the rest generated and stored. ``watch`` is called with the
     number of new ones.
 
-    Raises :class:`UserError` for stored responses of another ``key``: see :class:`~kbtrain.io.artifact.Records`.
+    Raises :class:`UserError` for stored responses of another ``key``: see :class:`~kbtrain.io.provenance.Records`.
     """
     with Records(path, key, "move or delete this file to generate again", growing=True) as file:
         stored = {response.id: response.text for response in jsonl.read(Response, path)}

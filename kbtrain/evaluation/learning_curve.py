@@ -34,8 +34,7 @@ from kbtrain.gates.probe.train import HeadSettings
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import fit_linear
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES, Artifact
-from kbtrain.io.provenance import file_sha256, write_atomically
+from kbtrain.io.provenance import MODEL_FILES, Artifact, file_sha256, write_atomically
 from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc, drawn_areas
 from kbtrain.metrics.significance import Delta

@@ -40,9 +40,8 @@ from kbtrain.gates.simple import Always
 from kbtrain.gates.stack import Columns, Member, make_members
 from kbtrain.gates.training_overlap import AllowedOverlap
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists, writing
-from kbtrain.io.provenance import file_sha256, meta_of, meta_path, read_meta
+from kbtrain.io.provenance import Artifact, file_sha256, meta_of, meta_path, read_meta
 from kbtrain.llm.backends import read_llm_config
 from kbtrain.records import GATE_NAME, Example, GateExample, GateScore, Split, TurnExample
 from kbtrain.retrieval.base import attach_hits

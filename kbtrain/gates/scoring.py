@@ -23,9 +23,20 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import ABSENT, MODEL_FILES, Records, differing, is_resumable
 from kbtrain.io.files import beside, check_regular_or_absent, path_exists
-from kbtrain.io.provenance import device, file_sha256, meta_of, meta_path, unchanged, write_meta
+from kbtrain.io.provenance import (
+    ABSENT,
+    MODEL_FILES,
+    Records,
+    device,
+    differing,
+    file_sha256,
+    is_resumable,
+    meta_of,
+    meta_path,
+    unchanged,
+    write_meta,
+)
 from kbtrain.llm.forecast import Forecast, Measurement, PriceList, tokens_of
 from kbtrain.models.files_read import folder_of, hashes_of
 from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample

@@ -21,9 +21,8 @@ from urllib.parse import quote
 
 from kbtrain.errors import UserError, at, strike
 from kbtrain.io import files, jsonl
-from kbtrain.io.artifact import change_message, differing
 from kbtrain.io.files import beside, path_exists
-from kbtrain.io.provenance import meta_path, read_meta, unchanged
+from kbtrain.io.provenance import change_message, differing, meta_path, read_meta, unchanged
 from kbtrain.records import GREEDY, REFUSED, Condition, Sample, SampleSet
 
 VERSION = 3

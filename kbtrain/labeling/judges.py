@@ -16,8 +16,7 @@ from pydantic import Field
 from kbtrain.answers import grading
 from kbtrain.answers.mask import gold_texts
 from kbtrain.answers.thoughts import without_thought
-from kbtrain.io.artifact import Artifact
-from kbtrain.io.provenance import meta_of
+from kbtrain.io.provenance import Artifact, meta_of
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import Judgement, answer_fingerprint, judge_prompt_facts

@@ -23,9 +23,8 @@ from kbtrain.answers.grading import is_empty
 from kbtrain.answers.mask import mask_answers
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES, Artifact
 from kbtrain.io.files import has_content, path_exists
-from kbtrain.io.provenance import file_sha256
+from kbtrain.io.provenance import MODEL_FILES, Artifact, file_sha256
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
@@ -168,9 +167,7 @@ class SamplingJob:
     settings: Mapping[str, Any]
 
     @classmethod
-    def from_config(
-        cls, config: LLMConfig, run: str, plan: SamplingPlan, shard: Shard, total: int
-    ) -> SamplingJob:
+    def from_config(cls, config: LLMConfig, run: str, plan: SamplingPlan, shard: Shard, total: int) -> SamplingJob:
         """The job with its settings; ``total`` counts the question-conditions of all shards."""
         share = shard.n_requests(total, config.window)
         files = {"questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence)}

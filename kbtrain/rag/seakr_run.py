@@ -22,8 +22,7 @@ from kbtrain.gates.seakr.engine import Thought, Uncertainty
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES, Artifact, Records
-from kbtrain.io.provenance import check_unchanged, file_sha256, write_atomically
+from kbtrain.io.provenance import MODEL_FILES, Artifact, Records, check_unchanged, file_sha256, write_atomically
 from kbtrain.models.files_read import hashes_of
 from kbtrain.questions.checks import read_questions
 from kbtrain.rag.seakr_lockstep import AnswerEngine, Begin, PromptEngine, answer_all

@@ -17,9 +17,8 @@ from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.answers.writing import has_other_writing
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import errors_of, writing
-from kbtrain.io.provenance import file_sha256, meta_path
+from kbtrain.io.provenance import Artifact, file_sha256, meta_path
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Question, Titles

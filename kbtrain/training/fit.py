@@ -15,9 +15,8 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, GateCard, KeyedCard
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import HeldOut, write_held_out
-from kbtrain.io.artifact import defaults_of
 from kbtrain.io.jsonl import read_json
-from kbtrain.io.provenance import check_data, git_state, package_versions, peak_rss_mb
+from kbtrain.io.provenance import check_data, defaults_of, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target
 from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.io.artifact import MODEL_FILES, defaults_of
+from kbtrain.io.provenance import MODEL_FILES, defaults_of
 from kbtrain.models.files_read import hashes_of
 from kbtrain.training.run import (
     check_processes,

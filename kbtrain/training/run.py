@@ -19,16 +19,19 @@ import yaml
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
-from kbtrain.io.artifact import ABSENT, change_message, differing, plain
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.provenance import (
+    ABSENT,
+    change_message,
     check_data,
     device,
+    differing,
     file_sha256,
     git_state,
     meta_path,
     package_versions,
     peak_rss_mb,
+    plain,
     write_atomically,
 )
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import replacing
+from kbtrain.io.provenance import Artifact
 from kbtrain.models.files_read import digest
 
 if TYPE_CHECKING:

@@ -11,10 +11,9 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config
 from kbtrain.dialogue.features import search_turns
 from kbtrain.errors import UserError, at
-from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read, write
-from kbtrain.io.provenance import file_sha256
+from kbtrain.io.provenance import Artifact, file_sha256
 from kbtrain.prompts.ragate import context_text
 from kbtrain.records import Evidence, Hit, TurnExample
 from ragate_responses.ranker import Candidates, Rank, Ranker, TfIdfRank, read_snippets

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Records
 from kbtrain.io.files import beside
+from kbtrain.io.provenance import Records
 from kbtrain.models.batching import windows
 from kbtrain.records import Hit, TurnExample
 from ragate_responses.responder import Responder, ResponsePrompt

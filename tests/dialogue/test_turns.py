@@ -5,7 +5,7 @@ from tiny_turns import turn
 
 from kbtrain.dialogue.features import all_responses, generated, history_question
 from kbtrain.errors import UserError
-from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.provenance import MODEL_FILES
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt

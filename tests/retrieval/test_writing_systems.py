@@ -14,8 +14,7 @@ from kbtrain.answers.grading import is_correct, normalise
 from kbtrain.answers.mask import mask_answers, mask_leak
 from kbtrain.answers.writing import CJK, language_of
 from kbtrain.errors import UserError
-from kbtrain.io.artifact import Artifact
-from kbtrain.io.provenance import read_meta
+from kbtrain.io.provenance import Artifact, read_meta
 from kbtrain.questions.catalogue import atlas_passages
 from kbtrain.questions.collect import taken_for_english
 from kbtrain.questions.load import load_questions

@@ -4,7 +4,7 @@ import pytest
 
 from kbtrain.config import Config
 from kbtrain.errors import UserError
-from kbtrain.io.artifact import MODEL_FILES, defaults_of
+from kbtrain.io.provenance import MODEL_FILES, defaults_of
 from kbtrain.training.run import (
     all_checkpoints,
     check_processes,

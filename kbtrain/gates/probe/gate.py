@@ -26,7 +26,7 @@ from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gates.answering import open_base_model
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import draft_states, prompt_states
-from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.provenance import MODEL_FILES
 from kbtrain.models.files_read import digest
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole

@@ -25,8 +25,8 @@ from safetensors import SafetensorError, safe_open
 from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
 from kbtrain.gates.answering import first_rows
-from kbtrain.io.artifact import differing
 from kbtrain.io.files import replacing
+from kbtrain.io.provenance import differing
 from kbtrain.models.batching import common_start, like_length, padded, windows
 from kbtrain.models.forward import cache_argument, with_cache
 from kbtrain.records import GREEDY
