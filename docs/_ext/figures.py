@@ -28,6 +28,7 @@ COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "co
 FIXED = ("never search", "always search")
 RESPLITS = ["threshold for", "searches skipped", "against always searching, points", "above random searches, points",
             "more than a point below the better of never and always, of 300"]  # fmt: skip
+_PILOT = ("passages", "right, %", "repaired", "broken", "prompt tokens")
 _COSTS = ("", "searches", "prompt tokens", "completion tokens", "ms a question", "together", "right answers")
 
 
@@ -59,6 +60,7 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         "demo-headline": lambda: textwrap.fill(demo["headline"], 118, break_on_hyphens=False),
         "demo-gates": lambda: table(demo["gates"]["columns"], demo["gates"]["rows"]),
         "demo-resplits": lambda: table(demo["resplits"]["columns"], demo["resplits"]["rows"]),
+        "demo-pilot": lambda: table(_PILOT, demo["pilot"]),
         "demo-cost": lambda: table(_COSTS, list(_costs(demo))),
         "alternatives": lambda: table(store["alternatives"]["columns"], store["alternatives"]["rows"]).replace(
             "{demo}", demo["effect"]
@@ -103,6 +105,7 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     start = max(i for i, line in enumerate(lines) if line.startswith("tested  "))
     home = re.compile(r"open \S*/(?=runs/)")
     demo["closing"] = [home.sub("open ", line.rstrip()) for line in lines[start:] if line.strip()]
+    demo["pilot"] = pilot_rows(run)
     report = (run / "report.md").read_text(encoding="utf-8").replace("\\[", "[").replace("\\]", "]")
     first = re.search(r"^\| gate \|.*?(?=^$)", report, re.DOTALL | re.MULTILINE)
     if first is None:
@@ -124,6 +127,18 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     )
     if (run / "savings.svg").exists():
         SAVINGS.write_bytes((run / "savings.svg").read_bytes())
+
+
+def pilot_rows(run: Path) -> list[list[str]]:
+    """What the pilot measured on dev: never searching, then each number of passages."""
+    pilot = json.loads((run / "pilot.json").read_text(encoding="utf-8"))
+    rows = []
+    for result in (pilot["never"], *pilot["settings"]):
+        share = f"{100 * result['right'] / result['n']:.1f} [{100 * result['low']:.1f}, {100 * result['high']:.1f}]"
+        mark = ", chosen" if result["setting"] == pilot["chosen"] else ""
+        k, tokens = result["setting"]["k"] or "no search", f"{result['prompt_tokens']:.0f}"
+        rows.append([f"{k}{mark}", share, str(result["repaired"]), str(result["broken"]), tokens])
+    return rows
 
 
 def resplits_of(run: Path, gate: str) -> list[list[str]]:
