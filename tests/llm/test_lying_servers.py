@@ -1,4 +1,4 @@
-"""Servers that lie (``torture/servers.py``): right answers after all, or one line about the server; no key is shown."""
+"""Servers that lie (``lying_server.py``): right answers after all, or one line about the server; no key is shown."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import lying_server as servers
 import pytest
 from tiny_kbm import make_tokenizer
-from torture import servers
 
 from kbtrain.errors import UserError
 from kbtrain.gates.draft.gate import DraftCard, DraftServer

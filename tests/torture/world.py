@@ -7,13 +7,11 @@ one script reads of another's is made by that other's command (:attr:`Sound.afte
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from support import scripts
 from tiny_kbm import make_folder
 from tiny_turns import bert_folder, snippets, turn
@@ -27,216 +25,99 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("data_gen", "recipes", "eval")
 SERVER = "http://server.invalid/v1"  # stands for the address of a server, in commands and in files of the world
 TINY = ("--dtype", "fp32", "--device", "cpu")
-SHORT = ("--server-tries", "2", "--server-timeout", "3", "--server-patience", "0.1")
-ASKED = ("--backend", "openai", "--server-url", SERVER, "--server-model", "tiny", *SHORT)
-CHAT = ("--model", "tiny", *ASKED, "--server-endpoint", "chat")
-DATA = ("--train", "qa/examples/train.jsonl", "--dev", "qa/examples/dev.jsonl")
-KEYS = ("--keys", "[mastery, benefit]")  # of which the made-up labels have both classes
-TRAINED = ("--model", "model", *TINY, *DATA, "--output", "out", *KEYS)
-SEAKR = (
-    *("--run", "qa2", "--method", "single_hop", "--limit", "2", "--threshold", "0", "--demonstrations", "1"),
-    *("--max-new-tokens", "2", "--chain-tokens", "2"),
-)  # fmt: skip
-TURNS = ("--train", "turns/turns.jsonl", "--dev", "turns/turns.jsonl", "--output", "out", *TINY, "--epochs", "1")
-
-
-SERVE = (
-    *("serve", "kbm", "--key", "mastery", "--threshold", ".5", "--search", "qa/passages.jsonl", *TINY),
-    *("--upstream", SERVER, "--upstream-timeout-s", "3", "--port", "0", "--log", "decisions.log"),
-)  # fmt: skip
+TINY_WORDS = " ".join(TINY)
+DATA = "--train qa/examples/train.jsonl --dev qa/examples/dev.jsonl"
+KEYS = "--keys '[mastery, benefit]'"  # of which the made-up labels have both classes
+MODEL = f"--model model {TINY_WORDS}"
+TRAINED = f"{MODEL} {DATA} --output out {KEYS}"
+TURNS = "--train turns/turns.jsonl --dev turns/turns.jsonl --output out"
+FEW = "--bootstrap-draws 100 --random-draws 100"
 
 
 @dataclass(frozen=True)
 class Sound:
-    """A command that ends well in the world. ``after``: scripts whose commands come first; ``adds``: made by hand."""
+    """A command that ends well in the world. ``after``: scripts whose commands come first."""
 
     argv: tuple[str, ...]
     after: tuple[str, ...] = ()
 
 
-SCORED = "[features, draft]"
-MORE: dict[str, tuple[str, tuple[str, ...]]] = {
-    "draft": ("recipes/make_draft.py", ("--model", "model", "--output", "qa/draft", *TINY)),
-    "features": ("recipes/train_features.py", (*DATA, "--index", "qa/bm25", "--output", "qa/features", *KEYS)),
-    "scores": ("eval/score.py", ("--run", "qa", "--only", SCORED, "--splits", "[train, dev]", *TINY)),
-    "second": ("eval/end_to_end.py", ("--run", "qa3", "--bootstrap-draws", "100", "--random-draws", "100")),
+def _sound(words: str, *after: str) -> Sound:
+    return Sound(tuple(shlex.split(words)), after)
+
+
+MORE = {
+    name: (script, tuple(shlex.split(words)))
+    for name, script, words in (
+        ("candidates", "data_gen/retrieve.py", "--run qa2 --k 2 --pilot true"),
+        ("draft", "recipes/make_draft.py", f"{MODEL} --output qa/draft"),
+        ("features", "recipes/train_features.py", f"{DATA} --index qa/bm25 --output qa/features {KEYS}"),
+        ("scores", "eval/score.py", f"--run qa --only '[features, draft]' --splits '[train, dev]' {TINY_WORDS}"),
+        ("second", "eval/end_to_end.py", f"--run qa3 {FEW}"),
+    )
 }
-MEMBERS = ("data_gen/retrieve.py", "draft", "features", "scores")
-
-
-def _sound(*argv: str, after: tuple[str, ...] = ()) -> Sound:
-    return Sound(argv, after)
-
+RETRIEVED, SCORED = "data_gen/retrieve.py", "eval/end_to_end.py"
+CONFIGS = {name: ROOT / name / "configs" for name in FOLDERS}
 
 COMMANDS: dict[str, Sound] = {
-    "data_gen/build.py": _sound("--run", "qa", "--keys", "[mastery, benefit]"),
-    "data_gen/collect.py": _sound(
-        "--run", "new", "--dataset", "jsonl", "--path", "own.jsonl", "--shares", ".5,.25,.25"
-    ),
-    "data_gen/collect_turns.py": _sound("--run", "new", "--dataset", "jsonl", "--path", "told/turns.jsonl"),
-    "data_gen/embed.py": _sound("--run", "qa", "--server-url", SERVER, "--server-model", "e", *SHORT),
-    "data_gen/export.py": _sound("--store", "qa/samples.db", "--output", "samples.jsonl"),
+    "data_gen/build.py": _sound(f"--run qa {KEYS}"),
+    "data_gen/collect.py": _sound("--run new --dataset jsonl --path own.jsonl --shares .5,.25,.25"),
+    "data_gen/collect_turns.py": _sound("--run new --dataset jsonl --path told/turns.jsonl"),
+    "data_gen/embed.py": _sound(f"--run qa --server-url {SERVER} --server-model e --server-timeout 3"),
+    "data_gen/export.py": _sound("--store qa/samples.db --output samples.jsonl"),
     "data_gen/import_answers.py": _sound(
-        "--config", str(ROOT / "data_gen/configs/import_llama3.yaml"), "--run", "new", "--path", "answers.jsonl"
+        f"--config {CONFIGS['data_gen'] / 'import_llama3.yaml'} --run new --path answers.jsonl"
     ),
-    "data_gen/join.py": _sound("--runs", "[qa, qa2]", "--output", "joined"),
-    "data_gen/judge.py": _sound("--run", "qa", "--judge", "contains"),
-    "data_gen/label.py": _sound("--run", "qa", "--tau-mastery", ".2", "--tau-certainty", ".6"),
-    "data_gen/merge.py": _sound("--run", "sharded"),
-    "data_gen/retrieve.py": _sound("--run", "qa", "--k", "2"),
+    "data_gen/join.py": _sound("--runs '[qa, qa2]' --output joined"),
+    "data_gen/judge.py": _sound("--run qa --judge contains"),
+    "data_gen/label.py": _sound("--run qa --tau-mastery .2 --tau-certainty .6"),
+    "data_gen/merge.py": _sound("--run sharded"),
+    "data_gen/pilot.py": _sound(f"--run qa2 {MODEL} --ks '[1, 2]' --questions 2 --max-new-tokens 2", "candidates"),
+    "data_gen/retrieve.py": _sound("--run qa --k 2"),
     "data_gen/sample.py": _sound(
-        "--run",
-        "qa2",
-        "--model",
-        "model",
-        *TINY,
-        "--samples",
-        "{train: 2, dev: 1, test: 0}",
-        "--max-new-tokens",
-        "2",
-        "--allow-empty",
-        "true",
+        f"--run qa2 {MODEL} --samples '{{train: 2, dev: 1, test: 0}}' --max-new-tokens 2 --allow-empty true"
     ),
-    "data_gen/turn_features.py": _sound("--run", "turns", "--corpus", "turns/snippets.jsonl", "--k", "2"),
-    "recipes/fit_gate.py": _sound(
-        "--gate", "structural", "--train", "turns/turns.jsonl", "--dev", "turns/turns.jsonl", "--output", "out"
-    ),
+    "data_gen/turn_features.py": _sound("--run turns --corpus turns/snippets.jsonl --k 2"),
+    "recipes/fit_gate.py": _sound(f"--gate structural {TURNS}"),
     "recipes/make_seakr.py": _sound(
-        "--model",
-        "model",
-        "--questions",
-        "qa2/questions.jsonl",
-        "--output",
-        "qa2/seakr",
-        "--measure-on",
-        "4",
-        "--k",
-        "3",
-        "--max-new-tokens",
-        "3",
-        *TINY,
+        f"{MODEL} --questions qa2/questions.jsonl --output qa2/seakr --measure-on 4 --k 3 --max-new-tokens 3"
     ),
-    "recipes/make_draft.py": _sound("--model", "model", "--output", "out", *TINY),
-    "recipes/train_encoder.py": _sound(*TURNS, "--model", "bert", "--max-length", "64"),
-    "recipes/train_features.py": _sound(
-        *DATA, "--index", "qa/bm25", "--output", "out", *KEYS, after=("data_gen/retrieve.py",)
-    ),
-    "recipes/train_kbm.py": _sound(*TRAINED, "--epochs", "1"),
-    "recipes/train_probe.py": _sound(*TRAINED),
+    "recipes/make_draft.py": _sound(f"{MODEL} --output out"),
+    "recipes/train_encoder.py": _sound(f"{TURNS} {TINY_WORDS} --epochs 1 --model bert --max-length 64"),
+    "recipes/train_features.py": _sound(f"{DATA} --index qa/bm25 --output out {KEYS}", RETRIEVED),
+    "recipes/train_kbm.py": _sound(f"{TRAINED} --epochs 1"),
+    "recipes/train_probe.py": _sound(TRAINED),
     "recipes/train_ragate_mha.py": _sound(
-        *TURNS, "--layers", "1", "--heads", "2", "--d-model", "16", "--vocabulary", "300", "--max-length", "64"
+        f"{TURNS} {TINY_WORDS} --epochs 1 --layers 1 --heads 2 --d-model 16 --vocabulary 300 --max-length 64"
     ),
-    "recipes/train_ragate_peft.py": _sound(*TURNS, "--model", "model", "--method", "lora", "--max-length", "900"),
+    "recipes/train_ragate_peft.py": _sound(f"{TURNS} {MODEL} --epochs 1 --method lora --max-length 900"),
     "recipes/train_stack.py": _sound(
-        *DATA,
-        "--run",
-        "qa",
-        "--members",
-        "[features, draft]",
-        "--fit-on",
-        "dev",
-        *KEYS,
-        "--output",
-        "qa/stack",
-        after=MEMBERS,
+        f"{DATA} --run qa --members '[features, draft]' --fit-on dev {KEYS} --output qa/stack",
+        *(RETRIEVED, "draft", "features", "scores"),
     ),
-    "eval/calibrate.py": _sound(
-        "--run", "qa", "--gate", "kbm_mastery", "--folder", "kbm", after=("eval/end_to_end.py",)
+    "eval/calibrate.py": _sound("--run qa --gate kbm_mastery --folder kbm", SCORED),
+    "eval/classify.py": _sound("--run qa", SCORED),
+    "eval/compare_scores.py": _sound("--run qa", SCORED),
+    "eval/cost.py": _sound(f"--run qa --prices {CONFIGS['eval'] / 'prices.yaml'}", SCORED),
+    "eval/double_judgement.py": _sound(
+        "--run qa2 --gates '[kbm_mastery]'", "data_gen/sample.py", "eval/score_reference.py"
     ),
-    "eval/classify.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
-    "eval/compare_scores.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
-    "eval/cost.py": _sound(
-        "--run", "qa", "--prices", str(ROOT / "eval/configs/prices.yaml"), after=("eval/end_to_end.py",)
+    "eval/end_to_end.py": _sound(f"--run qa {FEW}"),
+    "eval/import_decisions.py": _sound("--run qa --path decisions.jsonl --gate theirs --column score"),
+    "eval/learning_curve.py": _sound("--run qa --gates '[features]' --sizes '[20]' --draws 1", RETRIEVED),
+    "eval/run_seakr.py": _sound(
+        "--run qa2 --method single_hop --limit 2 --threshold 0 --demonstrations 1 --max-new-tokens 2 --chain-tokens 2"
+        " --documents 1",
+        "recipes/make_seakr.py",
     ),
-    "eval/double_judgement.py": _sound("--run", "qa2", "--gates", "[kbm_mastery]", after=("eval/score_reference.py",)),
-    "eval/end_to_end.py": _sound("--run", "qa", "--bootstrap-draws", "100", "--random-draws", "100"),
-    "eval/import_decisions.py": _sound(
-        "--run", "qa", "--path", "decisions.jsonl", "--gate", "theirs", "--column", "score"
-    ),
-    "eval/learning_curve.py": _sound(
-        "--run", "qa", "--gates", "[features]", "--sizes", "[20]", "--draws", "1", after=("data_gen/retrieve.py",)
-    ),
-    "eval/run_seakr.py": _sound(*SEAKR, "--documents", "1", after=("recipes/make_seakr.py",)),
-    "eval/score.py": _sound("--run", "qa", "--only", "[prompt, draft]", "--model", "model", *TINY, after=("draft",)),
-    "eval/score_reference.py": _sound("--run", "qa2", "--kbm", "kbm", "--chunk", "4", *TINY),
-    "eval/write_report.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
+    "eval/score.py": _sound(f"--run qa --only '[prompt, draft]' {MODEL}", "draft"),
+    "eval/score_reference.py": _sound(f"--run qa2 --kbm kbm --chunk 4 {TINY_WORDS}"),
+    "eval/write_report.py": _sound("--run qa", SCORED),
     # commands of kbtrain that read what others have made
-    "compare": _sound("compare", "qa", "qa3", after=("eval/end_to_end.py", "second")),
-    "decide": _sound("decide", "kbm", "--file", "own.jsonl", "--key", "mastery", "--threshold", ".5"),
-    "push": _sound("push", "kbm", "someone/gate", "--dry-run"),
-    "serve": _sound(*SERVE),
+    "compare": _sound("compare qa qa3", SCORED, "second"),
+    "decide": _sound("decide kbm --file own.jsonl --key mastery --threshold .5"),
+    "push": _sound("push kbm someone/gate --dry-run"),
 }
-
-DRAWN = ("--run", "qa2", "--samples", "{train: 2, dev: 1, test: 0}")
-SERVER_GATE = (
-    *("--model", "tiny", "--tokens", "2"),
-    *("--server-url", SERVER, "--server-model", "tiny", *SHORT),
-)  # fmt: skip
-MORE["server gate"] = ("recipes/make_draft.py", (*SERVER_GATE, "--output", "qa2/server"))
-
-# what talks to a server, each script in every way that it can
-SERVED: dict[str, tuple[Sound, ...]] = {
-    "data_gen/embed.py": (COMMANDS["data_gen/embed.py"],),
-    "data_gen/judge.py": (
-        _sound("--run", "qa", "--judge", "llm", *CHAT),
-        _sound("--run", "qa", "--judge", "llm", "--votes", "3", *CHAT),
-    ),
-    "data_gen/sample.py": (
-        _sound(*DRAWN, *CHAT),
-        _sound(*DRAWN, *CHAT, "--server-n", "false", "--server-logprobs", "false"),
-        _sound(*DRAWN, "--model", "model", *ASKED, "--server-alias", "true"),
-    ),
-    "data_gen/turn_features.py": (
-        _sound("--run", "turns", "--syn-resp", "true", *CHAT),
-    ),
-    "eval/score.py": (
-        _sound("--run", "qa2", "--only", "[server]", after=("server gate",)),
-        _sound("--run", "qa2", "--only", "[prompt]", "--prompt-llm", "llm.yaml"),
-    ),
-    "recipes/make_draft.py": (_sound(*SERVER_GATE, "--output", "out"),),
-    "check-server": (_sound("check-server", SERVER, "--timeout", "3"),),
-    "serve": (_sound(*SERVE),),
-}  # fmt: skip
-
-
-def _folder(path: Path) -> None:
-    path.mkdir()
-    (path / "kept.txt").write_text("of somebody else")
-
-
-PLACES: dict[str, Callable[[Path], object]] = {
-    "folder": _folder,
-    "pipe": os.mkfifo,
-    "loop": lambda path: path.symlink_to(path.name),
-    "file": lambda path: path.write_text("of somebody else\n"),
-    "link to nowhere": lambda path: path.symlink_to("no_such_folder/nowhere"),
-}
-
-
-def put(path: Path, kind: str) -> None:
-    """Something that is no file of a script's, in its place."""
-    clear(path)
-    PLACES[kind](path)
-
-
-def clear(path: Path) -> None:
-    """Take it away again."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def put_back(path: Path, content: bytes) -> None:
-    """The file that was there."""
-    clear(path)
-    path.write_bytes(content)
-
-
-def places(folder: Path) -> None:
-    """One of each in a folder: ``a_folder``, ``a_pipe`` ..."""
-    for kind in PLACES:
-        put(folder / f"a_{kind}", kind)
 
 
 def all_scripts() -> list[str]:
@@ -338,9 +219,6 @@ def _own(folder: Path) -> None:
     lines("decisions.jsonl", [{"id": q.id, "score": i % 7 / 7} for i, q in enumerate(asked)])
     grades = (("Paris", True), ("Lyon", False))
     lines("graded.jsonl", [{"id": p, "answers": ["Paris"], "prediction": p, "right": r} for p, r in grades])
-    pairs = dict(zip(CHAT[::2], CHAT[1::2], strict=True))
-    keys = {key[2:].replace("-", "_"): yaml.safe_load(value) for key, value in pairs.items()}
-    (folder / "llm.yaml").write_text(yaml.safe_dump(keys))
 
 
 def write_kbm(folder: Path) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 
 from model_server import completion, vector
 from support.http_server import LocalServer
-
 from torture.damage import WRONG
 
 KEY = "sk-planted-in-the-campaign"  # of the client; a server may send it back, and no file or line may show it
