@@ -46,7 +46,6 @@ SLOW = (
     "training/test_run_files.py",
     "tools/test_build_atlas.py",
     "data_gen/test_turns.py",
-    "benchmarks/test_training_benchmarks.py",
     "benchmarks/test_sampling_benchmark.py",
     "test_packaging.py",
     "serve/test_security.py",
