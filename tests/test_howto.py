@@ -141,8 +141,7 @@ def test_the_linters_of_compose_and_kubernetes_accept_the_files() -> None:
 
 
 def test_the_frameworks_page_imports_what_the_adapters_have() -> None:
-    names = ("langchain", "langgraph", "haystack", "llama-index", "dspy")
-    page = "\n".join((DOCS / "howto" / f"{name}.md").read_text(encoding="utf-8") for name in names)
+    page = (DOCS / "howto" / "frameworks.md").read_text(encoding="utf-8")
     imports = re.findall(r"^from kbtrain\.adapters\.(\w+) import (\w+)$", page, flags=re.MULTILINE)
     assert len(imports) == 5
     folder = DOCS.parent / "kbtrain" / "adapters"

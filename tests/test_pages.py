@@ -61,9 +61,14 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     gates = {"llm_only": 0.25, "all_rag": 0.5, "probe_benefit": 0.6}
     results = [{"gate": name, "accuracy": one} for name, one in gates.items()]
     (tmp_path / "results.json").write_text(json.dumps({"gates": results}))
+    never, one = ({"setting": {"candidates": "c", "k": k}, "n": 4, "right": 1 + k, "low": 0.1, "high": 0.9, "repaired": k,
+                   "broken": 0, "prompt_tokens": 60.4} for k in (0, 1))  # fmt: skip
+    pilot = {"never": never, "settings": [one], "chosen": one["setting"]}
+    (tmp_path / "pilot.json").write_text(json.dumps(pilot))
     store = figures.read_store()
     figures.store_run(store, tmp_path)
     demo = store["demo"]
+    assert demo["pilot"][1] == ["1, chosen", "50.0 [10.0, 90.0]", "1", "0", "60"]
     assert demo["gates"]["rows"][2][:2] == ["probe benefit", "40.0 [30.0, 50.0]"]
     assert demo["closing"][-1].endswith("open runs/demo/report.html")
     assert demo["right"] == {"never search": "25.0", "always search": "50.0", "probe benefit": "60.0"}

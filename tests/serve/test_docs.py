@@ -23,7 +23,7 @@ NAMES = (
         "howto/monitor.md",
         "howto/open-webui.md",
     ),
-    *("howto/langchain.md", "howto/agents.md", "reference/serving.md", "tutorials/serve.md"),
+    *("howto/frameworks.md", "howto/agents.md", "reference/serving.md", "tutorials/serve.md"),
 )
 PAGE = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES).replace("\\\n", " ")
 PAGE = re.sub("^kbtrain run .*$", "", PAGE, flags=re.MULTILINE)  # options of scripts: tests/test_readme.py
@@ -60,7 +60,7 @@ def test_a_request_is_answered(running, request_):
     body = request_[request_.index("-d") + 1].encode()
     reply = running.ask("POST", url.removeprefix("http://127.0.0.1:8000"), body, headers)
     assert reply.status == 200, reply.body
-    assert len(REQUESTS) == 6
+    assert len(REQUESTS) == 7
 
 
 @pytest.mark.parametrize("package, said", [("openai", 1), ("langchain_openai", 2)])
