@@ -53,19 +53,6 @@ def test_the_second_judge_is_trained_with_passages_and_scored_with_them():
     assert [s.arguments[-1] for s in steps if s.script == "score_reference"] == ["runs/demo-full/kbm_double"]
 
 
-def test_the_table_of_the_gate_that_is_fitted_in_seconds_stands_before_the_long_training():
-    names = [step.script for step in chain("demo")]
-    assert names.index("train_probe") < names.index("end_to_end") < names.index("train_kbm")
-    first, second = (step.arguments for step in chain("demo") if step.script == "end_to_end")
-    assert first == second  # the second one replaces the first one's figures
-
-
-def test_make_runs_the_same_chain():
-    text = (ROOT / "Makefile").read_text()
-    assert "kbtrain.cli demo\n" in text and "kbtrain.cli demo --full\n" in text
-    assert "data_gen/" not in text
-
-
 def test_a_chain_shows_each_stage_with_its_minutes_and_one_line_and_ends_with_the_closing_block(tmp_path, capfd):
     first, last, run = tmp_path / "first.py", tmp_path / "last.py", tmp_path / "run"
     first.write_text("print('a table\\nof many lines\\n3 questions -> here')\n")

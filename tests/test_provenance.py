@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -83,7 +81,8 @@ def test_a_missing_input_is_one_line_and_writes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [None, "{", "[]", '{"schema": 99}', '{"schema": 1, "inputs": {"x": 1}}'],
+    [None, "{", "[]", '{"schema": 99}', '{"schema": 1, "inputs": {"x": 1}}', '{"schema": 1, "inputs": []}',
+     '{"schema": 1, "schema": 1}', '{"schema": NaN}'],
 )  # fmt: skip
 def test_absent_broken_or_foreign_meta_is_one_line(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "f.jsonl"
@@ -95,12 +94,6 @@ def test_absent_broken_or_foreign_meta_is_one_line(tmp_path: Path, text: str | N
     ) as caught:
         read_meta(path)
     assert "\n" not in str(caught.value)
-
-
-def test_provenance_imports_nothing_heavy() -> None:
-    code = "import sys, kbtrain.io.provenance; print([m for m in ('torch', 'numpy', 'sklearn') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_file_that_was_changed_is_told_from_one_that_was_not(tmp_path: Path) -> None:
@@ -119,15 +112,6 @@ def test_a_file_that_was_changed_is_told_from_one_that_was_not(tmp_path: Path) -
         assert not unchanged(made)
     with pytest.raises(UserError, match=r"made\.jsonl: was changed since s made it; run that again, or delete made"):
         check_unchanged(tmp_path / "none", copy, made)
-
-
-def test_time_is_measured_by_a_clock_that_nobody_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tmp_path / "x.jsonl"
-    made.write_bytes(b"{}\n")
-    started = time.monotonic()
-    monkeypatch.setattr(time, "time", lambda: 0.0)  # the wall clock was set back
-    write_meta(made, stage="s", config=None, inputs=[], started=started)
-    assert 0 <= read_meta(made)["wall_seconds"] < 60
 
 
 def evidence(name: str) -> Evidence:
@@ -231,15 +215,6 @@ def test_an_edited_file_is_current_by_what_it_was_made_from(tmp_path: Path) -> N
     assert not Artifact(card, "fit", {"members": [["a", "1"]]}).is_current()
     assert Artifact(card, "fit", {"members": [("a", "1")]}, edited=True).is_current()
     assert not Artifact(card, "fit", {"members": [("a", "2")]}, edited=True).is_current()
-
-
-@pytest.mark.parametrize("value", ["[]", '"x"', '{"in.jsonl": ["abc"]}', '{"a": "1", "a": "2"}', '{"a": NaN}'])
-def test_damaged_meta_data_are_one_line(tmp_path: Path, value: str) -> None:
-    made = tmp_path / "x.jsonl"
-    made.write_bytes(b"{}\n")
-    meta_path(made).write_text(f'{{"schema": 1, "stage": "s", "config": {{}}, "inputs": {value}}}')
-    with pytest.raises(UserError, match=r"x\.jsonl\.meta\.json: field '(inputs|a)': .*again$"):
-        Artifact(made, "s", {}, [made]).is_current()
 
 
 def test_settings_differ_by_name_and_files_only_where_both_sides_know_them() -> None:

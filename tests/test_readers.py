@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import os
 import signal
@@ -200,38 +199,3 @@ def test_what_json_lets_through_is_one_line(name: str, content: str, tmp_path: P
         assert file in refusal(read, tmp_path / file)
     finally:
         gc.enable()
-
-
-OPENERS = {  # modules that open files by themselves, and why
-    "io/text_files.py": "the one place",
-    "io/files.py": "checksums before a rename",
-    "io/provenance.py": "hashes, after the check; its own process's status",
-    "retrieval/corpus.py": "the texts of an index, after the check",
-    "models/weights.py": "headers, after the check",
-    "models/adapters.py": "rows of weights whose header was read before",
-    "kernels/memory.py": "the system's own files",
-    **dict.fromkeys(("runtime/scripts.py", "report/page.py"), "the package's files"),
-    **dict.fromkeys(("report/kbm_tables.py", "evaluation/results.py"), "the package's files"),
-    **dict.fromkeys(("prompts/seakr.py", "serve/app.py", "gates/encoder/probe.py"), "the package's files"),
-    "models/embedded.py": "the cache's note; what is wrong with it is made again",
-    "training/run.py": "checksums of a checkpoint's files",
-}
-
-
-def test_one_place_opens_what_is_read() -> None:
-    """Reading by hand misses one of: pipes, devices, rights, circles, other bytes than text, JSON's oddities."""
-    found = set()
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and _reads(node):
-                found.add(path.relative_to(PACKAGE).as_posix())
-    assert found <= set(OPENERS), "read by kbtrain.io.text_files, kbtrain.io.jsonl or after check_regular"
-
-
-def _reads(call: ast.Call) -> bool:
-    if isinstance(call.func, ast.Attribute) and call.func.attr in ("read_text", "read_bytes"):
-        return True
-    if not (isinstance(call.func, ast.Name) and call.func.id == "open"):
-        return False
-    mode = call.args[1] if len(call.args) > 1 else None
-    return not (isinstance(mode, ast.Constant) and str(mode.value)[0] in "wax")

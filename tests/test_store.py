@@ -16,7 +16,7 @@ from support.sample_sets import made
 
 from kbtrain.errors import UserError
 from kbtrain.io.provenance import meta_path, read_meta, write_meta
-from kbtrain.io.store import ROWS, SampleStore, writing
+from kbtrain.io.store import SampleStore, writing
 from kbtrain.records import Sample, SampleSet
 
 
@@ -53,15 +53,6 @@ def test_iterate_goes_by_first_put_then_condition_and_is_a_snapshot(tmp_path: Pa
         assert [item.question_id for item in store.iterate("second")] == ["q0"]
 
 
-def test_iterating_sorts_nothing(tmp_path: Path) -> None:
-    with SampleStore(tmp_path / "s.db") as store:
-        for scan, where in [("NOT INDEXED", ""), ("NOT INDEXED", "AND sets.condition = :condition")]:
-            query = "EXPLAIN QUERY PLAN " + ROWS.format(scan=scan, where=where)
-            plan = [row[3] for row in store._db.execute(query, {"run": "main", "condition": "llm"})]
-            assert not any("TEMP B-TREE" in step for step in plan), plan
-            assert sum("SEARCH" in step and "PRIMARY KEY" in step for step in plan) == 2, plan
-
-
 def test_a_repeated_question_condition_replaces_nothing_and_stores_nothing(tmp_path: Path) -> None:
     with SampleStore(tmp_path / "s.db") as store:
         store.begin("main", {})
@@ -87,14 +78,6 @@ def test_what_could_not_be_read_back_is_refused(tmp_path: Path, bad: SampleSet, 
         with pytest.raises(ValueError, match=message):
             store.put("main", [bad])
         assert store.done("main") == set()
-
-
-def test_a_run_that_was_not_begun_cannot_be_written_or_read(tmp_path: Path) -> None:
-    with SampleStore(tmp_path / "s.db") as store:
-        with pytest.raises(ValueError, match="'main' was not begun"):
-            store.put("main", [made("q1")])
-        with pytest.raises(UserError, match="no run 'main'; runs in it: none yet"):
-            next(store.iterate("main"))
 
 
 def test_beginning_a_run_again_asks_for_the_same_meta(tmp_path: Path) -> None:
@@ -224,17 +207,6 @@ def test_a_store_that_was_never_written_so_is_one_line(tmp_path: Path, damage: s
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("field", ["sets.n_samples", "sets.prompt_tokens", "samples.n_tokens", "samples.logprob"])
-def test_no_column_takes_a_value_of_another_type(tmp_path: Path, field: str) -> None:
-    with SampleStore(tmp_path / "s.db") as store:
-        store.begin("main", {})
-        store.put("main", [made("q1")])
-        with pytest.raises(sqlite3.IntegrityError, match="cannot store TEXT"):
-            store._db.execute(f"UPDATE {field.replace('.', ' SET ')} = 'x'")
-        with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
-            store._db.execute("DELETE FROM sets")
-
-
 def test_a_damaged_store_without_meta_data_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     with SampleStore(path) as store:
@@ -334,16 +306,6 @@ def test_a_run_that_is_stopped_beside_one_that_ended_leaves_a_store_that_opens(t
     stopped.close()
     with SampleStore(path, read_only=True) as store:
         assert [store.counts(run) for run in ("stopped", "ended")] == [{"llm": 1}, {"llm": 20}]
-
-
-def test_a_run_that_is_stopped_before_its_first_answer_leaves_a_store_that_opens(tmp_path):
-    path = tmp_path / "samples.db"
-    finish(path, "ended", 1)
-    note(path)
-    with SampleStore(path) as stopped:
-        stopped.begin("stopped", {})
-    with SampleStore(path, read_only=True) as store:
-        assert store.runs() == ["ended", "stopped"] and store.counts("ended") == {"llm": 1}
 
 
 def test_what_is_noted_of_a_store_stays_where_nothing_is_written(tmp_path):

@@ -23,7 +23,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.scores import read_decisions
 from kbtrain.gates.decide import read_questions_file
 from kbtrain.io import jsonl
-from kbtrain.io.text_files import plain_name, read_text
+from kbtrain.io.text_files import read_text
 from kbtrain.questions.base import Columns, Reading
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.load import load_questions
@@ -162,14 +162,3 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, name: str, kind: str) -
     with pytest.raises(UserError) as caught:
         read(tmp_path / file)
     assert f"{file}: is {kind}" in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_web_page_may_be_a_document(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("<html>a</html>")
-    assert [passage.text for passage in read_passages(tmp_path / "a.txt")] == ["<html>a</html>"]
-
-
-def test_endings_of_compression_are_no_part_of_a_name() -> None:
-    assert [plain_name(name) for name in ("a.jsonl", "a.JSONL.GZ", "a.tar.zst")] == [
-        "a.jsonl", "a.JSONL", "a.tar",
-    ]  # fmt: skip

@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import sqlite3
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +39,8 @@ TABLES = (
     " text TEXT NOT NULL, n_tokens INTEGER NOT NULL, finish TEXT NOT NULL, logprob REAL NOT NULL,"
     " PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID, STRICT",
 )
+SETS = """SELECT {columns} FROM questions JOIN sets USING (question)
+    WHERE run = (SELECT run FROM runs WHERE name = ?) {more}"""
 # CROSS JOIN fixes the order of the loops and NOT INDEXED the scan: rows come sorted, nothing is collected to sort
 # (a LEFT JOIN does so too, and shows the sets whose answers are gone)
 ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence_cut, sets.n_samples, samples.idx,
@@ -202,21 +203,19 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def done(self, run: str) -> set[tuple[str, str]]:
         """All finished (question id, condition)."""
-        query = """SELECT id, condition FROM questions JOIN sets USING (question)
-            WHERE run = (SELECT run FROM runs WHERE name = ?)"""
-        return set(self._fetch(query, (run,)))
+        return set(self._sets(run, "id, condition"))
 
     def counts(self, run: str) -> dict[str, int]:
         """Number of finished questions under each condition."""
-        query = """SELECT condition, count(*) FROM questions JOIN sets USING (question)
-            WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY condition"""
-        return dict(self._fetch(query, (run,)))
+        return dict(self._sets(run, "condition, count(*)", "GROUP BY condition"))
 
     def set_sizes(self, run: str) -> dict[int, int]:
         """Number of sampled answers -> number of finished question-conditions of that size."""
-        query = """SELECT n_samples, count(*) FROM questions JOIN sets USING (question)
-            WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY n_samples"""
-        return dict(self._fetch(query, (run,)))
+        return dict(self._sets(run, "n_samples, count(*)", "GROUP BY n_samples"))
+
+    def cut_prompts(self, run: str) -> int:
+        """Number of question-conditions whose prompts lost evidence so that they fit."""
+        return int(self._sets(run, "count(*)", "AND evidence_cut > 0")[0][0])
 
     def answers(self, run: str) -> Iterator[Sample]:
         """All stored answers of a run, greedy ones included, in any order."""
@@ -226,25 +225,11 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             for row in self._db.execute(query, (run, GREEDY)):
                 yield Sample(*row)
 
-    def refusals(self, run: str) -> Counter[tuple[str, str]]:
-        """Number of question-conditions that a server refused, by condition and kind."""
-        query = """SELECT condition, text FROM questions CROSS JOIN samples USING (question)
-            WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx = ?"""
-        rows = self._fetch(query, (run, REFUSED))
-        return Counter((condition, str(text).partition(":")[0]) for condition, text in rows)
-
-    def cut_prompts(self, run: str) -> int:
-        """Number of question-conditions whose prompts lost evidence so that they fit."""
-        query = """SELECT count(*) FROM questions JOIN sets USING (question)
-            WHERE run = (SELECT run FROM runs WHERE name = ?) AND evidence_cut > 0"""
-        return int(self._fetch(query, (run,))[0][0])
-
-    def first_refusal(self, run: str) -> str:
-        """Question, condition and reason of the first refusal stored; empty without one."""
+    def refusals(self, run: str) -> list[tuple[str, str, str]]:
+        """Question id, condition and reason (``kind: words``) of all that a server refused, in order."""
         query = """SELECT id, condition, text FROM questions CROSS JOIN samples USING (question)
-            WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx = ? ORDER BY question LIMIT 1"""
-        rows = self._fetch(query, (run, REFUSED))
-        return "".join(f"'{name}' under '{condition}': {reason}" for name, condition, reason in rows)
+            WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx = ? ORDER BY question"""
+        return self._fetch(query, (run, REFUSED))
 
     def put(self, run: str, sets: Sequence[SampleSet]) -> None:
         """Store finished question-conditions in one transaction, durable when this returns.
@@ -339,6 +324,10 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         except sqlite3.IntegrityError as error:
             place = f"{sample_set.question_id!r} under {sample_set.condition!r}"
             raise ValueError(f"cannot store {place}: already there or not a number ({error})") from None
+
+    def _sets(self, run: str, columns: str, more: str = "") -> list[tuple[Any, ...]]:
+        """Columns of a run's finished question-conditions."""
+        return self._fetch(SETS.format(columns=columns, more=more), (run,))
 
     def _fetch(self, query: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with user_errors(self.path):

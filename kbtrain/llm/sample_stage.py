@@ -254,7 +254,7 @@ def check_refusals(store: SampleStore, job: SamplingJob) -> None:
     """Raise :class:`UserError` where the server has refused more than ``server_refused`` of a job's prompts."""
     if job.run not in store.runs():
         return
-    refused = store.refusals(job.run).total()
+    refused = len(store.refusals(job.run))
     if refused > job.config.server_refused * job.total:
         kinds = refusal_text(store, job.run)
         raise UserError(
@@ -265,11 +265,13 @@ def check_refusals(store: SampleStore, job: SamplingJob) -> None:
 
 def refusal_text(store: SampleStore, run: str) -> str:
     """``3 (content_filter 2, context_length 1; first: WORDS)`` of a run's refusals; empty for none."""
-    kinds = Counter[str]()
-    for (_, kind), n in store.refusals(run).items():
-        kinds[kind] += n
+    refusals = store.refusals(run)
+    if not refusals:
+        return ""
+    kinds = Counter(reason.partition(":")[0] for _, _, reason in refusals)
     listed = ", ".join(f"{kind} {n}" for kind, n in kinds.most_common())
-    return f"{kinds.total()} ({listed}; first: {store.first_refusal(run)})" if kinds else ""
+    name, condition, reason = refusals[0]
+    return f"{len(refusals)} ({listed}; first: '{name}' under '{condition}': {reason})"
 
 
 def _some_of(samples: Any) -> Any:

@@ -163,7 +163,7 @@ def test_a_refusal_is_part_of_exports(tmp_path: Path) -> None:
     with SampleStore(path) as store:
         store.begin("main", {})
         store.put("main", [refused])
-        assert store.get("main", "q", "llm") == refused and store.refusals("main") == {("llm", "context_length"): 1}
+        assert store.get("main", "q", "llm") == refused and store.refusals("main") == [("q", "llm", refused.refused)]
         assert store.cut_prompts("main") == 1 and store.set_sizes("main") == {0: 1}
         assert export(store, "main", tmp_path / "s.jsonl") == export(store, "main", tmp_path / "s.parquet") == 1
         with pytest.raises(ValueError, match="answers and a refusal"):
