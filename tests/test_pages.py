@@ -61,8 +61,8 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     gates = {"llm_only": 0.25, "all_rag": 0.5, "probe_benefit": 0.6}
     results = [{"gate": name, "accuracy": one} for name, one in gates.items()]
     (tmp_path / "results.json").write_text(json.dumps({"gates": results}))
-    never, one = ({"setting": {"candidates": "c", "k": k}, "n": 4, "right": 1 + k, "low": 0.1, "high": 0.9, "repaired": k,
-                   "broken": 0, "prompt_tokens": 60.4} for k in (0, 1))  # fmt: skip
+    common = {"n": 4, "low": 0.1, "high": 0.9, "broken": 0, "prompt_tokens": 60.4}
+    never, one = ({**common, "setting": {"candidates": "c", "k": k}, "right": 1 + k, "repaired": k} for k in (0, 1))
     pilot = {"never": never, "settings": [one], "chosen": one["setting"]}
     (tmp_path / "pilot.json").write_text(json.dumps(pilot))
     store = figures.read_store()
