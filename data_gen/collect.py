@@ -25,7 +25,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import Artifact, meta_path, read_meta, unchanged
 from kbtrain.llm.sample_stage import check_replaceable
 from kbtrain.questions.base import AnswerAs, Columns, Reading
-from kbtrain.questions.catalogue import DATA_SETS, EMBEDDED_SETS, atlas_passages, catalogue_text
+from kbtrain.questions.catalogue import BY_COLUMNS, DATA_SETS, EMBEDDED_SETS, atlas_passages, catalogue_text
 from kbtrain.questions.checks import NearRule, check_near
 from kbtrain.questions.collect import (
     CollectCounts,
@@ -92,7 +92,7 @@ class CollectConfig(Config):
             raise ValueError("limit is for all splits together; give it or train, dev, test, not both")
         if self.shares is not None and (self.split is not None or self.dev_share):
             raise ValueError("shares make all three splits; give them, or split, or dev_share")
-        if self.without_gold and not DATA_SETS[self.dataset].by_columns:
+        if self.without_gold and self.dataset not in BY_COLUMNS:
             raise ValueError(f"without_gold is for jsonl, csv and datasets; '{self.dataset}' has accepted answers")
         if self.group_by is not None and self.shares is None:
             raise ValueError("group_by keeps questions together where shares make the splits; give shares, too")
@@ -132,7 +132,7 @@ def main(config: CollectConfig) -> None:
     questions.finish(extra)
     per_split = ", ".join(f"{split} {tally.splits[split]}" for split in ("train", "dev", "test"))
     print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
-    chinese = tally.chinese if DATA_SETS[config.dataset].by_columns else 0  # other sets know their language
+    chinese = tally.chinese if config.dataset in BY_COLUMNS else 0  # other sets know their language
     for line in tally.gold.lines():
         print(line)
     lines = warnings(tally.splits, pairs, config.near_duplicates != "ignore", chinese)

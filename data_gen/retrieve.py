@@ -57,10 +57,9 @@ class RetrieveConfig(Config):
     batch: int = Field(256, ge=1, description="questions searched at once")
     chinese: Chinese = Field("bigrams", description="Chinese is cut into bigrams, characters, or words by jieba")
     chunk_tokens: int | None = Field(
-        None, ge=1, description="longer passages are cut into chunks of this number of tokens"
+        None, ge=1, description="longer passages are cut into chunks of this number of words"
     )
-    chunk_overlap: int = Field(0, ge=0, description="tokens that a chunk shares with the one before")
-    chunk_tokenizer: str = Field("words", description="words, or a model's: embedded name, local folder or hub id")
+    chunk_overlap: int = Field(0, ge=0, description="words that a chunk shares with the one before")
     pilot: bool = Field(False, description="write candidates.jsonl, from which pilot.py takes the best k")
     web: WebService | None = Field(None, description="the search service of retriever web: {url: ..., results: ...}")
 
@@ -71,9 +70,10 @@ class RetrieveConfig(Config):
         if self.retriever == "web" and self.corpus is not None:
             raise ValueError("key 'corpus': retriever web searches none; name another retriever, or leave it out")
         if self.chunk_tokens is None:
-            if self.chunk_overlap or self.chunk_tokenizer != "words":
-                key = "chunk_overlap" if self.chunk_overlap else "chunk_tokenizer"
-                raise ValueError(f"key '{key}': counts for chunks alone; give chunk_tokens, too, or leave it out")
+            if self.chunk_overlap:
+                raise ValueError(
+                    "key 'chunk_overlap': counts for chunks alone; give chunk_tokens, too, or omit it"
+                )
         elif self.retriever != "bm25":
             raise ValueError("key 'chunk_tokens': retriever bm25 alone cuts passages into chunks; leave it out")
         return self
@@ -139,7 +139,8 @@ def search_of(
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
         web = WebSearch(config.web)
-        return stage.search_corpus(web, config.k), lambda: {"results_without_text_or_repeated": web.dropped}
+        search: stage.Search = lambda _, queries: web.search(queries, config.k)  # noqa: E731
+        return search, lambda: {"results_without_text_or_repeated": web.dropped}
     if config.retriever == "vectors":
         return searched_apart(opened.enter_context(VectorIndex.open(corpus.parent)), config.k)
     columns = {str(field): column for field, column in config.columns.items()}
@@ -147,7 +148,7 @@ def search_of(
         field = "gold_passages" if config.retriever == "fixed" else "context_passages"
         return stage.take_own_passages(corpus, config.k, field, columns), dict
     size = config.chunk_tokens
-    chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
+    chunking = None if size is None else Chunking(size, config.chunk_overlap)
     index = stage.open_index(corpus, config.run / "bm25", Tokens(config.chinese), chunking, columns)
     return searched_apart(index, config.k)
 
@@ -155,7 +156,7 @@ def search_of(
 def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
     """A search for passages with different texts, and a function as of :func:`search_of`."""
     distinct = DistinctSearch(searcher)
-    return stage.search_corpus(distinct, k), lambda: {"copies_skipped": distinct.copies}
+    return lambda _, queries: distinct.search(queries, k), lambda: {"copies_skipped": distinct.copies}
 
 
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:
@@ -163,7 +164,8 @@ def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict
     hashes = {"questions": file_sha256(questions), "passages": file_sha256(corpus) if corpus else None}
     unused = {"run", "corpus", "batch", *(() if config.columns else ("columns",))}
     words = stage.word_rule(questions) if config.retriever == "bm25" else {}
-    return {**config.model_dump(mode="json", exclude=unused), **hashes, **words}
+    chunks = {"chunk_tokenizer": "words"}  # noted since passages could be cut by a model's tokens
+    return {**config.model_dump(mode="json", exclude=unused), **chunks, **hashes, **words}
 
 
 if __name__ == "__main__":

@@ -152,42 +152,22 @@ class Reading:
 Loader = Callable[[Path, Reading], Iterator[Loaded]]
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """``load`` streams the questions at a path; the rest is what ``collect.py --list`` shows."""
-
-    load: Loader
-    where: str
-    licence: str
-    keeps: str
-    by_columns: bool = False
-    download: str = ""  # the publisher's address of one file
-
-
 def native(
-    loader: Callable[[DataFile], Iterator[Loaded]],
+    loader: Callable[..., Iterator[Loaded]],
     *suffixes: str,
     splits: Mapping[str, Split] = SPLITS,
     leave_out: str = "",
+    by_columns: bool = False,
 ) -> Loader:
-    """A loader of one native file as a loader of a file, archive or folder."""
+    """A loader of one native file, and ``by_columns`` of a map of columns, as a loader of a file, archive or folder."""
 
     def load(path: Path, reading: Reading) -> Iterator[Loaded]:
+        of_columns = (replace(reading.columns, split=reading.split),) if by_columns else ()
         for file in data_files(
             path, suffixes, only=reading.only, leave_out=leave_out, split=reading.split, splits=splits
         ):
-            for loaded in loader(file):
+            for loaded in loader(file, *of_columns):
                 yield loaded if reading.split is None else in_split(loaded, reading.split)
-
-    return load
-
-
-def any_table(loader: Callable[[DataFile, Columns], Iterator[Loaded]], *suffixes: str) -> Loader:
-    """The same for a loader that takes a column map."""
-
-    def load(path: Path, reading: Reading) -> Iterator[Loaded]:
-        columns = replace(reading.columns, split=reading.split)
-        return native(lambda file: loader(file, columns), *suffixes)(path, reading)
 
     return load
 

@@ -57,20 +57,22 @@ def _digest(key: str) -> bytes:
 
 
 def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
-    """Stream (line number, question) of a file in kbtrain's format.
-
-    Raises :class:`UserError` naming file, line and field for a duplicate id, and for :func:`problem_of` a question.
-    """
+    """Stream (line number, question) of a file in kbtrain's format, as :func:`check_question` has it."""
     with FirstSeen() as ids:
         for number, question in jsonl.read_numbered(Question, path):
-            problem = problem_of(question)
-            if problem is not None:
-                field, reason = problem
-                raise UserError(f"{at(path, number, field)}: {reason}")
-            earlier = ids.add(question.id, question.id, number)
-            if earlier is not None:
-                raise UserError(f"{at(path, number, 'id')}: duplicate {question.id!r}, first in line {earlier[1]}")
+            check_question(question, str(path), number, ids)
             yield number, question
+
+
+def check_question(question: Question, file: str, line: int, ids: FirstSeen) -> None:
+    """Raise :class:`UserError` naming file, line and field for a duplicate of ``ids``, or :func:`problem_of` it."""
+    problem = problem_of(question)
+    if problem is not None:
+        raise UserError(f"{at(file, line, problem[0])}: {problem[1]}")
+    earlier = ids.add(question.id, file, line)
+    if earlier is not None:
+        place = f"line {earlier[1]}" + (f" of {earlier[0]}" if earlier[0] != file else "")
+        raise UserError(f"{at(file, line, 'id')}: duplicate {question.id!r}, first in {place}")
 
 
 def problem_of(question: Question) -> tuple[str, str] | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import Columns, Loaded, Reading, in_split
-from kbtrain.questions.catalogue import DATA_SETS, EMBEDDED_SETS, atlas_file
-from kbtrain.questions.checks import FirstSeen, leak_key, problem_of
+from kbtrain.questions.catalogue import BY_COLUMNS, DATA_SETS, EMBEDDED_SETS, atlas_file
+from kbtrain.questions.checks import FirstSeen, check_question, leak_key
 from kbtrain.questions.collect import share_of, split_of
 from kbtrain.questions.data_sets.multi_hop import ALIASES
 from kbtrain.questions.gold import without_placeholders
@@ -24,7 +24,7 @@ def load(name: str, path: Path | None = None, reading: Reading | None = None) ->
     source = atlas_file("questions", name) if path is None else path
     options = reading or Reading()
     _refuse_ignored(name, options)
-    questions = _check_gold(DATA_SETS[name].load(source, options), source, options.placeholders)
+    questions = _check_gold(DATA_SETS[name](source, options), source, options.placeholders)
     return (_in_new_split(loaded, options) for loaded in questions)
 
 
@@ -45,7 +45,7 @@ def _in_new_split(loaded: Loaded, options: Reading) -> Loaded:
 
 def _refuse_ignored(name: str, options: Reading) -> None:
     """A setting that would do nothing is an error."""
-    if options.columns != Columns() and not DATA_SETS[name].by_columns:
+    if options.columns != Columns() and name not in BY_COLUMNS:
         keys = "columns, answer_as and language (and group_by)"
         raise UserError(f"data set '{name}' has its own; {keys} are for jsonl, csv, datasets")
     if options.subset and name != "datasets":
@@ -57,17 +57,15 @@ def _refuse_ignored(name: str, options: Reading) -> None:
 
 
 def _check_gold(stream: Iterator[Loaded], source: Path, placeholders: tuple[str, ...]) -> Iterator[Loaded]:
-    """Skips empty gold answers and placeholders. Refuses what :func:`checks.problem_of` finds, ids that come
-    twice, files of which only some records have the field of the answer, and a source without any question.
+    """Skips empty gold answers and placeholders. Refuses what :func:`checks.check_question`
+    does, files of which only some records have the field of the answer, and a source without any question.
     """
     n = 0
     first: tuple[str, int, bool] | None = None  # file, line and hiddenness of the file's first answer that is not blank
     with FirstSeen() as ids:
         for loaded in (without_placeholders(loaded, placeholders) for loaded in stream):
             question = loaded.question
-            problem = problem_of(question)
-            if problem is not None:
-                raise UserError(f"{at(loaded.file, loaded.line, problem[0])}: {problem[1]}")
+            check_question(question, loaded.file, loaded.line, ids)
             hidden = question.gold == "hidden"
             if hidden and loaded.left_out.empty:
                 pass  # a blank answer may be beside given ones
@@ -76,10 +74,6 @@ def _check_gold(stream: Iterator[Loaded], source: Path, placeholders: tuple[str,
             elif first[2] != hidden:
                 message = "no answer, but line {} has one" if hidden else "an answer, but line {} has none"
                 raise UserError(f"{at(loaded.file, loaded.line)}: {message.format(first[1])}")
-            earlier = ids.add(question.id, loaded.file, loaded.line)
-            if earlier is not None:
-                place = f"line {earlier[1]}" + (f" of {earlier[0]}" if earlier[0] != loaded.file else "")
-                raise UserError(f"{at(loaded.file, loaded.line, 'id')}: duplicate {question.id!r}, first in {place}")
             n += 1
             yield loaded
     if not n:

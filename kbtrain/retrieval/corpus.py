@@ -2,8 +2,7 @@
 
 Files are kbtrain's JSON Lines, others with ``id``, ``title``, ``text``, or tables such as DPR's (``psgs_w100.tsv``, 21
 million passages of 100 words, with the columns id, text, title); or folders of Markdown and plain text.
-Passages on disk are memory-mapped, so memory holds none of them. Documents are cut by words (as DPR's 100) or by a
-model's own tokens.
+Passages on disk are memory-mapped, so memory holds none of them. Documents are cut by words (as DPR's 100).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 import mmap
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -216,34 +215,27 @@ class PassageFile:
         return Hit(passage.id, passage.title, passage.text, score)
 
 
-Spans = Callable[[str], list[tuple[int, int]]]  # where each token of a text begins and ends
 _APART = HIRAGANA + KATAKANA + SOUTHEAST_ASIAN  # Korean has spaces
 _WORDS = regex.compile(rf"[{CJK}]|[{_APART}]\p{{M}}*|[^\s{CJK}{_APART}]+")
 
 
 class Chunking(NamedTuple):
-    """``size`` tokens a chunk, of which the first ``overlap`` are the last of the one before.
-
-    ``tokenizer``: "words" (see :func:`word_spans`), an embedded model's name, a folder or a
-    hub id.
-    """
+    """``size`` words (:func:`word_spans`) a chunk, of which the first ``overlap`` are the last of the one before."""
 
     size: int
     overlap: int = 0
-    tokenizer: str = "words"
 
 
 def cut_passages(passages: Iterable[Passage], chunking: Chunking) -> Iterator[Passage]:
-    """Passages of at most ``chunking.size`` tokens: longer ones in pieces ``ID#0``, ``ID#1`` ... with their title.
+    """Passages of at most ``chunking.size`` words: longer ones in pieces ``ID#0``, ``ID#1`` ... with their title.
 
     Texts are exact stretches of the original, without the spaces at their ends. Raises :class:`UserError`.
     """
-    size, overlap, tokenizer = chunking
+    size, overlap = chunking
     if not 0 <= overlap < size:
-        raise UserError(f"chunks of {size} tokens cannot overlap by {overlap}; take an overlap from 0 to {size - 1}")
-    spans = word_spans if tokenizer == "words" else model_spans(tokenizer)
+        raise UserError(f"chunks of {size} words cannot overlap by {overlap}; take an overlap from 0 to {size - 1}")
     for passage in passages:
-        yield from _pieces(passage, spans(passage.text), size, overlap)
+        yield from _pieces(passage, word_spans(passage.text), size, overlap)
 
 
 def _pieces(passage: Passage, spans: list[tuple[int, int]], size: int, overlap: int) -> Iterator[Passage]:
@@ -258,27 +250,6 @@ def _pieces(passage: Passage, spans: list[tuple[int, int]], size: int, overlap: 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Words between spaces; characters of Chinese, Japanese, Thai, Lao, Khmer and Burmese one by one."""
     return [match.span() for match in _WORDS.finditer(text)]
-
-
-def model_spans(name: str) -> Spans:
-    """The tokens of a model's fast tokenizer."""
-    from transformers import AutoTokenizer
-
-    from kbtrain.models.embedded import is_embedded, path_of
-
-    path = str(path_of(name)) if is_embedded(name) else name
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"tokenizer '{name}': cannot be opened ({str(error).splitlines()[0][:150]})") from None
-    if not tokenizer.is_fast:
-        raise UserError(f"tokenizer '{name}': has no offsets of its tokens (not a fast tokenizer); use 'words'")
-
-    def spans(text: str) -> list[tuple[int, int]]:
-        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        return [(begin, end) for begin, end in encoding["offset_mapping"] if end > begin]
-
-    return spans
 
 
 _MARKDOWN = (".md", ".markdown")

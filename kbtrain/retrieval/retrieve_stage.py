@@ -22,7 +22,7 @@ from kbtrain.io.provenance import Artifact, file_sha256, meta_path
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Question, Titles
-from kbtrain.retrieval.base import Searcher, distinct, own_hits
+from kbtrain.retrieval.base import distinct, own_hits
 from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.retrieval.corpus import Chunking, cut_passages, named_corpus, read_passages, read_unique_passages
 from kbtrain.retrieval.tokens import RULE, Tokens
@@ -44,7 +44,8 @@ def open_index(
     """
     tokens = tokens or Tokens()
     key: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": "bm25", "tokens": tokens.as_dict()}
-    key |= {"chunking": chunking and chunking._asdict(), "columns": dict(columns or {}) or None}
+    words = {"tokenizer": "words"}  # noted since indexes could be cut by a model's tokens
+    key |= {"chunking": chunking and {**chunking._asdict(), **words}, "columns": dict(columns or {}) or None}
     index = Artifact(folder, "index", {}, key=key)
     if index.is_current():
         with contextlib.suppress(UserError, OSError):  # then it is built again
@@ -56,11 +57,6 @@ def open_index(
             build_index(passages if chunking is None else cut_passages(passages, chunking), folder, tokens)
         index.finish()
     return BM25.load(folder)
-
-
-def search_corpus(searcher: Searcher, k: int) -> Search:
-    """Search for the queries."""
-    return lambda questions, queries: searcher.search(queries, k)
 
 
 def take_own_passages(corpus: Path, k: int, field: str, columns: Mapping[str, str] | None = None) -> Search:

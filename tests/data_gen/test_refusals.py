@@ -42,7 +42,6 @@ REFUSED = [
     ("retrieve", f"--retriever web --corpus own.jsonl {WEB}", "key 'corpus': retriever web searches none"),
     ("retrieve", "--retriever web", "key 'web': retriever web needs a service"),
     ("retrieve", "--chunk-overlap 2", "key 'chunk_overlap': counts for chunks alone"),
-    ("retrieve", "--chunk-tokenizer smollm2-135m-instruct", "key 'chunk_tokenizer': counts for chunks alone"),
     ("retrieve", "--retriever fixed --chunk-tokens 50", "key 'chunk_tokens': retriever bm25 alone cuts passages"),
     ("sample", "--run /nowhere", "/nowhere/questions.jsonl: no such file"),
     ("sample", "--run broken", "broken/questions.jsonl:5: broken JSON"),

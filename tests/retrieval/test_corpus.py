@@ -1,4 +1,4 @@
-"""Passages from files: our own, foreign JSON Lines, DPR's TSV, gz; what is broken is one line with its place."""
+"""Passages from files, tables and documents; what is broken is one line with its place."""
 
 from __future__ import annotations
 
@@ -80,21 +80,8 @@ def test_long_passages_are_cut_into_chunks_that_overlap() -> None:
     ]
     assert [p.text for p in cut_passages([long], Chunking(3))] == ["one two  three", "four five six", "seven"]
     assert [("我 ab,中")[a:b] for a, b in word_spans("我 ab,中")] == ["我", "ab,", "中"]
-    with pytest.raises(UserError, match="chunks of 3 tokens cannot overlap by 3"):
+    with pytest.raises(UserError, match="chunks of 3 words cannot overlap by 3"):
         list(cut_passages([long], Chunking(3, 3)))
-
-
-def test_chunks_by_a_models_tokens_are_stretches_of_the_text(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")  # a token a character
-    PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>").save_pretrained(tmp_path)
-    made = list(cut_passages([Passage("p", "", "héllo wörld")], Chunking(4, 0, str(tmp_path))))
-    assert [p.text for p in made] == ["héll", "o wö", "rld"]
-    with pytest.raises(UserError, match="cannot be opened"):
-        list(cut_passages([], Chunking(4, 0, str(tmp_path / "gone"))))
 
 
 def test_a_corpus_of_other_columns_is_mapped_and_numbered(tmp_path: Path) -> None:
@@ -142,3 +129,78 @@ def test_contents_are_a_title_in_quotes_and_a_text(tmp_path: Path, columns: dict
         Passage("1", "", "No title\nhere"),
         Passage("2", "Own", '"Oslo"\nIt is.'),
     ]
+
+
+FAQ = """---
+title: not shown
+---
+Who asks most is answered here.
+
+# Travel
+## Who signs requests?
+Above 500 euro the head of department.
+
+```
+# no heading, a comment
+~~~
+```
+Below that nobody. ## no heading either
+
+## Trains ##
+
+###\tFirst class
+Never.
+# Food
+Not paid for.
+"""
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".txt" if name.endswith("plain") else ".md").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_each_section_is_a_passage_under_its_headings(tmp_path: Path) -> None:
+    folder = write(tmp_path / "docs", guide__faq=FAQ)
+    code = "```\n# no heading, a comment\n~~~\n```"
+    assert list(read_passages(folder)) == [
+        Passage("guide/faq.md#1", "faq", "Who asks most is answered here."),
+        Passage(
+            "guide/faq.md#2",
+            "Travel > Who signs requests?",
+            f"Above 500 euro the head of department.\n\n{code}\nBelow that nobody. ## no heading either",
+        ),
+        Passage("guide/faq.md#3", "Travel > Trains > First class", "Never."),
+        Passage("guide/faq.md#4", "Food", "Not paid for."),
+    ]
+
+
+def test_plain_text_is_one_passage_and_hidden_files_are_none(tmp_path: Path) -> None:
+    folder = write(tmp_path / "docs", b_plain="# 1\n\n# 2\n", a__train_and_test="旅行申请由系主任签字。\r\n")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "x.md").write_text("hidden")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    (folder / "empty.md").write_text("# Nothing below\n")
+    assert list(read_passages(folder)) == [
+        Passage("a/train_and_test.md#1", "train_and_test", "旅行申请由系主任签字。"),
+        Passage("b_plain.txt#1", "b_plain", "# 1\n\n# 2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "columns", "says"),
+    [
+        (lambda folder: None, {"text": "body"}, "key 'columns': .*docs: documents have none; leave it out"),
+        (lambda folder: (folder / "a.md").unlink(), {}, r"docs: no file in it ends in \.md or \.markdown or \.txt"),
+        (lambda folder: (folder / "a.md").write_bytes(b"x\n\xff"), {}, r"a\.md:2: not UTF-8 text"),
+    ],
+)
+def test_bad_documents_are_one_line(tmp_path: Path, spoil: object, columns: dict[str, str], says: str) -> None:
+    folder = write(tmp_path / "docs", a="text")
+    spoil(folder)  # type: ignore[operator]
+    with pytest.raises(UserError, match=says) as caught:
+        list(read_passages(folder, columns))
+    assert "\n" not in str(caught.value)

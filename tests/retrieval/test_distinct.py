@@ -1,17 +1,15 @@
-"""Equal texts take one place among the passages shown, whoever searches."""
+"""Passages that are shown: equal texts take one place; the data set's own gold passages."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
-from support import scripts
+import pytest
 
-from kbtrain.io import jsonl
-from kbtrain.io.provenance import read_meta
-from kbtrain.records import Evidence, Hit, Passage
-from kbtrain.retrieval.base import DistinctSearch, distinct, refilled
+from kbtrain.errors import UserError
+from kbtrain.records import Hit, Passage, Question
+from kbtrain.retrieval.base import DistinctSearch, distinct, own_hits, refilled
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.search import hits_of
@@ -73,15 +71,25 @@ def test_services_and_functions_give_each_text_once() -> None:
     assert [one.text for one in hits_of([LONG, LONG, "other"], 2)] == [LONG, "other"]
 
 
-def test_retrieve_counts_what_it_skips(tmp_path: Path) -> None:
-    jsonl.write(tmp_path / "p.jsonl", PASSAGES)
-    (tmp_path / "q.jsonl").write_text(
-        json.dumps({"question": "Who signs travel requests?", "answers": ["head"]}) + "\n"
-    )
-    run = ("--run", tmp_path / "run")
-    scripts.run("data_gen/collect.py", *run, "--dataset", "jsonl", "--path", tmp_path / "q.jsonl")
-    done = scripts.run("data_gen/retrieve.py", *run, "--corpus", tmp_path / "p.jsonl")
-    assert "2 copies of passages skipped" in done.stdout
-    assert read_meta(tmp_path / "run" / "evidence.jsonl")["counts"]["copies_skipped"] == 2
-    (found,) = jsonl.read(Evidence, tmp_path / "run" / "evidence.jsonl")
-    assert len({one.text.strip(" \u200b").lower() for one in found.hits}) == len(found.hits) == 3
+OF_QUESTIONS = {name: Passage(name, name.upper(), f"text {name}") for name in "abc"}
+
+
+def with_gold(*gold: str) -> Question:
+    return Question("q", "?", ("x",), "test", "d", gold_passages=gold)
+
+
+def test_gold_passages_come_in_the_questions_order() -> None:
+    hits = (Hit("c", "C", "text c", 1.0), Hit("a", "A", "text a", 1.0))
+    assert own_hits(with_gold("c", "a"), "gold_passages", OF_QUESTIONS) == hits
+    assert own_hits(with_gold(), "gold_passages", OF_QUESTIONS) == ()
+
+
+def test_context_is_all_that_came_with_the_question() -> None:
+    question = dataclasses.replace(with_gold("c"), context_passages=("b", "c", "a"))
+    assert [hit.passage_id for hit in own_hits(question, "context_passages", OF_QUESTIONS)] == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize("field", ["gold_passages", "context_passages"])
+def test_an_unknown_passage_is_named(field: str) -> None:
+    with pytest.raises(UserError, match=f"question 'q': field '{field}': no passage 'z'"):
+        own_hits(dataclasses.replace(with_gold(), **{field: ("z",)}), field, OF_QUESTIONS)

@@ -53,7 +53,6 @@ SLOW = (
     "serve/test_proxy.py",
     "serve/test_local_model.py",
     "retrieval/test_bm25.py",
-    "retrieval/test_bm25_streaming.py",
     "eval/test_cost_compare.py",
     "eval/test_imported_answers.py",
     "models/test_minilm.py",

@@ -16,7 +16,7 @@ from typing import Literal
 from kbtrain.answers.thoughts import ReadAnswer, read_answer, split_thought
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import Columns, LeftOutAnswers
-from kbtrain.questions.checks import FirstSeen, leak_key, problem_of
+from kbtrain.questions.checks import FirstSeen, check_question, leak_key
 from kbtrain.questions.collect import LostAnswers, share_of, split_of
 from kbtrain.questions.data_sets.columns import mapped, reach
 from kbtrain.questions.gold import without_placeholders
@@ -93,12 +93,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
                 row_answers = _answered(row, number, file, columns)
                 if columns.lost == "refuse" and not row_answers.question.answers:
                     raise row.error("answers", "no answer that is more than empty or a placeholder; fill it in")
-                problem = problem_of(row_answers.question)
-                if problem is not None:
-                    raise UserError(f"{at(row.file, row.line, problem[0])}: {problem[1]}")
-                earlier = ids.add(row_answers.question.id, row.file, row.line)
-                if earlier is not None:
-                    raise row.error("id", f"duplicate {row_answers.question.id!r}, first in line {earlier[1]}")
+                check_question(row_answers.question, row.file, row.line, ids)
                 columns_with_values.update(columns.scores[gate] for gate in row_answers.scores)
                 columns_with_values.update(
                     columns.stated[arm] for arm, right in row_answers.stated.items() if right is not None
