@@ -25,7 +25,7 @@ from kbtrain.io import jsonl
 from kbtrain.runtime.scripts import about, shipped
 from kbtrain.serve import openapi
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.metrics import Metrics
+from kbtrain.serve.decision_log import Metrics
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

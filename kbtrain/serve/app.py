@@ -15,14 +15,13 @@ from starlette.types import ASGIApp
 from kbtrain.answers.words import normalise
 from kbtrain.answers.writing import is_blank
 from kbtrain.records import TurnExample
-from kbtrain.serve.chat import gate_input
+from kbtrain.serve.decide import Input
 from kbtrain.serve.exchange import Endpoint, Exchange
 from kbtrain.serve.openapi import INSTRUCTIONS, MOST_QUESTIONS, UNUSED, GateBody, OutcomeBody, openapi
 from kbtrain.serve.problem import BadBody, Policy, Refused, read_fields, read_object
 from kbtrain.serve.proxy import forward, passes_all, proxy
-from kbtrain.serve.request_forms import FORMS
+from kbtrain.serve.request_forms import FORMS, gate_input
 from kbtrain.serve.service import Service
-from kbtrain.serve.worker import Input
 from kbtrain.utterances import UtteranceKind
 
 Handle = Callable[[Service, Exchange], Coroutine[Any, Any, None]]

@@ -19,7 +19,7 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Busy, Refused
 
 if TYPE_CHECKING:
-    from kbtrain.serve.metrics import Metrics
+    from kbtrain.serve.decision_log import Metrics
 
 Header = tuple[bytes, bytes]
 

@@ -90,7 +90,7 @@ def _plain(name: str) -> str:
 async def served_models(config: ServeConfig) -> list[str] | None:
     """Names in the upstream's list of models; None where it cannot be read."""
     # of the extra serve, which kbtrain mcp does without
-    from kbtrain.serve.metrics import Metrics
+    from kbtrain.serve.decision_log import Metrics
     from kbtrain.serve.upstream import HttpUpstream
 
     upstream = HttpUpstream(config, Metrics())

@@ -29,11 +29,11 @@ from kbtrain.models.load import load_model
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS
 from kbtrain.prompts.template_marks import break_special_tokens
 from kbtrain.records import GREEDY, Sample
-from kbtrain.serve.chat import text
+from kbtrain.serve.decide import as_exception
 from kbtrain.serve.exchange import Header, Upload, place_of
 from kbtrain.serve.problem import Busy, Refused, read_fields, read_object
+from kbtrain.serve.request_forms import text
 from kbtrain.serve.upstream import UpstreamReply
-from kbtrain.serve.worker import as_exception
 
 if TYPE_CHECKING:
     import torch

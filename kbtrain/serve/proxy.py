@@ -24,12 +24,11 @@ from urllib.parse import quote_from_bytes
 from kbtrain.answers.thoughts import split_thought
 from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.prompts.kbm import condense_prompt, evidence_text
-from kbtrain.serve.chat import GatedMessage
 from kbtrain.serve.decide import decide_without_gate
 from kbtrain.serve.exchange import Exchange, Header, Upload
 from kbtrain.serve.gate_model import continue_draft
 from kbtrain.serve.problem import BadBody, Policy, Refused, read_object
-from kbtrain.serve.request_forms import FORMS, Body, search_tools, steer_tools, with_evidence
+from kbtrain.serve.request_forms import FORMS, Body, GatedMessage, search_tools, steer_tools, with_evidence
 from kbtrain.serve.service import RequestTrace, Service
 from kbtrain.serve.upstream import ErrorEvents, Upstream, read_whole
 

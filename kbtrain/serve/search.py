@@ -31,9 +31,9 @@ from kbtrain.retrieval.base import DistinctSearch, distinct, hit_of, refilled
 from kbtrain.retrieval.vectors import VectorIndex, is_index
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.decide import as_exception
 from kbtrain.serve.gate_model import is_of_demo
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.worker import as_exception
 
 LARGEST = 8 * 2**20  # bytes of a reply
 THREADS = 8

@@ -18,16 +18,14 @@ from kbtrain.gate.card import Saves
 from kbtrain.gates.question_shift import question_numbers
 from kbtrain.records import Hit
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decide import Decider, LoadedGate, ServedDecision, gate_failure, user_text
-from kbtrain.serve.decision_log import DecisionLog
+from kbtrain.serve.decide import Decider, Input, LoadedGate, ServedDecision, gate_failure, user_text
+from kbtrain.serve.decision_log import DecisionLog, Metrics
 from kbtrain.serve.exchange import Endpoint, Keys
 from kbtrain.serve.gate_model import gate_model
-from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Aim, Refused
 from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
 from kbtrain.serve.search import Search, check_search, find_within, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream
-from kbtrain.serve.worker import Input
 from kbtrain.utterances import BY_THRESHOLD, UtteranceKind
 
 SCHEMA = "1"

@@ -21,8 +21,8 @@ from yarl import URL
 
 from kbtrain.net import LARGEST, is_loopback, key_from_environment, key_headers, reply_json, split_query
 from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.decision_log import Metrics
 from kbtrain.serve.exchange import Header, Upload
-from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
 
 HOP_BY_HOP = {

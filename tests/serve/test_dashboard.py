@@ -10,7 +10,7 @@ from support.scripts import load
 
 from kbtrain.config import parse_args
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.metrics import Metrics
+from kbtrain.serve.decision_log import Metrics
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "serving"

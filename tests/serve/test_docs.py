@@ -12,7 +12,7 @@ from tiny_kbm import make_folder
 from kbtrain.cli import _arguments
 from kbtrain.config import parse_args
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.metrics import Metrics
+from kbtrain.serve.decision_log import Metrics
 from kbtrain.serve.service import RequestTrace
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

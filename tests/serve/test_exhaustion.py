@@ -19,11 +19,11 @@ from support.disk import full_disk
 from support.waiting import wait_until
 
 from kbtrain.report.traffic import read_log
-from kbtrain.serve import service, worker
+from kbtrain.serve import decide, service
+from kbtrain.serve.decide import GateWorker
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.problem import Busy
 from kbtrain.serve.server import OncePerSecond, raise_open_files
-from kbtrain.serve.worker import GateWorker
 
 
 class CountingUpstream(StubUpstream):
@@ -335,7 +335,7 @@ def test_whoever_waits_at_the_end_is_told():
 
 
 def test_a_batch_that_never_ends_does_not_keep_the_process(monkeypatch):
-    monkeypatch.setattr(worker, "LINGER", 0.1)
+    monkeypatch.setattr(decide, "LINGER", 0.1)
 
     async def scenario(made, held):
         asked = asyncio.ensure_future(made.score(["0"]))

@@ -102,7 +102,7 @@ def test_a_gate_of_turns_reads_the_dialogue_of_each_form():
     ids=str,
 )
 def test_a_body_that_is_none_of_the_form_is_refused_by_its_field(form, body, says, monkeypatch):
-    monkeypatch.setattr("kbtrain.serve.chat.MOST_MESSAGES", 2)
+    monkeypatch.setattr("kbtrain.serve.request_forms.MOST_MESSAGES", 2)
     with pytest.raises(Refused, match=says) as refused:
         read(FORMS[form], body)
     assert refused.value.status == 400
