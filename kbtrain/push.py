@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -36,8 +36,7 @@ _ORIGINALS = {  # names on the hub of the embedded models' original weights
 }
 _SETTINGS = (CARD, "config.json", "generation_config.json", "*_config.json", "base.json", "probe.json")
 _OWN_SECTIONS = ("Run", "Versions")  # of the folder's README: not of interest to others, and full of paths
-_PATH = re.compile(r"(?:~|[A-Za-z]:)[\\/].+|/[^/\n]+/[^\n]+")
-_PATH_WITHIN = re.compile(r"(?<![\w:./\\<-])(?:~|[A-Za-z]:)?[\\/][^\s\\/]+[\\/]")
+_PATH = re.compile(r"(?<![\w:./\\<-])(?:~|[A-Za-z]:)?[\\/][^\s\\/]+[\\/]")  # the begin of an absolute one
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def push(settings: Push, say: Callable[[str], None]) -> list[str]:
     card, gate = read_card(folder), load_gate(folder)
     is_plain = "question" in gate.reads and not gate.needs_evidence and gate.stage not in ("draft", "search")
     score = f"score {gate.score([QUESTION])[0]:.6g} for the first question" if is_plain else ""
-    text = card_text(settings, card, _named_model(folder, card, settings.model), list(files), score)
+    text = _card_text(settings, card, list(files), score)
     files[README] = text.encode()
     lines = [f"{len(v) if isinstance(v, bytes) else v.stat().st_size:>14,}  {name}" for name, v in files.items()]
     if settings.dry_run:
@@ -122,28 +121,24 @@ def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str
         # the card of a folder inside is another library's: an adapter's
         is_other = place.name == README or (place.name == CARD and len(place.parts) > 1)
         if not is_hash and not is_other and any(fnmatch(place.name, name) for name in (*FILES, *kind.files)):
-            is_setting = any(fnmatch(place.name, name) for name in _SETTINGS)
-            yield f"{prefix}{place.as_posix()}", _without_paths(path, renamed) if is_setting else path
+            content: Path | bytes = path
+            if any(fnmatch(place.name, name) for name in _SETTINGS):
+                value = without_paths(read_json(path), renamed)
+                content = (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
+            yield f"{prefix}{place.as_posix()}", content
     for part, name in parts.items():
         yield from _files(folder / part, settings, f"{prefix}{name}/")
 
 
-def _without_paths(path: Path, renamed: dict[str, str]) -> bytes:
-    """A JSON file in which some texts are ``renamed``, and each absolute path is its last name."""
-
-    def changed(value: Any) -> Any:
-        if isinstance(value, list | dict):
-            pairs = value.items() if isinstance(value, dict) else enumerate(value)
-            inner = {key: changed(item) for key, item in pairs}
-            return inner if isinstance(value, dict) else list(inner.values())
-        return renamed.get(value) or last_name(value) if isinstance(value, str) else value
-
-    return (json.dumps(changed(read_json(path)), ensure_ascii=False, indent=1) + "\n").encode()
-
-
-def last_name(text: str) -> str:
-    """The last name of an absolute path; any other text unchanged."""
-    return re.split(r"[\\/]", text.rstrip("\\/"))[-1] if _PATH.fullmatch(text) else text
+def without_paths(value: Any, renamed: Mapping[str, str]) -> Any:
+    """A value of JSON in which some texts are ``renamed``, and each text with an absolute path is its last name."""
+    if isinstance(value, dict):
+        return {key: without_paths(inner, renamed) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [without_paths(inner, renamed) for inner in value]
+    if not isinstance(value, str) or not (value in renamed or _PATH.search(value)):
+        return value
+    return renamed.get(value) or re.split(r"[\\/]", value.rstrip("\\/"))[-1]
 
 
 def _named_model(folder: Path, card: GateCard, model: str | None) -> str | None:
@@ -159,19 +154,18 @@ def _named_model(folder: Path, card: GateCard, model: str | None) -> str | None:
     return name
 
 
-def card_text(settings: Push, card: GateCard, model: str | None, files: list[str], score: str) -> str:
+def _card_text(settings: Push, card: GateCard, files: list[str], score: str) -> str:
     """The repository's ``README.md``. ``score``: of the snippet's question when the folder was opened."""
     from huggingface_hub import ModelCardData
 
-    folder, base = settings.folder, _ORIGINALS.get(model or "", model)
-    about = ModelCardData(
-        base_model=base if base and re.fullmatch(r"[\w.-]+/[\w.-]+", base) else None,
-        library_name="kbtrain",
-        license=settings.licence,
-        tags=["adaptive-retrieval", "retrieval-gate", card.kind],
-    )
+    folder, model = settings.folder, _named_model(settings.folder, card, settings.model)
+    base = _ORIGINALS.get(model or "", model)
+    base = base if base and re.fullmatch(r"[\w.-]+/[\w.-]+", base) else None
+    tags = ["adaptive-retrieval", "retrieval-gate", card.kind]
+    about = ModelCardData(base_model=base, library_name="kbtrain", license=settings.licence, tags=tags)
     points, sections = _of_readme(folder)
     use = USE_QUESTION if "question" in kind_of(folder)[1].reads else USE_TURN
+    opened = f'load_gate("{settings.name}")  # revision="..." holds one commit'
     return render(
         "gate_card.md.j2",
         False,
@@ -179,9 +173,7 @@ def card_text(settings: Push, card: GateCard, model: str | None, files: list[str
         name=settings.name,
         kind=card.kind,
         model=model,
-        snippet=use.replace(
-            'load_gate(".")  # this folder', f'load_gate("{settings.name}")  # revision="..." holds one commit'
-        ),
+        snippet=use.replace('load_gate(".")  # this folder', opened),
         shown=score,
         private=settings.private,
         package=package_of(card.kind),
@@ -207,15 +199,10 @@ def _tested(folder: Path) -> str:
 
 
 def _of_readme(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Points about the gate, and the sections with dev's figures and thresholds, of the README in its folder.
-
-    A line that names an absolute path is skipped.
-    """
-    path = folder / README
-    if not path.exists():
-        return [], {}
-    text = "\n".join(line for line in read_text(path).splitlines() if not _PATH_WITHIN.search(line))
-    head, *rest = text.split("\n## ")
-    points = [line for line in re.sub(r"```.*?```", "", head, flags=re.S).splitlines() if line.startswith("- ")]
-    sections = {heading.strip(): text.strip() for heading, _, text in (part.partition("\n") for part in rest)}
-    return points, {heading: text for heading, text in sections.items() if heading not in _OWN_SECTIONS}
+    """Points about the gate, and the sections with dev's figures and thresholds, of the README in its folder; a line
+    that names an absolute path is skipped."""
+    text = read_text(folder / README) if (folder / README).exists() else ""
+    head, *rest = "\n".join(line for line in text.splitlines() if not _PATH.search(line)).split("\n## ")
+    sections = dict(part.split("\n", 1) for part in rest if "\n" in part)
+    points = [line for line in head.splitlines() if line.startswith("- ")]
+    return points, {name: text.strip() for name, text in sections.items() if name not in _OWN_SECTIONS}

@@ -13,7 +13,7 @@ from support import scripts
 from kbtrain import cli
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {"data_gen": 5, "recipes": 1, "eval": 4, "benchmarks": 1}  # at least so many scripts in each
+FOLDERS = ("data_gen", "recipes", "eval", "benchmarks")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 SCRIPTS = [path.relative_to(ROOT) for path in FILES if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
 
@@ -49,11 +49,6 @@ FEW, SOME = 200, 700
 HEAVY = {"torch", "transformers", "peft", "accelerate", "sklearn", "scipy", "matplotlib", "datasets", "numba", "pandas"}
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_every_folder_has_its_scripts(folder):
-    assert sum(path.parts[0] == folder for path in SCRIPTS) >= FOLDERS[folder]
-
-
 @pytest.fixture(scope="module")
 def answers():
     """Script -> argument -> (exit code, output, error output, modules loaded).
@@ -61,6 +56,7 @@ def answers():
     One Python for all: each script runs in a fork of one that has imported what most of them import. That counts for
     every script, so that its modules are at least its own.
     """
+    assert {path.parts[0] for path in SCRIPTS} == {*FOLDERS}
     done = run("-c", ASK, *map(str, SCRIPTS))
     assert done.returncode == 0, done.stderr
     return {script: told for script, told in map(json.loads, done.stdout.splitlines())}
@@ -112,24 +108,6 @@ def test_a_mistyped_flag_of_every_script_is_one_line(answers, script):
     assert code == 2
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-
-
-def test_a_script_started_by_python_has_the_same_help_and_errors(answers):
-    for argument, (code, out, err, _) in answers["eval/score.py"].items():
-        done = run("eval/score.py", argument)
-        assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["--help"], ["models", "--help"], ["models", "get", "--help"], ["run", "--help"], ["--version"]],
-    ids=" ".join,
-)
-def test_help_of_the_command(words):
-    done = run("-m", "kbtrain.cli", *words)
-    assert done.returncode == 0
-    assert "kbtrain" in done.stdout
-    assert len(imported(*words)) < FEW
 
 
 def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
@@ -218,15 +196,6 @@ def test_without_network_getting_a_model_is_one_line(tmp_path):
     assert "check the network" in error
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("")
-    done = kbtrain("models", "get", "smollm2-135m-instruct", KBTRAIN_CACHE=str(file))
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {file}")
-    assert done.stderr.count("\n") == 1
-
-
 def test_a_stage_runs_by_name_with_a_config_by_name_and_pairs(tmp_path):
     folder = tmp_path / "run"
     done = kbtrain("run", "collect", "--config", "collect_demo", f"run={folder}", "train=3", "--dev=2")
@@ -259,11 +228,11 @@ def test_an_error_under_a_launch_is_its_one_line(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: a.jsonl: no\n")
 
 
-@pytest.mark.parametrize("kind", [[], ["stages"], ["configs"]])
-def test_the_list_comes_at_once(kind):
-    done = run("-m", "kbtrain.cli", "ls", *kind)
-    assert done.returncode == 0 and len(done.stdout.splitlines()) > 20
-    assert len(imported("ls", *kind)) < FEW
+@pytest.mark.parametrize("words", [["--help"], ["models", "get", "--help"], ["--version"], ["ls"]], ids=" ".join)
+def test_help_and_lists_come_at_once(words):
+    done = run("-m", "kbtrain.cli", *words)
+    assert (done.returncode == 0 and "kbtrain" in done.stdout) or len(done.stdout.splitlines()) > 20
+    assert len(imported(*words)) < FEW
 
 
 def test_the_environment_names_versions_device_and_cache():

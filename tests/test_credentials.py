@@ -47,13 +47,9 @@ def test_a_key_that_no_header_can_carry_is_said_to_be_so_without_its_text(
     assert "nted-key" not in str(caught.value)
 
 
-def test_without_a_key_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", "")
-    assert key_from_environment("MY_KEY") is None
-    assert key_from_environment("NOT_SET") is None
-
-
 def test_a_key_is_struck_from_errors_files_and_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "")
+    assert key_from_environment("MY_KEY") is None and key_from_environment("NOT_SET") is None
     monkeypatch.setenv("MY_KEY", "sk-planted-key")
     assert key_from_environment("MY_KEY") == "sk-planted-key"
     assert str(UserError("server said: Bearer sk-planted-key")) == "server said: Bearer [secret]"
@@ -109,25 +105,17 @@ def test_a_key_is_struck_however_a_file_spells_it(key: str, monkeypatch: pytest.
     assert strike_all(json.loads(escaped)) == {"said": ["[secret]"]}
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://me:sk-planted@host/v1",
-        "http://sk-planted@host/v1",
-        "me:sk-planted@host/v1",
-        "//me:sk-planted@host",
-        "http://me%3Ask-planted%40host/v1",
-    ],
-)
-def test_an_address_with_a_name_or_password_is_refused(url: str) -> None:
-    with pytest.raises(UserError, match="key 'server_url': the address holds a name or a password") as caught:
-        parse_args(LLMConfig, ["--server-url", url])
-    assert "planted" not in str(caught.value)
+NAMED = "the address holds a name or a password"
 
 
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
+        ("http://me:sk-planted@host/v1", NAMED),
+        ("http://sk-planted@host/v1", NAMED),
+        ("me:sk-planted@host/v1", NAMED),
+        ("//me:sk-planted@host", NAMED),
+        ("http://me%3Ask-planted%40host/v1", NAMED),
         ("http://host:sk-planted/v1", "no valid address"),
         ("http:/me:sk-planted@host", "begins with http:// or https://"),
         ("sk-planted", "begins with http:// or https://"),
@@ -139,12 +127,6 @@ def test_what_is_no_address_is_said_to_be_so_without_its_text(url: str, problem:
     with pytest.raises(UserError, match=f"key 'server_url': .*{problem}") as caught:
         parse_args(LLMConfig, ["--server-url", url])
     assert "planted" not in str(caught.value)
-
-
-@pytest.mark.parametrize("mark", "?&;#")
-def test_a_parameter_is_one_wherever_it_stands_in_an_address(mark: str) -> None:
-    check_url(f"http://host/v1{mark}token=sk-planted-key", "server_url")
-    assert strike("is sk-planted-key") == "is [secret]"
 
 
 @pytest.mark.parametrize(
@@ -165,14 +147,6 @@ def test_what_a_search_is_asked_with_is_not_repeated_by_an_error(key: str) -> No
     assert "planted" not in str(caught.value)
 
 
-def test_a_key_in_the_headers_of_a_search_is_secret() -> None:
-    mapping = {"headers": {"x-api-key": "sk-planted-key"}}
-    build(
-        ServeConfig, None, {"gate": "gate", "model": "m", "search": "https://s/?q={query}", "search_mapping": mapping}
-    )
-    assert strike("is sk-planted-key") == "is [secret]"
-
-
 @pytest.mark.parametrize("held", [["sk-planted-key"], {"value": "sk-planted-key"}, [{"of": ["sk-planted-key"]}]])
 def test_what_a_secret_field_holds_is_secret_at_any_depth(held: Any) -> None:
     hide_values({"extra": {"api_key": held}}, "server_extra")
@@ -189,7 +163,7 @@ def test_a_key_in_the_place_of_its_variable_s_name_is_not_repeated(name: str) ->
     assert "planted" not in str(caught.value)
 
 
-@pytest.mark.parametrize("before", range(30, 220, 7))
+@pytest.mark.parametrize("before", range(30, 220, 38))
 def test_a_key_that_is_cut_off_in_a_server_s_message_is_struck_all_the_same(before: int) -> None:
     never_show("sk-planted-key")
     said = "." * before + "sk-planted-key" * 3
@@ -197,9 +171,10 @@ def test_a_key_that_is_cut_off_in_a_server_s_message_is_struck_all_the_same(befo
         assert "sk-p" not in read_error(400, text).message
 
 
-@pytest.mark.parametrize("name", ["api_key", "key", "access_token", "X-Api-Key", "Authorization", "password"])
-def test_the_value_of_a_secret_parameter_or_field_is_never_shown(name: str) -> None:
-    check_url(f"http://host/search?q={{query}}&{name}=sk%2Fplanted", "web")
+@pytest.mark.parametrize("mark", "?&;#")
+@pytest.mark.parametrize("name", ["api_key", "access_token", "Authorization", "password"])
+def test_the_value_of_a_secret_parameter_or_field_is_never_shown(name: str, mark: str) -> None:
+    check_url(f"http://host/search?q={{query}}{mark}{name}=sk%2Fplanted", "web")
     hide_values({"deep": {name: "Bearer sk-other"}, "keyboard": "qwerty"}, "server_extra")
     assert strike("sk/planted sk%2Fplanted sk-other qwerty") == "[secret] [secret] [secret] qwerty"
 

@@ -34,7 +34,7 @@ from kbtrain.retrieval.corpus import read_passages
 from kbtrain.retrieval.tokens import Tokens
 from kbtrain.serve.exchange import Keys
 from kbtrain.training.data import read_examples
-from kbtrain.training.run import remember_once
+from kbtrain.training.recipe import remember_once
 
 PACKAGE = Path(__file__).parents[1] / "kbtrain"
 NOBODY = 65534

@@ -1,13 +1,17 @@
 """Trainer that all recipes share: batches of like length, a callback at every log, checkpoints that hold.
 
-The order of the rows is a function of (seed, epoch) alone, so that a run resumes.
+A checkpoint is complete when its mark is written, last of all: a process killed while saving leaves a folder without
+a mark, which is skipped on the next start. The order of the rows is a function of (seed, epoch) alone.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,13 +20,12 @@ from torch import nn
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.io.files import errors_of
+from kbtrain.io.provenance import write_atomically
 from kbtrain.kernels.memory import FreedMemory, give_back, keep_freed_memory
 from kbtrain.models.weights import check_finite
 from kbtrain.runtime.progress import progress_bar
-from kbtrain.training.processes import check_zero
-from kbtrain.training.run import mark_complete, rotate
 
 
 def epoch_order(lengths: Sequence[int], group: int, seed: int, epoch: int) -> list[int]:
@@ -44,14 +47,14 @@ def epoch_order(lengths: Sequence[int], group: int, seed: int, epoch: int) -> li
     return [i for g in groups for i in g] + last
 
 
+@dataclass(frozen=True)
 class LikeLengthSampler:
     """Sampler for torch's DataLoader; ``epoch`` is read each time it is iterated over."""
 
-    def __init__(self, lengths: Sequence[int], group: int, seed: int, epoch: Callable[[], int]) -> None:
-        self.lengths = list(lengths)
-        self.group = group
-        self.seed = seed
-        self.epoch = epoch
+    lengths: Sequence[int]
+    group: int
+    seed: int
+    epoch: Callable[[], int]
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -186,3 +189,57 @@ class BaseTrainer(Trainer):
             best = self.state.best_model_checkpoint
             rotate(run, {run / Path(best).name} if best else set())
         self.accelerator.wait_for_everyone()
+
+
+def check_zero(accelerator: Any) -> None:
+    """Raise :class:`UserError` for ZeRO-3, whose split weights the first rank cannot save alone."""
+    plugin = getattr(accelerator.state, "deepspeed_plugin", None)
+    if plugin is not None and int(plugin.zero_stage) == 3:
+        raise UserError("launcher: ZeRO-3 splits the weights, which no recipe saves; use ds_configs/zero2.json")
+
+
+def names_optimizer(accelerator: Any) -> bool:
+    """True if the launcher's DeepSpeed configuration names an optimizer: it has one learning rate for all weights."""
+    plugin = getattr(accelerator.state, "deepspeed_plugin", None)
+    return plugin is not None and "optimizer" in plugin.deepspeed_config
+
+
+MARK = "complete"
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def mark_complete(folder: Path) -> None:
+    """Mark a checkpoint whose files are all written."""
+    write_atomically(folder / MARK, "")
+
+
+def all_checkpoints(run: Path) -> list[Path]:
+    """The folders ``checkpoint-<step>``, oldest first, complete or not."""
+    numbered = [(int(m.group(1)), path) for path in run.glob("checkpoint-*") if (m := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered)]
+
+
+def last_complete(run: Path) -> tuple[Path | None, list[Path]]:
+    """The newest complete checkpoint (None: start from the beginning) and the incomplete ones."""
+    marked = [path for path in all_checkpoints(run) if (path / MARK).exists()]
+    return (marked[-1] if marked else None), [path for path in all_checkpoints(run) if path not in marked]
+
+
+def check_processes(checkpoint: Path, processes: int) -> None:
+    """Raise :class:`UserError` for a checkpoint of another number of processes: each leaves the state of its random
+    numbers in it. Its number of steps would be another share of the training, and whole epochs skipped in silence."""
+    before = len([*checkpoint.glob("rng_state_*.pth")]) or 1
+    if before != processes:
+        raise UserError(
+            f"{at(checkpoint)}: was written by {before} process{'es' * (before > 1)}, and now {processes} would "
+            f"resume; start {before}, or delete {checkpoint.parent.parent} to train again"
+        )
+
+
+def rotate(run: Path, keep: set[Path]) -> None:
+    """Delete all complete checkpoints but the newest and those to keep."""
+    marked = [path for path in all_checkpoints(run) if (path / MARK).exists()]
+    for path in marked[:-1]:
+        if path not in keep:
+            (path / MARK).unlink()  # first: a deletion cut short must not look complete
+            shutil.rmtree(path)

@@ -17,8 +17,7 @@ from transformers import TrainingArguments
 
 from kbtrain.errors import UserError
 from kbtrain.models.batching import padded
-from kbtrain.training.base_trainer import BaseTrainer
-from kbtrain.training.processes import names_optimizer
+from kbtrain.training.base_trainer import BaseTrainer, names_optimizer
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,13 @@ class ClassifierRow:
     offset: float = 0.0
 
 
+@dataclass(frozen=True)
 class ClassifierCollator:
     """Rows to tensors (rows, longest), padded on the right, with a mask of the real tokens."""
 
-    def __init__(self, pad_id: int, with_segments: bool = False, n_auxiliary: int = 0) -> None:
-        self.pad_id = pad_id
-        self.with_segments = with_segments
-        self.n_auxiliary = n_auxiliary
+    pad_id: int
+    with_segments: bool = False
+    n_auxiliary: int = 0
 
     def inputs(self, rows: Sequence[ClassifierRow]) -> dict[str, torch.Tensor]:
         """The model's inputs, without targets."""

@@ -174,10 +174,8 @@ def need(example: Example, key: Key = "mastery", labels: Labels = "hard") -> flo
     """1 where retrieval is needed: an enriched turn, a question not mastered, an answer that it helps."""
     if isinstance(example, TurnExample):
         return None if example.label is None else float(example.label)
-    value = getattr(example, key) if labels == "hard" else getattr(example, f"soft_{key}")
-    if value is None:
-        return None
-    return float(value) if key in NEEDS_RETRIEVAL else 1 - float(value)
+    value = target(example, key, labels)
+    return value if value is None or key in NEEDS_RETRIEVAL else 1 - value
 
 
 def read_examples(path: Path) -> list[Example]:
@@ -227,13 +225,11 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
     questions, held_questions = (_of_kind(GateExample, rows) for rows in (train_rows, held_out))
     check_disjoint(questions, held_questions, train, dev)
     check_dialogues_apart(_of_kind(TurnExample, train_rows), _of_kind(TurnExample, held_out), train)
-    for labels_there, rows, path, split in (
-        ({row.need for row in train_rows}, train_rows, train, "train"),  # what is taught
-        ({row.is_needed for row in held_out}, held_out, dev, "dev"),  # what dev's figures are of
-    ):
-        if len(labels_there) < 2:
+    taught, measured = [row.need for row in train_rows], [row.is_needed for row in held_out]
+    for values, path, split in ((taught, train, "train"), (measured, dev, "dev")):
+        if len(set(values)) < 2:
             raise UserError(
-                f"{at(path)}: all {len(rows)} {split} examples are of one class; nothing to learn or choose"
+                f"{at(path)}: all {len(values)} {split} examples are of one class; nothing to learn or choose"
             )
     return ClassifierData(tuple(train_rows), tuple(held_out), {"train": without, "dev": dev_without})
 

@@ -5,6 +5,8 @@ A method's own part is a subclass of :class:`Ending`; gates that score examples 
 
 from __future__ import annotations
 
+import json
+import platform
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import yaml
+from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, ClassifierCard, GateCard, Threshold, kept_thresholds, set_threshold
@@ -21,19 +25,27 @@ from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.io import jsonl
 from kbtrain.io.files import errors_of, put_in_place, replacing
 from kbtrain.io.jsonl import read_json
-from kbtrain.io.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
+from kbtrain.io.provenance import (
+    device,
+    file_sha256,
+    git_state,
+    package_versions,
+    peak_rss_mb,
+    write_atomically,
+    write_meta,
+)
 from kbtrain.metrics.ranking import separations
 from kbtrain.metrics.turns import best_f1_threshold, classifier_metrics, format_delta, intervals_of_examples
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard
-from kbtrain.training.run import write_run_files
 
 if TYPE_CHECKING:
     from transformers import TrainerState
 
 SCORES = "scores.jsonl"
+CONFIG, ENVIRONMENT, CURVES = "config.yaml", "environment.json", "curves.svg"
 COMPARED = 32  # examples whose scores are compared when a gate is opened again, where each costs a model's pass
 
 
@@ -74,9 +86,9 @@ TOLERANCE = 1e-6  # of a probability, between the trained model and the one open
 
 
 class Ending(ABC):
-    """The end of a training: writes the folder, opens it again, compares, describes it.
+    """The end of a training, in parts that a method's subclass defines.
 
-    A method's subclass defines :meth:`write`, :meth:`difference` and :meth:`readme`, and sets ``trained_on`` (how many
+    It defines :meth:`write`, :meth:`difference` and :meth:`readme`, and sets ``trained_on`` (how many
     of what), ``run`` (all that the card says of the run), ``facts`` (the method's own of it) and ``figures`` (of dev).
     ``state``: transformers' trainer state, None where nothing was trained in steps.
     """
@@ -151,6 +163,49 @@ class Ending(ABC):
         )
 
 
+def write_run_files(folder: Path, config: BaseModel, data: Sequence[str], history: Sequence[Any] | None) -> None:
+    """``data``: keys of ``config`` that name data files (or nothing); ``history``: transformers' log history,
+    None where nothing was trained in steps (no curves then)."""
+    files = {name: path for name in data if (path := getattr(config, name))}
+    write_atomically(
+        folder / CONFIG, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    )
+    environment = {
+        "packages": package_versions(),
+        **git_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device(),
+        "peak_rss_mb": peak_rss_mb(),
+        "data_sha256": {name: file_sha256(path) for name, path in files.items()},
+    }
+    write_atomically(folder / ENVIRONMENT, json.dumps(environment, ensure_ascii=False, indent=1) + "\n")
+    if history is not None:
+        write_atomically(folder / CURVES, curves(history))
+
+
+def curves(history: Sequence[Mapping[str, Any]]) -> str:
+    """An SVG page: the loss of every step, and dev's figures (the same bytes for the same run)."""
+    from kbtrain.show import COLOURS, new_figure, page
+
+    losses = [(log["step"], log["loss"]) for log in history if "loss" in log]
+    dev: dict[str, list[tuple[int, float]]] = {}
+    for log in history:
+        for name in ("auroc", "average_precision", "f1", "loss"):
+            if f"eval_{name}" in log:
+                dev.setdefault(name, []).append((log["step"], log[f"eval_{name}"]))
+    figure, axes = new_figure(6.4, 2.8)
+    if losses:
+        axes.plot(*zip(*losses, strict=True), color=COLOURS["blue"], linewidth=1.2)
+    axes.set_ylabel("loss (nats a token)")
+    axes.set_xlabel("step")
+    for (name, points), colour in zip(sorted(dev.items()), ("orange", "green", "red", "purple"), strict=False):
+        axes.plot(*zip(*points, strict=True), "o-", markersize=3, color=COLOURS[colour], label=f"dev {name}")
+    if dev:
+        axes.legend(fontsize=8, frameon=False)
+    return page(figure)
+
+
 def steps_of(state: TrainerState | None, epochs: float) -> dict[str, Any]:
     """``steps``, and step and epoch of the checkpoint that is kept; nothing where nothing was trained in steps."""
     if state is None:
@@ -176,11 +231,6 @@ class DevScores:
     threshold: Threshold
     name: str  # of the gate
     table: str = field(repr=False)  # metrics with 95 % intervals, Markdown
-
-    @classmethod
-    def from_gate(cls, gate: Gate, rows: Sequence[Labelled], path: Path) -> DevScores:
-        """As :meth:`from_scores`, of the scores that the gate gives."""
-        return cls.from_scores(gate.name, gate.score([row.example for row in rows]), rows, path)
 
     @classmethod
     def from_scores(cls, name: str, scores: list[float], rows: Sequence[Labelled], path: Path) -> DevScores:
@@ -291,7 +341,8 @@ class ExampleEnding(Ending):
     ) -> None:
         super().__init__(config, state)
         cut = gate.cut
-        self.gate, self.dev = gate, DevScores.from_gate(gate, data.dev, config.dev)
+        scores = gate.score([row.example for row in data.dev])
+        self.gate, self.dev = gate, DevScores.from_scores(gate.name, scores, data.dev, config.dev)
         self.scored = config, gate, self.dev
         self.figures, self.questions = self.dev.metrics, [row.example for row in data.train]
         self.trained_on = f"{len(data.train)} {self.unit}"
@@ -341,24 +392,22 @@ class ClassifierEnding(ExampleEnding):
         super().__init__(config, gate, card, data, state, run)
 
     def readme(self, worst: float) -> str:
-        return _classifier_card(self.card, self.dev).text(worst)
-
-
-def _classifier_card(card: ClassifierCard, dev: DevScores) -> ModelCard:
-    points = [f"Reads: {', '.join(f'{key} {value}' for key, value in card.reads.items())}"]
-    if card.base:
-        points.append(
-            f"Its logit is added to the log odds of a {card.base} gate (`base.json`), fitted to the same training "
-            "turns: turns only."
+        card = self.card
+        points = [f"Reads: {', '.join(f'{key} {value}' for key, value in card.reads.items())}"]
+        if card.base:
+            points.append(
+                f"Its logit is added to the log odds of a {card.base} gate (`base.json`), fitted to the same training "
+                "turns: turns only."
+            )
+        points.append(f"Labels: {card.labels}" + "".join(f", {key} {value}" for key, value in card.label_rule.items()))
+        page = self.dev.page(
+            title=f"Retrieval gate ({card.kind}{f' on {card.base_model}' if card.base_model else ''})",
+            what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. "
+            "Score: p(retrieval needed) in [0, 1].",
+            points=points,
+            limits="trained on the data named below; other dialogues, domains and languages were not tried.",
+            run=card.run,
+            versions=card.versions,
+            tags=("adaptive-retrieval", "ragate"),
         )
-    points.append(f"Labels: {card.labels}" + "".join(f", {key} {value}" for key, value in card.label_rule.items()))
-    return dev.page(
-        title=f"Retrieval gate ({card.kind}{f' on {card.base_model}' if card.base_model else ''})",
-        what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. "
-        "Score: p(retrieval needed) in [0, 1].",
-        points=points,
-        limits="trained on the data named below; other dialogues, domains and languages were not tried.",
-        run=card.run,
-        versions=card.versions,
-        tags=("adaptive-retrieval", "ragate"),
-    )
+        return page.text(worst)

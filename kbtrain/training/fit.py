@@ -21,8 +21,7 @@ from kbtrain.records import Example, GateExample, Split, Target
 from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
 from kbtrain.training.finish import DevScores, Ending, largest_difference
-from kbtrain.training.model_card import ModelCard
-from kbtrain.training.run import claim_folder
+from kbtrain.training.recipe import claim_folder
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,20 @@ class KeyedEnding(Ending):
         return max(largest_difference(self.fit.dev[name], again[name]) for name in self.card.names())
 
     def readme(self, worst: float) -> str:
-        return _model_card(self.card, self.fit, self.dev).text(worst)
+        fit, card = self.fit, self.card
+        (name, scores), *others = self.dev.items()
+        page = scores.page(
+            title=f"Retrieval gate (`{card.kind}`)",
+            what=fit.what,
+            points=fit.points,
+            limits=fit.limits,
+            run=card.run,
+            versions=card.versions,
+            tags=("adaptive-retrieval",),
+            sections={f"{key} on dev ({more.counts('questions')})": more.table for key, more in others},
+        )
+        lines = "\n".join(scores.threshold_text for scores in self.dev.values())
+        return replace(page, of_dev=f"{name}; {scores.counts('questions')}", threshold=lines).text(worst)
 
 
 @dataclass(frozen=True)
@@ -220,19 +232,16 @@ class SingleEnding(Ending):
         self.trained_on, self.questions = f"{len(fitted.train)} examples", [row.example for row in fitted.train]
         counts = {"train_examples": len(fitted.train), "dev_examples": len(fitted.dev)}
         self.run = {**config.model_dump(mode="json"), **chosen, **_fit_facts(counts, started)}
-        self.card = self._card(label_rule(config.train))
-
-    def _card(self, rule: Mapping[str, Any]) -> GateCard:
-        """The gate's own card with run, threshold and versions. Raises :class:`UserError` for a gate without one."""
         card = self.gate.card
         if card is None:
             raise UserError(f"gate '{self.gate.name}': no card to write")
         self.run = {**card.run, **self.run}
-        about = {"label_rule": rule, "versions": package_versions(), "labels": self.labels, **self.chosen}
+        rule = label_rule(config.train)
+        about = {"label_rule": rule, "versions": package_versions(), "labels": self.labels, **chosen}
         fields = type(card).model_fields.keys() - card.ABSENT
         of_card = {name: value for name, value in about.items() if name in fields}
         thresholds = {self.gate.name: self.dev.threshold}
-        return card.model_copy(update={"run": self.run, "thresholds": thresholds, **of_card})
+        self.card: GateCard = card.model_copy(update={"run": self.run, "thresholds": thresholds, **of_card})
 
     def write(self, folder: Path) -> None:
         if hasattr(self.gate, "save_beside"):
@@ -270,19 +279,3 @@ def _fit_facts(counts: Mapping[str, Any], started: float) -> dict[str, Any]:
     """Facts of a fitting beside its settings: the state of the code, ``counts``, time and memory."""
     seconds = round(time.monotonic() - started, 1)
     return {**git_state(), **counts, "seconds": seconds, "peak_rss_mb": peak_rss_mb()}
-
-
-def _model_card(card: KeyedCard, fit: KeyedFit, dev: Mapping[Target, DevScores]) -> ModelCard:
-    (name, scores), *others = dev.items()
-    page = scores.page(
-        title=f"Retrieval gate (`{card.kind}`)",
-        what=fit.what,
-        points=fit.points,
-        limits=fit.limits,
-        run=card.run,
-        versions=card.versions,
-        tags=("adaptive-retrieval",),
-        sections={f"{key} on dev ({more.counts('questions')})": more.table for key, more in others},
-    )
-    lines = "\n".join(scores.threshold_text for scores in dev.values())
-    return replace(page, of_dev=f"{name}; {scores.counts('questions')}", threshold=lines)

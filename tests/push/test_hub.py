@@ -5,15 +5,12 @@ import os
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from hub_server import TOKEN, HubServer, Repository
-from safetensors.numpy import save_file
-from support.length_gate import KIND, Length, LengthCard
+from support.length_gate import LengthCard
 from support.long_questions import long_question_gate
 
 import kbtrain
@@ -21,9 +18,9 @@ from kbtrain import cli
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gate.hub import is_hub_name, local_folder
-from kbtrain.gates.registry import GATES, folder_of
+from kbtrain.gates.registry import folder_of
 from kbtrain.gates.stack import Input, Linear, Member, StackCard
-from kbtrain.push import Push, last_name, push
+from kbtrain.push import Push, push, without_paths
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import LoadedGate
 
@@ -78,22 +75,24 @@ def test_a_gate_that_was_sent_scores_as_the_folder_does(hub, gate):
 def test_nothing_of_the_machine_nor_of_the_training_texts_is_sent(hub, gate, tmp_path):
     (gate / "notes.txt").write_text(SECRET_QUESTION)
     (gate / "scores.jsonl").write_text(json.dumps({"question": SECRET_QUESTION}))
-    (gate / "README.md").write_text(f"# A gate\n- Index: {tmp_path}/run/bm25.\n\n## Run\n| train | {tmp_path}/t |\n")
+    points = f"- Index: {tmp_path}/run/bm25.\n- Corpus: /home/jane doe/acme merger/x.\n- Limits: few and/or none.\n"
+    (gate / "README.md").write_text(f"# A gate\n{points}\n## Run\n| train | {tmp_path}/t |\n")
     lines(gate, private=True)
     repository = hub.repositories[NAME]
     sent = b"".join(repository.files.values())
     assert SECRET_QUESTION.encode() not in sent and str(tmp_path).encode() not in sent and TOKEN.encode() not in sent
     assert json.loads(repository.files["gate.json"])["run"]["index"] == "bm25"
-    assert "Index" not in repository.files["README.md"].decode()
+    card = repository.files["README.md"].decode()
+    assert "Index" not in card and "merger" not in card and "- Limits: few and/or none." in card
+    for text, expected in (
+        ("/home/me/runs/demo/train.jsonl", "train.jsonl"),
+        ("~/x/y", "y"),
+        ("/tmp/jane doe/a (copy)/b [1]", "b [1]"),
+        ("C:\\Users\\me\\x", "x"),
+        *((kept, kept) for kept in ("runs/demo/train.jsonl", "org/model", "</s>", "http://host/v1/x", "and/or")),
+    ):
+        assert without_paths({"run": [text]}, {}) == {"run": [expected]}
     assert repository.private
-
-
-def test_a_line_with_a_path_in_which_a_space_is_stays_here_whole(hub, gate, monkeypatch):
-    monkeypatch.setenv("HOME", "/home/jane doe")
-    (gate / "README.md").write_text("# A gate\n- Index: /home/jane doe/acme merger/bm25.\n- Limits: few and/or none.\n")
-    lines(gate)
-    card = hub.repositories[NAME].files["README.md"].decode()
-    assert "jane" not in card and "merger" not in card and "- Limits: few and/or none." in card
 
 
 def test_a_gate_that_is_to_be_private_is_not_sent_to_a_public_repository(hub, gate):
@@ -159,18 +158,6 @@ def stack_of(*folders):
     return StackCard(keys=("mastery",), members=members, labels="soft", models={"mastery": model})
 
 
-def test_a_gate_made_of_others_is_sent_with_them(hub, tmp_path):
-    members = [long_question_gate(tmp_path / name, steep=steep) for name, steep in (("a", 1.0), ("b", 3.0))]
-    folder = tmp_path / "both"
-    folder.mkdir()
-    stack_of("../a", "../b").write(folder)
-    lines(folder)
-    files = hub.repositories[NAME].files
-    assert {"gate.json", "a/gate.json", "b/words.safetensors"} <= set(files) and len(members) == 2
-    assert json.loads(files["gate.json"])["members"][1]["folder"] == "b"
-    assert kbtrain.load_gate(NAME).score(["Who came?"]) == kbtrain.load_gate(folder).score(["Who came?"])
-
-
 def test_a_gate_whose_members_lie_inside_it_is_sent_with_them(hub, tmp_path):
     folder = tmp_path / "pair"
     for name, steep in (("tuned", 1.0), ("probe", 3.0)):
@@ -182,6 +169,12 @@ def test_a_gate_whose_members_lie_inside_it_is_sent_with_them(hub, tmp_path):
     assert set(hub.repositories[NAME].files) - {".gitattributes"} == wanted
     fetched = kbtrain.load_gate(NAME)
     assert fetched.score(["Who came?"]) == kbtrain.load_gate(folder).score(["Who came?"])
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    stack_of("../pair/tuned", "../pair/probe").write(beside)
+    lines(beside, "someone/beside")
+    assert json.loads(hub.repositories["someone/beside"].files["gate.json"])["members"][1]["folder"] == "probe"
+    assert kbtrain.load_gate("someone/beside").score(["Who came?"]) == fetched.score(["Who came?"])
     lines(local_folder(NAME), "someone/other-gate")
     assert kbtrain.load_gate("someone/other-gate").score(["Who came?"]) == fetched.score(["Who came?"])
 
@@ -202,15 +195,6 @@ def test_what_is_in_the_cache_opens_without_the_hub(hub, gate, monkeypatch):
         UserError, match="someone/other: the hub cannot be reached, and its cache here has no whole copy"
     ):
         kbtrain.load_gate("someone/other")
-
-
-def test_without_network_one_line_says_so(hub, gate):
-    hub.shutdown()
-    hub.server_close()
-    with pytest.raises(UserError, match=f"{NAME}: the hub cannot be reached, and its cache"):
-        kbtrain.load_gate(NAME)
-    with pytest.raises(UserError, match=rf"{NAME}: the hub cannot be reached \(ConnectError\)"):
-        lines(gate)
 
 
 @pytest.mark.parametrize(
@@ -238,35 +222,21 @@ def test_a_repository_that_is_not_there_or_not_ours(hub, gate, monkeypatch):
     assert "hf_ends" not in str(error.value)
 
 
-def damaged(gate, what):
-    """Do one damage to a gate's folder."""
-    if what == "head":
-        (gate / "words.safetensors").unlink()
-    elif what == "changed":
-        save_file({"hashes": np.zeros(2, np.uint32)}, gate / "words.safetensors")
-    elif what == "vocabulary":
-        (gate / "tokens.json").unlink()
-    elif what == "pickle":
-        (gate / "head.pt").write_bytes(pickle.dumps({"a": 1}))
-    elif what == "card":
-        (gate / "gate.json").unlink()
-    elif what == "disguised":
-        (gate / "extra.safetensors").write_bytes(pickle.dumps({"a": 1}))
-
-
 @pytest.mark.parametrize(
-    "what, said",
+    "name, content, said",
     [
-        ("head", "words.safetensors: no such file; gate.json names it"),
-        ("changed", "words.safetensors: not the weights that gate.json names"),
-        ("vocabulary", "tokens.json: no such file"),
-        ("pickle", "head.pt: a pickle"),
-        ("card", "gate.json: no such file"),
-        ("disguised", "extra.safetensors: not a safetensors file"),
+        ("words.safetensors", None, "words.safetensors: no such file; gate.json names it"),
+        ("tokens.json", None, "tokens.json: no such file"),
+        ("gate.json", None, "gate.json: no such file"),
+        ("head.pt", pickle.dumps({"a": 1}), "head.pt: a pickle"),
+        ("extra.safetensors", pickle.dumps({"a": 1}), "extra.safetensors: not a safetensors file"),
     ],
 )
-def test_a_folder_that_is_not_whole_is_refused_before_anything_is_sent(hub, gate, what, said):
-    damaged(gate, what)
+def test_a_folder_that_is_not_whole_is_refused_before_anything_is_sent(hub, gate, name, content, said):
+    if content is None:
+        (gate / name).unlink()
+    else:
+        (gate / name).write_bytes(content)
     with pytest.raises(UserError, match=said):
         lines(gate)
     assert hub.asked == []
@@ -340,19 +310,6 @@ def test_a_gate_that_asks_a_model_is_tried_with_the_one_that_lies_here(hub, tmp_
         kbtrain.load_gate(NAME)
 
 
-def test_files_of_another_package_s_kind_go_with_it(hub, tmp_path, monkeypatch):
-    def opened(folder, dtype, device):
-        slope = float((folder / "slope.txt").read_text())
-        return Length(LengthCard.read(folder).model_copy(update={"slope": slope}))
-
-    monkeypatch.setitem(GATES, "length", replace(KIND, open=opened, files=("slope.txt",)))
-    (tmp_path / "gate").mkdir()
-    LengthCard(slope=1.0).write(tmp_path / "gate")
-    (tmp_path / "gate" / "slope.txt").write_text("3")
-    lines(tmp_path / "gate")
-    assert kbtrain.load_gate(NAME).score(["abcd"]) == [12.0]
-
-
 def test_the_card_names_the_package_that_brings_the_kind(hub, tmp_path, monkeypatch):
     (tmp_path / "gate").mkdir()
     LengthCard(slope=1.0).write(tmp_path / "gate")
@@ -389,25 +346,6 @@ def test_a_folder_s_name_is_never_asked_of_the_hub(hub, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="revision 'v1': 'runs/kbm' is read from this machine"):
         local_folder("runs/kbm", "v1")
     assert hub.asked == []
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("/home/me/runs/demo/train.jsonl", "train.jsonl"),
-        ("~/x/y", "y"),
-        ("/tmp/jane doe/bm25", "bm25"),
-        ("/tmp/a (copy)/b [1]", "b [1]"),
-        ("C:\\Users\\me\\x", "x"),
-        ("runs/demo/train.jsonl", "runs/demo/train.jsonl"),
-        ("org/model", "org/model"),
-        ("</s>", "</s>"),
-        ("http://host/v1/x", "http://host/v1/x"),
-        ("and/or", "and/or"),
-    ],
-)
-def test_paths_of_this_machine_become_names(text, expected):
-    assert last_name(text) == expected
 
 
 def test_the_client_s_own_settings_hold(hub, gate, tmp_path):

@@ -104,45 +104,6 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
     assert "finished already" in capsys.readouterr().out
 
 
-def test_an_encoder_is_a_question_gate_with_soft_labels_and_adapters(recipe, data, tmp_path, capsys):
-    changes = {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "labels": "soft", "method": "lora"}
-    given = arguments(data, tmp_path / "q", "encoder", **changes, lora_rank=4)
-    at = given.index("--test")
-    recipe("encoder", given[:at] + given[at + 2 :])
-    opened = EncoderGate.load(tmp_path / "q")
-    assert run_snippet(tmp_path / "q")[1].startswith("[Decision(score=")
-    assert (opened.card.labels, opened.card.key) == ("soft", "mastery")
-    found = opened.score([GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")])
-    assert all(0 < score < 1 for score in found) and len(set(found)) == 2
-    alone = handle(tmp_path / "q").open().score_all(["What is the museum?"])
-    assert alone == {"encoder": [pytest.approx(found[0], abs=1e-6)]}
-    assert handle(tmp_path / "q").names == ("q",)  # its folder's name, among others of its kind
-
-
-def test_ragate_mha_is_a_question_gate_for_the_label_that_is_named(recipe, data, tmp_path):
-    changes = {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "key": "benefit", "epochs": 1}
-    given = arguments(data, tmp_path / "q", "ragate_mha", **changes)
-    at = given.index("--test")
-    recipe("ragate_mha", given[:at] + given[at + 2 :])
-    opened = RagateMHA.load(tmp_path / "q")
-    asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
-    found = opened.score(asked)
-    source = handle(tmp_path / "q", name="ragate_mha")
-    assert opened.card.key == "benefit" and source.names == ("ragate_mha",)
-    assert source.scores(source.open(), asked) == {"ragate_mha": pytest.approx(found, abs=1e-6)}
-    with pytest.raises(UserError, match="a gate of kind 'ragate_mha', expected 'encoder'"):
-        EncoderGate.load(tmp_path / "q")
-
-
-def test_the_encoder_s_score_of_a_turn_is_that_in_a_batch(data):
-    from kbtrain.gates.encoder.gate import EncoderInput
-    from kbtrain.models.adapters import open_encoder
-
-    model, tokenizer = open_encoder(str(data / "bert"), "fp32", "cpu", n_logits=3)
-    gate, test = EncoderGate(model, EncoderInput(tokenizer, 64, ["structure"])), turns(data, "test")
-    assert gate.score(test) == pytest.approx([gate.score([t])[0] for t in test], abs=1e-6)
-
-
 def test_an_encoder_with_a_base_adds_to_its_log_odds_and_is_saved_with_it(recipe, data, tmp_path, capsys):
     recipe("encoder", arguments(data, tmp_path / "b", "encoder", base="dialogue_state", frozen_layers=1))
     assert "saved, opened again, scores equal" in capsys.readouterr().out
@@ -164,6 +125,27 @@ def test_an_encoder_with_a_base_adds_to_its_log_odds_and_is_saved_with_it(recipe
     (tmp_path / "b" / "base.json").unlink()
     with pytest.raises(UserError, match=r"base.json: no such file"):
         kbtrain.load_gate(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "changes"),
+    [
+        ("encoder", EncoderGate, {"labels": "soft", "method": "lora", "lora_rank": 4}),
+        ("encoder", EncoderProbe, {"labels": "soft", "method": "probe"}),
+        ("ragate_mha", RagateMHA, {"key": "benefit", "epochs": 1}),
+    ],
+)
+def test_it_is_a_gate_of_questions_too(recipe, data, tmp_path, name, kind, changes):
+    changes |= {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "test": "null"}
+    recipe(name, arguments(data, tmp_path / "q", name, **changes))
+    opened, source = kbtrain.load_gate(tmp_path / "q"), handle(tmp_path / "q")
+    asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
+    found = opened.score(asked)
+    assert type(opened) is kind and source.names == ("q",)  # its folder's name, among others of its kind
+    assert all(0 < score < 1 for score in found) and len(set(found)) == 2
+    assert source.scores(source.open(), asked) == {"q": pytest.approx(found, abs=1e-6)}
+    assert (opened.card.labels, opened.card.key) == (changes.get("labels", "hard"), changes.get("key", "mastery"))
+    assert run_snippet(tmp_path / "q")[1].startswith("[Decision(score=")
 
 
 @pytest.mark.parametrize("base", ["dialogue_state", None])
@@ -192,19 +174,6 @@ def test_a_probe_leaves_the_encoder_as_it_is_and_is_saved_whole(recipe, data, tm
         kbtrain.load_gate(tmp_path / "p")
 
 
-def scores_questions(recipe, data, output, name, **changes):
-    """Train on questions, score two of them from the folder, and return its source."""
-    changes |= {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "labels": "soft"}
-    given = arguments(data, output, "encoder", **changes)
-    at = given.index("--test")
-    recipe("encoder", given[:at] + given[at + 2 :])
-    asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
-    source = handle(output, name="encoder")
-    assert source.names == (name,)
-    assert source.scores(source.open(), asked) == {name: kbtrain.load_gate(output).score(asked)}
-    return source
-
-
 @pytest.mark.parametrize(
     ("name", "changes"), [("encoder", {}), ("encoder", {"method": "probe"}), ("ragate_mha", {})], ids=str
 )
@@ -226,13 +195,6 @@ def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(
 
 def stopped(*args, **kwargs):
     raise KeyboardInterrupt
-
-
-def test_a_probe_is_a_question_gate_too(recipe, data, tmp_path):
-    scores_questions(recipe, data, tmp_path / "q", "encoder_probe", method="probe")
-    gate = kbtrain.load_gate(tmp_path / "q")
-    assert type(gate) is EncoderProbe
-    assert all(0 < score < 1 for score in gate.score([GateExample.ask("What is the museum?")]))
 
 
 def logit(p):
@@ -286,14 +248,11 @@ def killed(script, arguments, checkpoints):
     ("name", "changes", "words"),
     [
         ("encoder", {"features": "[syn-resp]"}, "has no 'syn-resp'; make it first"),
-        ("encoder", {"features": "[contx]"}, "features"),
         ("encoder", {"method": "lora", "layer_decay": 0.9}, "layer_decay is for method full"),
         ("encoder", {"model": "./nowhere"}, "model './nowhere': no such folder"),
         ("encoder", {"frozen_layers": 2}, "key 'frozen_layers': 2, and the model has 2"),
         ("encoder", {"frozen_layers": 0, "method": "lora"}, "frozen_layers is for method full"),
-        ("encoder", {"frozen_layers": 0, "method": "probe"}, "frozen_layers is for method full"),
         ("encoder", {"act_weight": 1, "method": "probe"}, "a probe foresees nothing"),
-        ("encoder", {"base": "kbm"}, "base"),
         ("encoder", {"base": "dialogue_state", "model": "./nowhere", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("ragate_mha", {"heads": 3}, "d_model 16 must be even and divisible by 3 heads"),
     ],
@@ -305,15 +264,8 @@ def test_what_cannot_work_is_one_line(recipe, data, tmp_path, name, changes, wor
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_dry_run_says_what_would_be_done_and_writes_nothing(recipe, data, tmp_path, capsys, name):
-    recipe(name, arguments(data, tmp_path / "dry", name, dry_run="true"))
-    assert capsys.readouterr().out.startswith(f"train_{name}: ")
-    assert not (tmp_path / "dry").exists()
-
-
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
-def test_every_config_is_valid_and_runs_on_a_tiny_model(recipe, data, tmp_path, path):
+def test_every_config_is_valid_and_runs_on_a_tiny_model(recipe, data, tmp_path, path, capsys):
     assert len(CONFIGS) == 5
     name = next(n for n in RECIPES if path.stem.startswith(n))
     needed = {"train": data / "turns.jsonl", "output": tmp_path / "o"}
@@ -325,4 +277,7 @@ def test_every_config_is_valid_and_runs_on_a_tiny_model(recipe, data, tmp_path, 
     changes = {"epochs": 1, "device_batch_size": 16}
     if "questions" in path.stem:
         changes |= {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "test": "null"}
-    recipe(name, ["--config", str(path), *arguments(data, tmp_path / "o", name, **changes)])
+    given = ["--config", str(path), *arguments(data, tmp_path / "o", name, **changes)]
+    recipe(name, [*given, "--dry-run"])
+    assert capsys.readouterr().out.startswith(f"train_{name}: ") and not (tmp_path / "o").exists()
+    recipe(name, given)

@@ -22,7 +22,7 @@ from kbtrain.io.jsonl import write
 from kbtrain.models.adapters import Adapter, base_fingerprint, open_trainable
 from kbtrain.prompts.kbm import answer_prompt, encode, kbm_fingerprint, kbm_prompt
 from kbtrain.records import Question
-from kbtrain.training.run import MARK
+from kbtrain.training.base_trainer import MARK
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "recipes" / "configs").glob("kbm_*.yaml"))
@@ -124,23 +124,12 @@ def test_a_checkpoint_without_its_mark_is_left_out_and_the_one_before_is_used(re
     assert losses(folder) == losses(tmp_path / "whole")
 
 
-def test_a_finished_run_says_so_and_does_nothing(recipe, arguments, tmp_path, capsys):
-    recipe(arguments(epochs=1))
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "kbm").iterdir()}
-    capsys.readouterr()
-    recipe(arguments(epochs=1))
-    assert "finished already; nothing to do" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kbm").iterdir()} == before
-    with pytest.raises(UserError, match="another training is in this folder"):
-        recipe(arguments(epochs=2))
-
-
 def test_killed_with_its_gate_saved_and_no_curves_it_still_draws_them(recipe, arguments, tmp_path, monkeypatch):
     def killed(*args, **kwargs):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("kbtrain.training.run.curves", killed)
+        patched.setattr("kbtrain.training.finish.curves", killed)
         with pytest.raises(KeyboardInterrupt):
             recipe(arguments())
     left = weights(tmp_path / "kbm")
@@ -148,13 +137,6 @@ def test_killed_with_its_gate_saved_and_no_curves_it_still_draws_them(recipe, ar
     recipe(arguments())
     assert (tmp_path / "kbm" / "curves.svg").exists() and not (tmp_path / "kbm" / "checkpoints").exists()
     assert weights(tmp_path / "kbm") == left
-
-
-def test_eight_rows_at_once_equal_one_row_eight_times(recipe, arguments, tmp_path):
-    recipe(arguments(output=tmp_path / "a", epochs=1, device_batch_size=8, gradient_accumulation_steps=1))
-    recipe(arguments(output=tmp_path / "b", epochs=1, device_batch_size=1, gradient_accumulation_steps=8))
-    assert losses(tmp_path / "a") == pytest.approx(losses(tmp_path / "b"), rel=1e-4)
-    assert len(losses(tmp_path / "a")) == 3
 
 
 @pytest.mark.parametrize("merged", [True, False])
@@ -244,8 +226,8 @@ def test_ranks_that_do_not_share_the_output_are_told_in_one_line_before_anything
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     given = [str(tmp_path / "waiting.py"), *arguments(output="kbm")]
     (tmp_path / "waiting.py").write_text(
-        "import runpy, sys; from functools import partial; from kbtrain.training import processes\n"
-        "processes.check_shared = partial(processes.check_shared, patience=1)\n"
+        "import runpy, sys; from functools import partial; from kbtrain.training import recipe\n"
+        "recipe.check_shared = partial(recipe.check_shared, patience=1)\n"
         f"runpy.run_path('{ROOT / 'recipes' / 'train_kbm.py'}', run_name='__main__')\n"
     )
     ranks = []
@@ -294,9 +276,3 @@ def test_a_dev_question_that_does_not_fit_is_named_before_the_training(run, argu
     done = run(arguments(dev=tmp_path / "dev.jsonl"))
     assert done.returncode == 2 and f"example '{long.id}': " in done.stderr and "raise max_length" in done.stderr
     assert not (tmp_path / "kbm" / "checkpoints").exists()
-
-
-def test_a_class_without_examples_is_refused_before_the_model_is_opened(run, arguments, tmp_path):
-    write(tmp_path / "train.jsonl", [labelled(i) for i in (0, 3, 6)])
-    done = run(arguments(train=tmp_path / "train.jsonl", model="/no/such/model"))
-    assert done.returncode == 2 and "key 'mastery' is True in all 3" in done.stderr

@@ -115,22 +115,15 @@ def test_every_feature_combination_of_table_2_is_read(recipe, data, features, ca
     assert "[[True]]" in out and "24 turns, 6 positive" in out and "6 steps of 8 rows" in out
 
 
-def test_the_prompt_holds_neither_label_nor_response_unless_asked(data):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(data / "model")
-    prompts = peft_prompts(tokenizer, (), 900)
-    told = [replace(featured(4), label=label, response=f"It is {label}.") for label in (True, False, None)]
-    texts = {prompts.prompt_example(one).question for one in told}
-    assert len(texts) == 1 and "It is" not in texts.pop()
-
-
 def test_the_loss_is_at_the_one_token_that_decides(data):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(data / "model")
     prompts = peft_prompts(tokenizer, (), 900)
     yes, no = turn_row(prompts, featured(4)), turn_row(prompts, featured(5))
+    told = [replace(featured(4), label=label, response=f"It is {label}.") for label in (True, False, None)]
+    texts = {prompts.prompt_example(one).question for one in told}
+    assert len(texts) == 1 and "It is" not in texts.pop()  # neither label nor response, unless asked for
     for row, said in ((yes, "True"), (no, "False")):
         assert row.labels == row.ids[-1:]
         assert said.startswith(tokenizer.decode(row.labels[-1:]).strip('"')[:1])
@@ -162,21 +155,6 @@ def test_killed_while_saving_it_ends_with_the_same_adapter_bit_for_bit(recipe, d
     assert losses(killed) == losses(tmp_path / "whole") and len(losses(killed)) == 6
     one, two = adapter(tmp_path / "whole"), adapter(killed)
     assert all(torch.equal(one[name], two[name]) for name in one) and one.keys() == two.keys()
-
-
-def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(recipe, data, tmp_path, monkeypatch):
-    def killed(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("kbtrain.training.finish.score_held_out", killed)
-        with pytest.raises(KeyboardInterrupt):
-            recipe(arguments(data, tmp_path / "g"))
-    left = adapter(tmp_path / "g")
-    assert (tmp_path / "g" / "gate.json").exists() and not (tmp_path / "g" / "scores.jsonl").exists()
-    recipe(arguments(data, tmp_path / "g"))
-    assert len(list(read(GateScore, tmp_path / "g" / "scores.jsonl"))) == 20
-    assert all(torch.equal(left[name], weight) for name, weight in adapter(tmp_path / "g").items())
 
 
 def test_merged_weights_are_in_16_bits_and_only_where_asked(recipe, data, tmp_path):

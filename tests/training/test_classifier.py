@@ -160,7 +160,7 @@ def test_soft_labels_are_taught_and_dev_is_measured_by_the_hard_ones(tmp_path):
         def score(self, examples):
             return [0.9, 0.8, 0.7, 0.3, 0.2, 0.1]
 
-    found = DevScores.from_gate(Gate(), data.dev, tmp_path / "dev.jsonl")
+    found = DevScores.from_scores("gate", Gate().score([]), data.dev, tmp_path / "dev.jsonl")
     assert found.threshold.threshold == pytest.approx(0.5)
     assert found.counts() == "6 examples, 3 positive; 95 % intervals"
     assert found.metrics["auroc"] == 1.0

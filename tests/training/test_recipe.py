@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kbtrain.training.base_trainer import ProgressBar
+from kbtrain.errors import UserError
+from kbtrain.training.base_trainer import ProgressBar, check_zero, names_optimizer
 from kbtrain.training.config import TrainingConfig
-from kbtrain.training.recipe import Recipe
+from kbtrain.training.recipe import Recipe, start_processes
 
 
 @pytest.fixture
@@ -53,3 +54,52 @@ def test_the_group_of_ranks_ends_with_the_process_and_not_with_its_first_trainin
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+
+def test_ranks_that_would_not_train_together_are_refused(monkeypatch):
+    """Without the check each would train on all data and say nothing."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    class Alone:
+        def __init__(self, **_):
+            self.num_processes = 2
+
+            class Kind:
+                value = "NO"
+
+            self.distributed_type = Kind
+
+    monkeypatch.setattr("accelerate.state.PartialState", Alone)
+    with pytest.raises(UserError, match="2 processes were started but 1 would train together"):
+        start_processes("cpu")
+
+
+@pytest.mark.parametrize("deepspeed", ["true", "false"])
+def test_ranks_wait_for_as_long_as_the_first_saves_and_scores(monkeypatch, deepspeed):
+    """After torch's own 10 minutes (gloo: 30) they ended the training that the first was about to finish."""
+    given = {}
+
+    def state(**how):
+        given.update(how)
+        return SimpleNamespace(num_processes=2, distributed_type=SimpleNamespace(value="MULTI_CPU"))
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", deepspeed)
+    monkeypatch.setattr("accelerate.state.PartialState", state)
+    monkeypatch.setattr("kbtrain.training.recipe.require", lambda *_: None)
+    monkeypatch.setattr("kbtrain.training.recipe._compile_nothing", lambda: None)
+    assert start_processes("cpu") == 2
+    assert given.pop("timeout").total_seconds() >= 12 * 3600
+    assert given == ({"backend": "gloo"} if deepspeed == "true" else {"cpu": True})
+
+
+def test_what_deepspeed_would_do_is_read_from_its_configuration():
+    def accelerator(stage, config):
+        plugin = SimpleNamespace(zero_stage=stage, deepspeed_config=config)
+        return SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
+
+    check_zero(accelerator(2, {}))
+    with pytest.raises(UserError, match="launcher: ZeRO-3 splits the weights, which no recipe saves"):
+        check_zero(accelerator(3, {}))
+    assert names_optimizer(accelerator(2, {"optimizer": {"type": "AdamW"}}))
+    assert not names_optimizer(SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=None)))

@@ -14,7 +14,7 @@ from tiny_kbm import labelled, make_folder
 from kbtrain.config import Config
 from kbtrain.io.jsonl import write
 from kbtrain.io.provenance import file_sha256
-from kbtrain.training.run import curves, write_run_files
+from kbtrain.training.finish import curves, write_run_files
 
 ROOT = Path(__file__).parents[2]
 HISTORY = [{"step": s, "loss": 1 / s} for s in (1, 2, 3)] + [{"step": 3, "eval_loss": 0.4, "eval_auroc": 0.8}]

@@ -168,7 +168,7 @@ class MHAConfig(ClassifierConfig):
 
 def mha_input(config: MHAConfig, data: ClassifierData) -> MHAInput:
     """Input with a tokenizer trained by the first rank, which a resumed run takes from its checkpoints."""
-    from kbtrain.training.processes import main_first
+    from kbtrain.training.recipe import main_first
 
     examples, tokenizer_path = [row.example for row in data.train], config.output / "checkpoints" / "tokenizer.json"
     new = partial(train_tokenizer, examples, config.inputs, config.vocabulary)
