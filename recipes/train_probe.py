@@ -17,8 +17,6 @@ it is about to say tells more than what it was asked. The gate is asked after th
 
 With condition rag the states are those of the prompt with retrieved text: a second judgement, whether it helps.
 
---engine ray reads the states on the machines of a Ray cluster; heads are fitted, and states written, here.
-
 Examples:
   python recipes/train_probe.py --config recipes/configs/probe_smollm2.yaml --train runs/demo/examples/train.jsonl \\
       --dev runs/demo/examples/dev.jsonl --states runs/demo/states/llm --output runs/demo/probe
@@ -35,7 +33,6 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from kbtrain.config import check_counts, check_each_once, run_script
-from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.gate.card import CARD
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, Asked
 from kbtrain.gates.probe.head import Method
@@ -46,8 +43,8 @@ from kbtrain.training.data import Labels, label_rule, own_prompts, read_data
 from kbtrain.training.recipe import Recipe
 
 
-class TrainProbeConfig(RecipeConfig, EngineConfig):
-    not_part_of_a_run = RecipeConfig.not_part_of_a_run | {"states", *EngineConfig.model_fields}
+class TrainProbeConfig(RecipeConfig):
+    not_part_of_a_run = RecipeConfig.not_part_of_a_run | {"states"}
 
     model: str = Field(description="the model that answers: embedded name, local folder or hub id")
     answered_by: str | None = Field(
@@ -92,7 +89,6 @@ def main(config: TrainProbeConfig) -> None:
         return recipe.say(f"{passes}, {len(config.keys)} heads; nothing is loaded")
     if not recipe.claim(CARD):
         return None
-    from kbtrain.distributed.scoring import RayStates, ReadModel
     from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard, Reader, dtype_in_use, state_facts
     from kbtrain.gates.probe.states import StateStore, prompt_key, read_all, stored_dtype
     from kbtrain.gates.probe.train import HeadSettings, ProbeEnding, fit
@@ -107,14 +103,11 @@ def main(config: TrainProbeConfig) -> None:
     taught, folder = used_examples(data.train, config.condition), config.states or config.output / "states"
     states_dtype = stored_dtype(folder) or dtype  # those of the answers' own passes are in the answers' format
     store = StateStore(folder, state_facts(fingerprint, states_dtype, config.model) | reader.facts)
-    cluster, prompts = engine(config, None, RayStates), reader.prompts(taught)
-    extractor = reader
-    if cluster is None and states_dtype != dtype and any(prompt_key(ids) not in store for ids in prompts):
+    extractor, prompts = reader, reader.prompts(taught)
+    if states_dtype != dtype and any(prompt_key(ids) not in store for ids in prompts):
         reader_model = load_model(config.model, states_dtype, recipe.device)
         extractor = Reader(*reader_model, config.condition, prompts_own, config.tokens)
-    read = ReadModel(config.model, fingerprint, states_dtype, config.device, config.tokens if draft else 0)
-    states = store.extract(extractor.model, prompts, extractor.read)
-    read_all(states if cluster is None else cluster.extract(store, read, prompts), len(taught))
+    read_all(store.extract(extractor.model, prompts, extractor.read), len(taught))
     with progress_bar(total=len(config.keys), desc="heads", unit="heads") as bar:
         settings = HeadSettings(config.keys, config.labels, config.method, config.average, config.layers)
         heads = fit(reader, store, taught, settings, bar.update)

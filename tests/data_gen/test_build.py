@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.edits import keep_change, note_change
+from support.edits import keep_change
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
@@ -69,18 +69,6 @@ def test_examples_of_questions_in_any_order_stand_in_that_of_their_split(labelle
     assert [made.question_id for made in after["test"]] == [row.id for row in both if row.split == "test"]
 
 
-@pytest.mark.parametrize("older", [{"options": None}, {"normalisation": "folded/1"}])
-def test_labels_by_older_rules_of_grading_are_made_again_before_examples_are(
-    labelled: Path, build: Run, older: dict[str, str | None]
-) -> None:
-    meta = meta_path(labelled / "labels.jsonl")
-    facts = json.loads(meta.read_text())
-    facts["label_rule"] |= older
-    meta.write_text(json.dumps(facts))
-    with pytest.raises(UserError, match=r"labels\.jsonl: its answers were graded by an older rule .*label\.py again"):
-        build(labelled)
-
-
 def test_labels_by_a_rule_of_before_are_made_again_where_a_question_is_chinese_and_else_stay(
     labelled: Path, build: Run
 ) -> None:
@@ -97,18 +85,6 @@ def test_labels_by_a_rule_of_before_are_made_again_where_a_question_is_chinese_a
         build(labelled)
 
 
-def test_labels_of_other_verdicts_are_made_again_before_examples_are(run_folder: Path, script: Script) -> None:
-    assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
-    assert script("label", "--run", str(run_folder), "--verdicts", "--tau-mastery", "0.2").returncode == 0
-    assert script("build", "--run", str(run_folder)).returncode == 0
-    verdicts = run_folder / "verdicts.jsonl"
-    verdicts.write_text(verdicts.read_text().replace("true", "false"))
-    note_change(verdicts)  # judged anew
-    done = script("build", "--run", str(run_folder))
-    assert done.returncode == 2, done.stdout
-    assert done.stderr.endswith("labels.jsonl: made from another verdicts.jsonl; run `kbtrain run label` again\n")
-
-
 @pytest.mark.parametrize("other", ["questions.jsonl", "samples.db"])
 def test_labels_of_other_questions_or_answers_are_made_again_before_examples_are(
     labelled: Path, build: Run, other: str
@@ -121,20 +97,6 @@ def test_labels_of_other_questions_or_answers_are_made_again_before_examples_are
         jsonl.write(labelled / other, [dataclasses.replace(rows[0], answers=("other",)), *rows[1:]])
     with pytest.raises(UserError, match=rf"labels\.jsonl: made from another {other}; run data_gen/label\.py again$"):
         build(labelled)
-
-
-def test_facts_about_the_questions_need_no_labels(run_folder: Path, build: Run) -> None:
-    path = run_folder / "questions.jsonl"
-    kinds = ("never-changing", "fast-changing", None)
-    made = [
-        dataclasses.replace(question, fact_type=kinds[i % 3]) for i, question in enumerate(jsonl.read(Question, path))
-    ]
-    jsonl.write(path, made)
-    assert not (run_folder / "labels.jsonl").exists()
-    found = build(run_folder, keys=["time_sensitive"])
-    kept = [question for question in made if question.split == "train" and question.fact_type is not None]
-    assert [e.question_id for e in found["train"]] == [question.id for question in kept]
-    assert [e.time_sensitive for e in found["train"]] == [q.fact_type == "fast-changing" for q in kept]
 
 
 def test_questions_without_gold_answers_are_labelled_and_taught_by_their_certainty(
@@ -230,8 +192,3 @@ def test_labels_of_other_questions_order_or_split_are_one_line(labelled: Path, b
     jsonl.write(path, [dataclasses.replace(labels[0], split="test"), *labels[1:]])
     with pytest.raises(UserError, match=r"labels\.jsonl:1: field 'split': question 'train-0' is in train now"):
         build(labelled)
-
-
-def test_one_class_only_is_one_line(labelled: Path, build: Run) -> None:
-    with pytest.raises(UserError, match=r"^target 'benefit': all 20 training examples are False; change tau_benefit"):
-        build(labelled, tau_benefit=1.0)

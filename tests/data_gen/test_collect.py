@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from native_files import NATIVE
 from support import scripts
 
@@ -15,12 +14,9 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, meta_path, read_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.questions.catalogue import DATA_SETS, atlas_file
-from kbtrain.questions.checks import near_duplicates
-from kbtrain.questions.collect import warnings
-from kbtrain.records import Evidence, Passage, Question, Sample, SampleSet, Split
+from kbtrain.records import Evidence, Passage, Question, Sample, SampleSet
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "data_gen" / "collect.py"
 
 
 def collect(*options: object, fresh: bool = False) -> scripts.Done[str]:
@@ -40,15 +36,6 @@ def test_the_atlas_comes_whole_with_its_corpus_and_provenance(tmp_path: Path) ->
     again = collect("--run", tmp_path)
     assert "there already" in again.stdout
     assert (tmp_path / "questions.jsonl").stat().st_mtime_ns == before
-
-
-def test_limits_take_the_first_questions_of_each_split(tmp_path: Path) -> None:
-    done = collect("--run", tmp_path, "--train", 30, "--dev", 5, "--test", 0)
-    assert done.returncode == 0, done.stderr
-    questions = list(jsonl.read(Question, tmp_path / "questions.jsonl"))
-    assert Counter(q.split for q in questions) == {"train": 30, "dev": 5}
-    source = [q for q in jsonl.read(Question, atlas_file("questions")) if q.split == "train"]
-    assert [q for q in questions if q.split == "train"] == source[:30]
 
 
 def test_a_collecting_that_finds_nothing_leaves_an_earlier_ones_files(tmp_path: Path) -> None:
@@ -103,23 +90,6 @@ def test_another_data_set_takes_the_place_of_the_first_with_its_passages(tmp_pat
     assert (run / "passages.jsonl").read_text() == "somebody's own"
 
 
-def test_a_corpus_that_is_gone_is_collected_again(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    options = ("--run", run, "--dataset", "squad", "--path", native(tmp_path, "squad"))
-    assert collect(*options).returncode == 0
-    corpus, questions = (run / "passages.jsonl").read_bytes(), (run / "questions.jsonl").read_bytes()
-    for gone in (("passages.jsonl",), ("passages.jsonl", "passages.jsonl.meta.json")):
-        for name in gone:
-            (run / name).unlink()
-        done = collect(*options)
-        assert done.returncode == 0 and "there already" not in done.stdout, done.stderr
-        assert (run / "passages.jsonl").read_bytes() == corpus and (run / "questions.jsonl").read_bytes() == questions
-        assert "there already" in collect(*options).stdout
-    assert read_meta(run / "questions.jsonl")["n_passages"] == 3
-    without = ("--run", tmp_path / "none", "--dataset", "mmlu", "--path", native(tmp_path, "mmlu"))
-    assert collect(*without).returncode == 0 and "there already" in collect(*without).stdout
-
-
 def test_a_random_draw_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     drawn = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -158,15 +128,6 @@ def test_questions_without_a_published_answer_are_left_out_and_counted(tmp_path:
     assert not (tmp_path / "run" / "questions.jsonl").exists()
     done = collect("--run", tmp_path / "run", "--dataset", "ceval", "--path", path, "--hidden", "keep")
     assert done.returncode == 0 and [question.gold for question in collected(tmp_path / "run")] == ["hidden"] * 2
-
-
-def test_impossible_questions_are_kept_unless_unwanted(tmp_path: Path) -> None:
-    options = ("--run", tmp_path / "run", "--dataset", "squad", "--path", native(tmp_path, "squad"))
-    done = collect(*options)
-    assert "3 questions" in done.stdout and "1 of the collected are impossible" in done.stdout
-    assert [question.gold for question in collected(tmp_path / "run")] == ["given", "none", "given"]
-    done = collect(*options, "--impossible", "drop")
-    assert "2 questions" in done.stdout and "skipped: 1 impossible" in done.stdout
 
 
 def test_a_table_by_its_config_and_by_the_command_line(tmp_path: Path) -> None:
@@ -241,17 +202,6 @@ def test_shares_make_three_splits_by_a_hash_and_a_group_stays_in_one(tmp_path: P
     assert {q.text: q.split for q in collected(tmp_path / "c")} != by_text["a"]
 
 
-def test_chinese_questions_that_are_taken_for_english_are_warned_of(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    rows = [("法国的首都是哪里？", "巴黎"), ("谁画了蒙娜丽莎？", "达芬奇"), ("Who wrote Faust?", "Goethe")]
-    path.write_text("".join(json.dumps({"question": text, "answer": gold}) + "\n" for text, gold in rows))
-    options = ("--dataset", "jsonl", "--path", path)
-    done = collect("--run", tmp_path / "run", *options)
-    assert done.returncode == 0 and "warning: 2 questions with Chinese characters" in done.stdout, done.stdout
-    done = collect("--run", tmp_path / "zh", *options, "--language", "zh")
-    assert done.returncode == 0 and "Chinese" not in done.stdout, done.stdout
-
-
 def test_near_duplicates_across_splits_are_counted_or_refused(tmp_path: Path) -> None:
     rows = [
         ("train", "How do I reset the password of my account?"),
@@ -280,25 +230,6 @@ def test_near_duplicates_across_splits_are_counted_or_refused(tmp_path: Path) ->
     assert not (tmp_path / "no" / "questions.jsonl").exists()
     done = collect("--run", tmp_path / "ignored", *options, "--near-duplicates", "ignore")
     assert done.returncode == 0 and "nearly" not in done.stdout, done.stderr
-
-
-def test_near_duplicates_of_train_and_dev_flatter_thresholds_alone() -> None:
-    text = "How do I reset the password of my account?"
-    splits: tuple[Split, ...] = ("train", "dev", "test")
-    questions = [Question(s, text + "!" * i, ("x",), s, "d") for i, s in enumerate(splits)]
-    pairs = near_duplicates(questions)
-    assert [(pair.split, pair.other_split) for pair in pairs] == [("train", "dev"), ("train", "test"), ("dev", "test")]
-    (first, second, _) = warnings(Counter({"train": 1, "dev": 1, "test": 1}), pairs)
-    assert first.startswith("train questions with a near duplicate in dev: 1 ('train' and 'dev'); ")
-    assert "thresholds and choices on dev, not the figures on test" in first and "dev" not in second
-
-
-def test_more_questions_than_are_compared_are_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbtrain.questions.collect.MOST_COMPARED", 5)
-    splits = Counter(train=4, dev=4, test=4)
-    (said,) = warnings(splits, None)
-    assert said.startswith("questions of different splits were not compared: 12 are more than 5")
-    assert warnings(splits, None, looked=False) == [] == warnings(splits, [])
 
 
 def answered(run: Path, facts: dict[str, str]) -> None:

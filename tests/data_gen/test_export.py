@@ -7,9 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io import store as store_module
 from kbtrain.io.provenance import read_meta
@@ -38,24 +35,6 @@ def test_jsonl_and_parquet_hold_every_answer(run_folder: Path, script: Script) -
         "logprob": -0.5, "prompt_tokens": 30, "evidence_cut": 0,
     }  # fmt: skip
     assert [row["index"] for row in rows[:11]] == list(range(-1, 10))
-
-
-def test_parquet_is_written_in_row_groups(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pyarrow.parquet
-
-    monkeypatch.setattr(store_module, "ROW_GROUP", 100)
-    with SampleStore(run_folder / "samples.db", read_only=True) as store:
-        n = store_module.export(store, "main", run_folder / "x.parquet")
-    assert n == 460
-    assert pyarrow.parquet.ParquetFile(run_folder / "x.parquet").num_row_groups == 5
-
-
-def test_another_suffix_or_an_unknown_run_is_one_line(run_folder: Path) -> None:
-    with SampleStore(run_folder / "samples.db", read_only=True) as store:
-        with pytest.raises(UserError, match=r"x\.csv: cannot export to '\.csv'; name a \.parquet or \.jsonl file"):
-            store_module.export(store, "main", run_folder / "x.csv")
-        with pytest.raises(UserError, match="no run 'mian'"):
-            store_module.export(store, "mian", run_folder / "x.jsonl")
 
 
 def test_export_streams(tmp_path: Path, books: Any) -> None:

@@ -13,13 +13,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 from support.scripts import here
 
 from kbtrain.config import build as build_config
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import file_sha256, meta_path, read_meta, write_meta
+from kbtrain.io.provenance import file_sha256, read_meta, write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.imported import ImportCounts
 from kbtrain.questions.base import Columns
@@ -104,22 +103,6 @@ def test_thoughts_are_taken_off_imported_answers_and_counted(
     labels = label(imports(answers), by="greedy", tau_mastery=0.8)
     assert "thoughts taken off 60 answers; 4 are thoughts alone: skipped" in capsys.readouterr().out
     assert [made.known for made in labels] == [i % 2 == 0 for i in range(4, 60)]
-
-
-def test_logs_without_splits_are_warned_of_and_divided_by_shares(tmp_path: Path, script: Script) -> None:
-    path, run = tmp_path / "logs.csv", tmp_path / "run"
-    path.write_text(
-        "question,answer,llm,rag\n" + "".join(f"Who wrote {i}?,Ann {i},Bob,It is Ann {i}.\n" for i in range(200))
-    )
-    given = ["--run", str(run), "--path", str(path), "--model", "m"]
-    done = script("import_answers", *given)
-    assert "warning: no train questions" in done.stdout and "(train 0, dev 0, test 200)" in done.stdout
-    done = script("import_answers", *given, "--shares", ".5,.25,.25")
-    assert done.returncode == 0 and "warning" not in done.stdout
-    found = Counter(one.split for one in jsonl.read(Question, run / "questions.jsonl"))
-    assert 80 <= found["train"] <= 120 and 30 <= found["dev"] <= 70 and found.total() == 200
-    done = script("import_answers", *given, "--shares", ".5,.25,.25", "--dev-share", ".2")
-    assert done.returncode == 2 and "shares make all three splits" in done.stderr
 
 
 def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Run) -> None:
@@ -225,42 +208,6 @@ def test_other_answers_do_not_mix_with_those_in_the_store(answers: Path, imports
         imports(answers, answers={"llm": "pred_one_retrieval", "rag": "pred_one_retrieval"})
 
 
-def test_the_same_import_notes_its_store_again_after_a_sampling_beside_it(answers: Path, imports: Run) -> None:
-    """A sampling that was killed leaves a store without meta data; kbtrain finish then asks for this command."""
-    run = imports(answers)
-    before, noted = (run / "questions.jsonl").read_bytes(), meta_path(run / "samples.db")
-    with SampleStore(run / "samples.db") as store:
-        found = list(store.iterate("main"))
-        store.begin("sampled", {"model": "m"})
-        store.put("sampled", found[:1])
-    assert not noted.exists()
-    imports(answers)
-    assert noted.exists() and (run / "questions.jsonl").read_bytes() == before
-    with SampleStore(run / "samples.db", read_only=True) as store:
-        assert list(store.iterate("main")) == found and store.runs() == ["main", "sampled"]
-
-
-def test_a_file_that_has_grown_is_told_to_go_into_a_new_run(answers: Path, imports: Run) -> None:
-    run = imports(answers)
-    before = (run / "questions.jsonl").read_bytes()
-    answers.write_text(answers.read_text() + json.dumps(native(60)) + "\n")
-    with pytest.raises(UserError, match=r"samples\.db: its answers are of another file than .*; import it .*: --run$"):
-        imports(answers)
-    assert (run / "questions.jsonl").read_bytes() == before
-
-
-def test_answers_in_the_store_stay_with_the_questions_of_their_ids(answers: Path, imports: Run) -> None:
-    rows = [native(i) | {"other": f"q{59 - i}"} for i in range(60)]
-    answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run = imports(answers)
-    before = (run / "questions.jsonl").read_bytes()
-    columns = yaml.safe_load(CONFIG.read_text())["columns"]
-    with pytest.raises(UserError, match=r'run \'main\' was begun with columns\.id = "qid", now it is "other"; '):
-        imports(answers, columns={**columns, "id": "other"})
-    assert (run / "questions.jsonl").read_bytes() == before
-    imports(answers, columns={**columns, "relation": "split"})  # what no answer depends on may change
-
-
 def test_published_answers_of_a_real_model_are_graded_as_their_file_says(tmp_path: Path, imports: Run) -> None:
     folder = os.environ.get("KBTRAIN_TEST_DATA")
     source = Path(folder or "", "gate_labels_llama3_8b.jsonl")
@@ -294,14 +241,6 @@ def test_gold_that_repeats_what_an_arm_showed_is_refused_with_its_reason(tmp_pat
     assert "--copied-gold allow" in done.stderr and len(done.stderr.strip().splitlines()) == 1
     done = imported(tmp_path, thumbs(40, 37), "--copied-gold", "allow")
     assert done.returncode == 0 and "warning: 37 of 40 accepted answers are word for word" in done.stdout
-
-
-def test_gold_of_either_arm_is_refused_and_right_answers_alone_are_not(tmp_path: Path) -> None:
-    either = [row | ({"answers": row["llm"]} if i % 2 else {}) for i, row in enumerate(thumbs(40, 40))]
-    done = imported(tmp_path, either)
-    assert done.returncode == 2 and "(rag 20, llm 20)" in done.stderr
-    done = imported(tmp_path, thumbs(40, 35))
-    assert done.returncode == 0 and "word for word" not in done.stdout + done.stderr
 
 
 def test_labels_warn_of_gold_that_repeats_an_arm(tmp_path: Path, script: Script) -> None:
@@ -338,13 +277,4 @@ def test_logs_with_one_arm_a_question_are_one_line(tmp_path: Path, absent: objec
     columns = AnswerColumns(Columns({"answers": "gold"}), {"llm": "plain", "rag": "with_passages"})
     message = r"logs\.jsonl:1: field 'with_passages': no answer for 'rag', but one for 'llm'; both arms are needed"
     with pytest.raises(UserError, match=message):
-        list(read_answered(path, columns))
-
-
-def test_one_arm_logs_in_a_table_are_one_line(tmp_path: Path) -> None:
-    """There an arm that was not asked is an empty cell, which would count as a wrong answer."""
-    path = tmp_path / "logs.csv"
-    path.write_text("question,gold,plain,with_passages\na?,x,x,\nb?,x,,x\nc?,x,x,\nd?,x,x,y\n")
-    columns = AnswerColumns(Columns({"answers": "gold"}), {"llm": "plain", "rag": "with_passages"})
-    with pytest.raises(UserError, match=r"logs\.csv: in 3 of 4 rows one arm's answer is empty; both arms are needed"):
         list(read_answered(path, columns))

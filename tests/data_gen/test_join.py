@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.scripts import here, load
+from support.scripts import load
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
@@ -82,29 +82,6 @@ def labelled(run: Path, **rule: object) -> Path:
     return run
 
 
-def test_facts_of_a_run_s_answers_are_no_other_rule(tmp_path):
-    """MMLU and a Chinese set, as the paper joins them: other shares are cut, and dev may come from one of them."""
-    mmlu = labelled(tmp_path / "mmlu", mastery_step={"train": 1 / 30, "dev": 1 / 10})
-    xiezhi = labelled(tmp_path / "xiezhi", chinese="simplified/3", cut={"rule": "keep", "share": {"llm": 0.02}})
-    for runs in ([mmlu, xiezhi], [xiezhi, mmlu]):
-        join(runs, tmp_path / "mix")
-        rule = label_rule(tmp_path / "mix" / "examples" / "train.jsonl")
-        assert (rule["cut"], rule["chinese"]) == ({"rule": "keep"}, "simplified/3")
-        assert rule["mastery_step"] == {"train": 1 / 30, "dev": 1 / 10}
-    for key, value in (("cut", {"rule": "drop", "share": {}}), ("mastery_step", {"train": 0.1}), ("chinese", "older")):
-        other = labelled(tmp_path / f"other_{key}", **{"chinese": "simplified/3", key: value})
-        with pytest.raises(UserError, match=f"labels were made with {key} "):
-            join([xiezhi, other], tmp_path / "mix")
-
-
-def test_titles_that_were_shown_by_one_rule_stay_noted(tmp_path):
-    """Each set has its own search; labelled anew they would not be alike."""
-    one, other, none = (labelled(tmp_path / str(i), **rule) for i, rule in enumerate([{"titles": "never"}] * 2 + [{}]))
-    for runs, kept in (([one, other], "never"), ([one, none], None), ([none, one], None)):
-        join(runs, tmp_path / "mix")
-        assert label_rule(tmp_path / "mix" / "examples" / "train.jsonl").get("titles") == kept
-
-
 def test_labels_about_two_models_are_not_joined(tmp_path):
     """The gate would learn that a question is known and that it is not."""
     runs = [labelled(tmp_path / name) for name in ("mmlu", "xiezhi", "webqa")]
@@ -114,11 +91,6 @@ def test_labels_about_two_models_are_not_joined(tmp_path):
     with pytest.raises(UserError, match=r"webqa/labels\.jsonl: labels about answers of 'Llama-2-13b', those of .*mmlu"):
         join(runs, tmp_path / "mix")
     join(runs[:2], tmp_path / "mix")
-
-
-def test_two_runs_of_one_name_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="two folders are called 'mmlu'"):
-        load("data_gen/join.py").JoinConfig(runs=[tmp_path / "a" / "mmlu", tmp_path / "b" / "mmlu"], output=tmp_path)
 
 
 def about(run: Path, **entities: str) -> Path:
@@ -142,20 +114,3 @@ def test_an_entity_of_another_runs_test_questions_is_a_leak_too(tmp_path, capsys
         join([one, two], tmp_path / rule, on_shared_entity=rule)
         assert len(list(jsonl.read(GateExample, tmp_path / rule / "examples" / "train.jsonl"))) == left
     assert "1 train examples that share an entity with test (kept)" in capsys.readouterr().out
-
-
-def test_benefits_stretched_over_each_runs_own_range_are_named_as_the_reason(tmp_path):
-    runs = [examples(tmp_path / name, train=["Who?"]) for name in ("mmlu", "xiezhi")]
-    for run, low in zip(runs, (-0.5, -0.25), strict=True):
-        rule = {"label_rule": {"benefit": {"tau": 0.0, "low": low, "high": 0.5, "greedy": 0.0}}}
-        write_meta(run / "examples" / "train.jsonl", stage="build", config=None, inputs=[], extra=rule)
-    with pytest.raises(
-        UserError, match=r"range \[-0\.25, 0\.5\], .* \[-0\.5, 0\.5\].*build both runs with benefit_tail: 0"
-    ):
-        join(runs, tmp_path / "mix")
-
-
-def test_an_output_that_is_a_link_to_itself_is_one_line(tmp_path):
-    (tmp_path / "loop").symlink_to("loop")
-    done = here("data_gen/join.py", "--runs", f"[{tmp_path / 'a'}, {tmp_path / 'b'}]", "--output", tmp_path / "loop")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr

@@ -22,7 +22,6 @@ from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm import transformers_llm
 from kbtrain.models import load as loading
-from kbtrain.prompts import kbm
 from kbtrain.records import Label, Question, Sample, SampleSet
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -234,42 +233,3 @@ def test_a_model_is_opened_only_while_something_is_left_to_judge(
     template.write_text(json.dumps(json.loads(template.read_text()) | {"chat_template": None}))
     run()
     assert len(opened) == 4 and "50 distinct answers judged" in capsys.readouterr().out
-
-
-def test_verdicts_of_another_prompt_are_made_anew_and_those_of_the_first_note_none(
-    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stage, model = load("data_gen/judge.py"), make_folder(tmp_path / "judge")
-    limits = ("--max-new-tokens", "2", "--judge", "llm", "--model", str(model))
-
-    def run() -> tuple[bool, str | None]:
-        stage.main(parse_args(stage.JudgeConfig, ["--run", str(run_folder), *limits]))
-        facts = read_meta(run_folder / "verdicts.jsonl")["judge"]
-        return "50 distinct answers judged" in capsys.readouterr().out, facts.get("judge_prompt")
-
-    assert run() == (True, None)  # as written before prompts were noted
-    assert run() == (False, None)
-    monkeypatch.setitem(kbm._JUDGE, "en", "Is {pred} the same as {answer}? 1 or 0: ")
-    anew, noted = run()
-    assert anew and noted is not None and len(noted) == 16
-    assert run() == (False, noted)
-    monkeypatch.undo()
-    assert run() == (True, None)
-
-
-def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script: Script) -> None:
-    options = ("--run", str(run_folder), "--judge", "llm", "--backend", "openai", "--dry-run")
-    done = script("judge", *options)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("50 distinct answers to judge\nrequests  50 HTTP requests, 50 answers\n")
-    assert "money" in done.stdout and not (run_folder / "verdicts.jsonl").exists()
-    assert "250 answers" in script("judge", *options, "--votes", "5").stdout
-
-
-def test_without_answers_no_model_is_loaded(tmp_path: Path, script: Script) -> None:
-    (tmp_path / "questions.jsonl").write_text("")
-    with SampleStore(tmp_path / "samples.db") as store:
-        store.begin("main", {})
-    done = script("judge", "--run", str(tmp_path), "--judge", "llm", "--model", "./no/such/model")
-    assert done.returncode == 2
-    assert done.stderr.endswith("samples.db: no answer of run 'main' to judge; run `kbtrain run sample` first\n")

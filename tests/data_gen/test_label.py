@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, read_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.indicators import certainty
-from kbtrain.records import Evidence, Hit, Label, Titles
+from kbtrain.records import Label
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 Run = Callable[..., list[Label]]
@@ -73,13 +73,6 @@ def test_what_has_no_question_or_too_few_answers_is_counted(run_folder: Path, la
     assert counts["llm_single_sample"] == 1
     assert counts["stored_llm_of_unknown_questions"] == 1
     assert counts["labels_with_unequal_n"] == 1 and counts["labels_without_rag_samples"] == 2
-
-
-def test_labelling_twice_gives_the_same_bytes(run_folder: Path, label: Run) -> None:
-    label(run_folder)
-    first = file_sha256(run_folder / "labels.jsonl")
-    label(run_folder)
-    assert file_sha256(run_folder / "labels.jsonl") == first
 
 
 def test_a_tau_that_leaves_a_class_empty_is_one_line_and_keeps_the_old_labels(
@@ -192,18 +185,6 @@ def test_splits_with_unequal_numbers_of_answers_stand_on_one_scale_of_certainty(
     )
 
 
-def test_a_store_without_samples_is_one_line(run_folder: Path, label: Run, books: Any) -> None:
-    with SampleStore(run_folder / "samples.db") as store:
-        store.begin("empty", {})
-        store.begin("imported", {})
-        made = books.sample_set(books.question(0, "train"), "llm", 1)
-        store.put("imported", [dataclasses.replace(made, samples=())])
-    with pytest.raises(UserError, match=r"samples\.db: holds no samples under 'llm' .*; run data_gen/sample\.py"):
-        label(run_folder, sampling_run="empty")
-    with pytest.raises(UserError, match=r"no samples under 'llm' .*; the greedy answers to 1 give labels: --by greedy"):
-        label(run_folder, sampling_run="imported")
-
-
 def test_memory_does_not_grow_with_the_number_of_questions(tmp_path: Path, books: Any) -> None:
     """Ten times the questions, the same memory within 8 MB, for label and for build."""
     peaks = []
@@ -220,18 +201,3 @@ def test_memory_does_not_grow_with_the_number_of_questions(tmp_path: Path, books
             assert done.returncode == 0, done.stderr
             peaks.append(float(done.stdout.splitlines()[-1]))
     assert abs(peaks[2] - peaks[0]) < 8 and abs(peaks[3] - peaks[1]) < 8, peaks
-
-
-def test_labels_note_how_titles_were_shown_to_their_answers(run_folder: Path, label: Run, books: Any) -> None:
-    """Gates carry it, and show passages so in use; what all showed until it was noted needs no note."""
-    evidence, hit = run_folder / "evidence.jsonl", Hit("p", "A title", "A text.", 1.0)
-    for rule in ("always", "never", "missing"):
-        jsonl.write(evidence, [Evidence("train-0", "bm25", "q", (hit,), titles=cast(Titles, rule))])
-        with SampleStore(run_folder / "samples.db") as store:
-            store.begin(rule, {"evidence": file_sha256(evidence)})
-            store.put(rule, [books.sample_set(books.question(i, "train"), "llm", i % 11) for i in range(20)])
-        label(run_folder, sampling_run=rule)
-        noted = read_meta(run_folder / "labels.jsonl")["label_rule"]
-        assert noted.get("titles") == (None if rule == "missing" else rule)
-        label(run_folder)  # of answers that were drawn with other passages, or nobody knows which
-        assert "titles" not in read_meta(run_folder / "labels.jsonl")["label_rule"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,17 +141,6 @@ def test_an_answer_that_a_filter_removes_is_refused(run: Callable[..., Path]) ->
         sample(folder, server)
     (reason,) = {made.refused for made in stored(folder).values() if made.refused}
     assert reason == "content_filter: finish reason content_filter"
-
-
-def test_a_reply_without_choices_is_refused_after_some_tries(run: Callable[..., Path]) -> None:
-    """Gemini answers so where its filter blocks a prompt."""
-    folder = run((3,))
-    with DialectServer("gemini", say=said) as server:
-        server.maker = replace(server.maker, bomb=lambda: (200, {"choices": []}))
-        sample(folder, server, "--server-tries", "2", "--server-extra", "{seed: null}", "--server-n", "false",
-               "--server-logprobs", "false")  # fmt: skip
-    reasons = {made.refused for made in stored(folder).values() if made.refused}
-    assert len(reasons) == 1 and reasons.pop().startswith("other: a reply without choices")
 
 
 def test_a_refusal_is_part_of_exports(tmp_path: Path) -> None:

@@ -48,13 +48,6 @@ def test_every_question_gets_evidence_in_order(run: Path) -> None:
     assert "there already" in retrieve(run).stdout
 
 
-def test_the_rule_for_titles_stands_in_each_record(run: Path) -> None:
-    for option, titles in (((), "missing"), (("--titles", "never"), "never"), (("--titles", "always"), "always")):
-        assert retrieve(run, *option).returncode == 0
-        assert {e.titles for e in jsonl.read(Evidence, run / "evidence.jsonl")} == {titles}
-    assert "titles" in refused(run, "--titles", "some").stderr
-
-
 def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run: Path) -> None:
     evidence = run / "evidence.jsonl"
     assert retrieve(run).returncode == 0
@@ -85,17 +78,6 @@ def test_fixed_evidence_is_the_gold(run: Path) -> None:
     for found, question in zip(jsonl.read(Evidence, run / "evidence.jsonl"), questions, strict=True):
         assert tuple(hit.passage_id for hit in found.hits) == question.gold_passages[:2]
         assert found.gold_found
-
-
-def test_bad_input_is_one_line(run: Path) -> None:
-    (run / "passages.jsonl").write_text('{"id": "a", "title": "b"}\n')
-    done = refused(run)
-    assert done.returncode == 2
-    assert "passages.jsonl:1: field 'text': missing" in done.stderr and "Traceback" not in done.stderr
-    (run / "passages.jsonl").unlink()
-    done = refused(run)
-    assert done.returncode == 2 and "passages.jsonl: no such file, these questions came without" in done.stderr
-    assert done.stderr.endswith("give yours: --corpus FILE\n")
 
 
 def test_one_hop_questions_of_the_atlas_find_their_passage() -> None:

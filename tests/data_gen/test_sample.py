@@ -25,7 +25,6 @@ from kbtrain.io.provenance import write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.records import Evidence, Hit, Question
 
-ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 12
 
 
@@ -147,23 +146,6 @@ def test_answers_under_other_conditions_do_not_stand_for_those_that_are_asked_fo
         assert store.counts("main") == {"llm": 12, "rag": 12, "mask": 12}
 
 
-def test_answers_that_show_through_the_mask_are_counted_where_the_mask_is_asked_for(run):
-    evidence = run / "evidence.jsonl"
-    first, *rest = jsonl.read(Evidence, evidence)
-    evidence.unlink()
-    jsonl.write(evidence, [dataclasses.replace(first, mask_leak=("Paris",)), *rest])
-    assert "shows through the mask" not in scripted(run, "[llm, rag]", "--samples", "{train: 2}")
-    out = scripted(run, "[mask]", "--samples", "{train: 2}")
-    assert "condition mask: an accepted answer shows through the mask of 1 questions" in out
-
-
-def test_a_split_without_answers_may_be_named_or_left_out(run):
-    scripted(run, "[llm]", "--samples", "{train: 2}")
-    assert "12 of them now" in scripted(run, "[rag]", "--samples", "{train: 2, dev: 0, test: 0}")
-    other = sample("--run", str(run), "--backend", "scripted", "--samples", "{train: 2, test: 1}")
-    assert other.returncode == 2 and "was begun with samples.test = not set, now it is 1" in other.stderr
-
-
 def test_other_settings_for_a_run_are_refused_begun_or_finished(run, tiny_model):
     assert sample(*arguments(run, tiny_model, "--conditions", "[llm]")).returncode == 0
     for more in (("--conditions", "[llm]"), ("--conditions", "[llm, rag]")):
@@ -188,14 +170,6 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(run, tiny_model):
     assert default.startswith("model smollm2-135m-instruct (the default: name yours by --config server.yaml or")
     assert done.returncode == 0 and f"{N_QUESTIONS * 3} question-conditions" in done.stdout
     assert not (run / "samples.db").exists()
-
-
-def test_a_broken_price_list_is_refused_before_anything_is_measured(tmp_path, run):
-    prices = tmp_path / "mine.yaml"
-    prices.write_text("search: -1\n")
-    done = sample("--run", run, "--model", tmp_path / "none", "--dry-run", "--measure", 2, "--prices", prices)
-    assert done.returncode == 2
-    assert "mine.yaml" in done.stderr.splitlines()[-1] and "none" not in done.stderr
 
 
 @pytest.mark.parametrize(("chat", "own", "told"), [(False, False, 1), (False, True, 0), (True, False, 0)])

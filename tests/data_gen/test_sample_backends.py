@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
@@ -17,7 +16,6 @@ from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore, writing
-from kbtrain.llm.backends import LLMConfig
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Evidence, Hit, Question
 
@@ -131,26 +129,6 @@ def test_a_key_that_the_server_echoes_is_in_no_file_and_no_line(
     assert len(written) >= 3
     assert not [path for path in written if b"planted" in path.read_bytes()]
     assert "planted" not in said + "".join(capfd.readouterr())
-
-
-def test_a_run_keeps_its_back_end(make_run, tiny_model):
-    folder = make_run("run")
-    sample(folder, tiny_model, "--backend", "scripted")
-    for other in ("vllm", "transformers"):
-        with pytest.raises(UserError, match=f'was begun with backend = "scripted", now it is "{other}"'):
-            sample(folder, tiny_model, "--backend", other)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_a_back_end_that_is_not_installed_names_its_extra(make_run, tiny_model):
-    with pytest.raises(UserError, match=r'backend vllm: .* pip install "kbtrain\[vllm\]"'):
-        sample(make_run("run"), tiny_model, "--backend", "vllm")
-
-
-def test_keys_that_came_later_do_not_shut_out_older_stores():
-    assert LLMConfig().run_settings().keys() == {"model", "batch_rows", "batch_prompt_tokens", "sampling"}
-    changed = LLMConfig(backend="openai", window=64, server_extra={"min_p": 0.1}, server_concurrency=7)
-    assert changed.run_settings().keys() - LLMConfig().run_settings().keys() == {"backend", "window", "server_extra"}
 
 
 def test_every_sampling_config_is_valid():

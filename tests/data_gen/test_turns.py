@@ -2,16 +2,15 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
 from support import scripts
-from tiny_turns import PLACES, snippets, turn
+from tiny_turns import snippets, turn
 
 import kbtrain
 from kbtrain.io.jsonl import read, write
-from kbtrain.io.provenance import file_sha256, read_meta, write_meta
-from kbtrain.records import GateScore, Passage, TurnExample
+from kbtrain.io.provenance import file_sha256, read_meta
+from kbtrain.records import GateScore, TurnExample
 
 
 def run(script, *arguments, fails=False):
@@ -90,18 +89,6 @@ def test_turns_that_responses_belong_to_are_not_replaced_by_others(tmp_path, kep
     assert target.read_bytes() != before
 
 
-def test_turns_that_were_changed_by_hand_are_read_by_no_stage(folder):
-    write_meta(folder / "turns.jsonl", stage="collect_turns", config={}, inputs=[])
-    with open(folder / "turns.jsonl", "a") as file:
-        file.write("\n")
-    for call in (
-        ("data_gen/turn_features.py", "--run", folder),
-        ("eval/classify.py", "--run", folder, "--gates", "{always: [always]}"),
-    ):
-        told = "turns.jsonl: was changed since collect_turns made it; run that again, or delete turns.jsonl.meta.json"
-        assert told in run(*call, fails=True)
-
-
 def test_other_turns_do_not_lie_beside_the_snippets_of_those_before_and_no_turns_replace_none(tmp_path):
     one, two = {"speaker": "USER", "utterance": "A room in Rome."}, {"speaker": "SYSTEM", "utterance": "Hotel Roma?"}
     passages = {"hotels : city : Rome": [["Rome", [1, "Rome is old."]]]}
@@ -132,25 +119,6 @@ def test_features_are_generated_found_and_retrieved(folder):
     museum = found["test0:1"]
     assert museum.knowledge[0].title == "museum" and museum.synthetic_response is not None
     assert len((folder / "responses.jsonl").read_text().splitlines()) == 48
-
-
-def test_knowledge_may_come_from_any_corpus(folder):
-    write(folder / "passages.jsonl", [Passage(f"p{i}", place, f"A {place} to see.") for i, place in enumerate(PLACES)])
-    run("data_gen/turn_features.py", "--run", folder, "--corpus", folder / "passages.jsonl")
-    found = {t.id: t for t in read(TurnExample, folder / "turns_features.jsonl")}
-    assert found["test4:3"].knowledge[0].title == "park"
-    assert found["test1:3"].knowledge == ()
-
-
-def test_features_of_another_file_of_turns_are_refused(folder):
-    run("data_gen/turn_features.py", "--run", folder)
-    features = folder / "turns_features.jsonl"
-    turns = list(read(TurnExample, folder / "turns.jsonl"))
-    write(folder / "turns.jsonl", [replace(one, label=not one.label) for one in turns])
-    fit = ("recipes/fit_gate.py", "--gate", "structural", "--train", features, "--dev", features)
-    for call in (("eval/score.py", "--run", folder, "--turns", features), (*fit, "--output", folder / "structural")):
-        told = "turns_features.jsonl: made from another turns.jsonl; run `kbtrain run turn_features` again"
-        assert told in run(*call, fails=True)
 
 
 def test_gates_without_training_are_scored_and_compared(folder):

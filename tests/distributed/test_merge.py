@@ -112,13 +112,6 @@ def test_stores_that_do_not_belong_together_are_one_line(change, arguments, mess
     assert "\n" not in str(caught.value) and not (sharded / "samples.db").exists()
 
 
-def test_a_merge_that_was_killed_is_begun_anew(sharded, merge, rows):
-    with SampleStore(sharded / "samples.db.partial") as left_over:
-        left_over.begin("main", {"half": "done"})
-    merge(sharded)
-    assert len(rows(sharded / "samples.db")) == 75
-
-
 def test_a_second_run_and_a_missing_shard_are_added_to_the_store_that_is_there(
     make_run, sample, merge, rows, sharded, capsys
 ):

@@ -19,7 +19,6 @@ from support import gate_folders
 from tiny_kbm import QUESTIONS, make_folder, make_tokenizer
 
 from kbtrain.config import parse_args
-from kbtrain.distributed.ray_cluster import RayCluster
 from kbtrain.distributed.scoring import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
@@ -196,24 +195,6 @@ def test_the_scores_are_those_of_one_process(cluster, gates, make_examples, scor
     assert ray_meta["seconds_per_question"]["seakr"]["test"] > 0
 
 
-def test_an_interrupted_run_goes_on_with_either_engine(cluster, tmp_path):
-    source, worker = scripted()
-    scored_by(local, source, tmp_path / "one")
-    with ScoreFile(tmp_path / "many", {}) as file:
-        for n in score_chunks(file, source, chunks_left(file, source, EXAMPLES, CHUNK), RayScoring(worker=worker)):
-            assert n in (1, CHUNK)
-            break
-        assert len(file.done) == n
-        left = chunks_left(file, source, EXAMPLES, CHUNK)
-        assert next(score_chunks(file, source, left, local)) > 0
-        stored = len(file.done)
-    assert sum(scored_by(RayScoring(worker=worker), source, tmp_path / "many")) == TOTAL - stored
-    assert scores(tmp_path / "many") == scores(tmp_path / "one")
-    with pytest.MonkeyPatch.context() as patch:  # nothing left: no cluster is looked for
-        patch.setitem(sys.modules, "ray", None)
-        assert scored_by(RayScoring(), source, tmp_path / "many") == []
-
-
 def raising(error):
     """A function whose code Ray sends along."""
 
@@ -244,26 +225,6 @@ def test_a_worker_that_fails_is_one_line_with_its_cause_and_not_tried_for_ever(c
     with pytest.raises(UserError) as caught:  # one actor, as each of its deaths costs the start of a process
         scored_by(RayScoring(actors=1, worker=Failing), source, tmp_path / "many")
     assert re.fullmatch(line, str(caught.value))
-
-
-def test_all_rows_but_one_that_always_fails_are_done_in_three_attempts(cluster):
-    import ray
-
-    begun = []
-
-    class Failing(RayCluster):
-        def _job(self, worker, config, left, gpus):
-            begun.append(list(left))
-            for number in list(left):
-                if number == 2:
-                    raise ray.exceptions.RayError("RuntimeError: row 2")
-                yield number, f'"row {number}"'
-
-    done = []
-    with pytest.warns(UserWarning, match="continuing with"), pytest.raises(UserError, match=r"no chunk .* row 2\)"):
-        for number, _ in Failing().map_rows(ScoreWorker, "", {i: "" for i in range(6)}, "chunk"):
-            done.append(number)
-    assert (done, begun) == ([0, 1, 5, 4, 3], [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2], [2]])
 
 
 def test_a_machine_with_other_weights_is_refused_by_name(cluster, tmp_path):

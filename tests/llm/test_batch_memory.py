@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, Gemma3nTextConfig
 from kbtrain.errors import UserError
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.states import StateStore, prompt_states
-from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.transformers_llm import TransformersLLM, batch_bytes, pass_bytes
 from kbtrain.models.batching import BatchLimits
@@ -30,12 +29,6 @@ def test_it_warns_in_one_line_that_names_the_keys(llm, question, monkeypatch):
     with pytest.warns(UserWarning, match="0.0 GB are available.*batch_rows and batch_prompt_tokens") as said:
         assert len(list(llm.answer([ask]))) == 1
     assert len(said) == 1
-
-
-def test_it_is_silent_where_there_is_room(llm, question):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert list(llm.answer([AnswerRequest(question("q", text="a"), "llm", None, n=1)]))
 
 
 def test_a_model_whose_layers_are_not_equally_wide_is_taken_by_its_widest(tokenizer):
@@ -84,28 +77,3 @@ def test_states_warn_before_they_are_extracted(tmp_path, llm, short):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is left to extract
         assert list(store.extract(llm.model, [[1, 2, 3]])) == []
-
-
-def test_uncertainties_warn_before_their_largest_batch(llm, short):
-    settings = SeakrSettings(k=2, max_new_tokens=2, layer=1)
-    engine = Uncertainty(llm.model, llm.tokenizer, settings, BatchLimits(rows=3))
-    asked = [("a", [5, 6, 7]), ("b", [5, 6])]
-    with pytest.warns(UserWarning, match=r"a batch of SeaKR's samples takes up to .*a smaller k") as said:
-        assert len(engine.think(asked)) == 2
-    assert len(said) == 1  # in the larger of two batches
-    assert engine._most == batch_bytes(llm.model, BatchLimits(3, 3), settings.sampling())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        engine.think([("c", [8, 9, 10])])
-    with pytest.warns(UserWarning, match="a batch of SeaKR's samples takes up to"):
-        engine.complete([("d", [5] * 40)], 2, ())
-
-
-def test_a_long_scoring_gives_back_what_it_keeps(tmp_path, monkeypatch):
-    """Batches of ever other lengths leave gaps in memory; the bound is looked at after each."""
-    looked = []
-    monkeypatch.setattr("kbtrain.kernels.memory.FreedMemory.check", lambda self: looked.append(1))
-    kbm = KBM(*load_model(make_folder(tmp_path / "model"), "fp32", "cpu"), ("mastery",), 400)
-    for i in range(3):
-        kbm.probabilities([labelled(i)])
-    assert len(looked) == 3

@@ -99,15 +99,6 @@ def test_an_error_in_place_of_an_answer_is_waited_for_and_is_not_an_answer(monke
         check_server(server.url)
 
 
-def test_halves_of_surrogate_pairs_in_its_replies_are_replaced(tmp_path, capsys):
-    path = tmp_path / "server.yaml"
-    with ModelServer(models=("a\ud800",)) as server:
-        assert main(["check-server", server.url, "--output", str(path)]) == 0
-        assert server.requests and all(one["model"] == "a\ufffd" for one in server.requests)
-    assert yaml.safe_load(path.read_text())["model"] == "a\ufffd"
-    assert "model a\ufffd" in capsys.readouterr().out
-
-
 def test_what_stops_it_is_one_line_with_what_to_do(tmp_path, monkeypatch):
     with ModelServer(models=("a-model", "b-model")) as server:
         with pytest.raises(UserError, match="has 2 models; choose one by --model: a-model, b-model"):

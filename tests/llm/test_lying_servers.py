@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from kbtrain.llm.dialect import Server
 from kbtrain.llm.openai_llm import OpenAILLM
 from kbtrain.net import Retry
 from kbtrain.records import SampleSet
-from kbtrain.retrieval.vectors import Embedder, Embeddings
 
 SLOW = {"a drip of bytes", "a drip of headers", "silence"}  # end by the client's own time alone
 DEAR = {"a body without end", "a compressed body without end"}
@@ -111,15 +109,6 @@ def test_the_list_of_models_is_bounded_too(name: str, liar: servers.Liar) -> Non
             assert str(error).startswith(f"server {liar.url}")
 
 
-@pytest.mark.parametrize("models", [3, [3], [{"id": [1]}], {"id": "tiny"}, None])
-def test_a_list_of_models_that_is_none_says_nothing_of_the_server(models: Any, liar: servers.Liar) -> None:
-    liar.lies(
-        servers.Lie("models", lambda handler, _: handler.say(json.dumps({"data": models}))),
-        servers.TO["the list of models"],
-    )
-    assert OpenAILLM.connect("tiny", Sampling(), Server(liar.url, "tiny", chat=True)).name == "tiny"
-
-
 def test_a_drip_ends_with_the_time_that_is_set(liar: servers.Liar) -> None:
     liar.lies(LIES["a drip of bytes"])
     for look in (
@@ -128,22 +117,6 @@ def test_a_drip_ends_with_the_time_that_is_set(liar: servers.Liar) -> None:
     ):
         with pytest.raises(UserError, match=r"no connection \(no whole answer in time\)"):
             look()
-
-
-@pytest.mark.parametrize("name", ["7 choices or vectors", "1 choices or vectors"])
-def test_vectors_of_another_number_are_refused(name: str, liar: servers.Liar) -> None:
-    liar.lies(LIES[name])
-    of = Embeddings(server_url=liar.url, server_model="e", server_tries=2, server_timeout=60, server_patience=0)
-
-    async def ask() -> None:
-        embedder = Embedder(of)
-        try:
-            await embedder.vectors(["a", "b"])
-        finally:
-            await embedder.close()
-
-    with pytest.raises(UserError, match="expected 2 embeddings of one length"):
-        asyncio.run(ask())
 
 
 @pytest.mark.parametrize("seed", range(16))

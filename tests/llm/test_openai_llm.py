@@ -82,13 +82,6 @@ def test_a_failure_that_passes_changes_no_answer(failure, open_llm, asks):
     assert [[s.text for s in made.samples] for made in found] == [expected_texts(ask) for ask in asks]
 
 
-def test_what_the_server_asks_for_is_waited(open_llm, question):
-    with ModelServer(failures=("busy_seconds",)) as server:
-        answered(open_llm(server), [AnswerRequest(question("q"), "llm", None, n=1, greedy=False)])
-        first, second = server.times
-    assert 0.4 <= second - first < 1.5
-
-
 def test_a_server_that_stays_ill_is_one_line_and_what_was_finished_came_out(open_llm, asks):
     with ModelServer(failures=("broken",) * 100) as server:
         server.failures[:2] = []
@@ -136,13 +129,6 @@ def test_no_more_requests_are_under_way_than_allowed(open_llm, question):
         answered(open_llm(server, concurrency=3, most=1), asks)
         assert len(server.requests) == 12 * 5
         assert 2 <= server.busiest <= 3
-
-
-def test_what_is_stored_is_not_asked_for(open_llm, asks):
-    with ModelServer() as server:
-        found = answered(open_llm(server), asks, done={("q0", "llm"), ("q2", "llm"), ("q1", "rag")})
-        assert len(server.requests) == 4
-    assert [made.question_id for made in found] == ["q1", "q3"]
 
 
 def test_chat_leaves_the_rendering_to_the_server(open_llm, question):
@@ -208,13 +194,6 @@ def test_one_models_tokens_are_not_sent_to_another(monkeypatch, tokenizer, tmp_p
             OpenAILLM.connect(str(tmp_path), Sampling(), Server(server.url, "tiny"))
         OpenAILLM.connect(str(tmp_path), Sampling(), Server(server.url, "tiny", alias=True))
         OpenAILLM.connect("gpt-anything", Sampling(), Server(server.url, "tiny", chat=True))  # needs no tokenizer
-
-
-def test_lengths_are_estimated_where_a_server_tells_nothing(open_llm, question):
-    with ModelServer(logprobs=False, usage=False) as server:
-        llm = open_llm(server, chat=True, logprobs=False, most=1)
-        (made,) = answered(llm, [AnswerRequest(question("q"), "llm", None, n=1)])
-    assert made.greedy.n_tokens == round(len("greedy") / 4) and made.samples[0].n_tokens >= 2
 
 
 def test_a_vllm_server_does_not_fill_in_the_models_own_sampling(monkeypatch, question):

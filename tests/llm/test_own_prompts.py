@@ -16,15 +16,13 @@ import kbtrain
 from kbtrain import rag
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.gates.seakr.engine import SeakrSettings
-from kbtrain.gates.seakr.gate import SeaKR
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import SCHEMA, write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.examples import example
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest, prompt_ids
-from kbtrain.prompts.own import OwnPrompts, asked_ids, read_prompts
+from kbtrain.prompts.own import OwnPrompts, read_prompts
 from kbtrain.records import Evidence, GateExample, Hit, Question
 from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
 
@@ -129,18 +127,6 @@ def probe(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "probe"
 
 
-def own_files(folder: Path) -> dict[str, Path]:
-    found = {name: folder / f"{name}.txt" for name in ("llm", "rag", "system")}
-    for name, path in found.items():
-        path.write_text(OWN.as_record()[name])
-    return found
-
-
-def make_draft(folder: Path, model: str, **more: object) -> None:
-    made = scripts.load("recipes/make_draft.py")
-    made.main(made.MakeDraftConfig(model=model, output=folder / "draft", dtype="fp32", device="cpu", tokens=2, **more))
-
-
 def test_a_probe_reads_the_states_of_the_own_prompt(model: str, probe: Path) -> None:
     gate = kbtrain.load_gate(probe)
     assert gate.card.own_prompts() == OWN  # type: ignore[union-attr]
@@ -164,19 +150,6 @@ def test_the_chain_asks_and_decides_by_one_prompt(model: str, probe: Path) -> No
         asked = AnswerRequest(question, "rag" if one.retrieved else "llm", evidence, 0, prompts=OWN)
         ((said,),) = llm.answer([asked])
         assert said.greedy is not None and said.greedy.text == one.text
-
-
-def test_draft_and_seakr_ask_with_them(model: str, tmp_path: Path) -> None:
-    make_draft(tmp_path / "plain", model)
-    make_draft(tmp_path / "own", model, prompts=own_files(tmp_path))
-    asked = [question.text for question in PLACES]
-    drafts = {name: kbtrain.load_gate(tmp_path / name / "draft") for name in ("plain", "own")}
-    assert drafts["own"].score(asked) != drafts["plain"].score(asked)
-    assert drafts["own"].card.own_prompts() == OWN and drafts["plain"].card.own_prompts() is None
-    assert "label_rule" not in json.loads((tmp_path / "plain" / "draft" / "gate.json").read_text())
-    seakr = SeaKR(drafts["own"]._samplers[2].model, drafts["own"].tokenizer, SeakrSettings(k=2), templates=OWN)
-    expected = asked_ids(seakr.engine.tokenizer, GateExample.ask("Where?"), None, OWN)
-    assert seakr._prompt(GateExample.ask("Where?")) == expected
 
 
 @pytest.mark.parametrize("change", [{"llm": "Other: {question}"}, {"fingerprint": "0"}])

@@ -131,15 +131,3 @@ def test_one_batch_at_a_time_where_two_would_not_do(make_model, monkeypatch):
         assert n_parallel(model) == 1
     finally:
         torch.set_num_threads(1)
-
-
-@pytest.mark.usefixtures("_two_threads")
-def test_one_batch_at_a_time_where_two_might_not_fit(make_model, tokenizer, question, monkeypatch):
-    model = make_model("llama")
-    size = 2 * 3 * model.config.num_key_value_heads * model.config.head_dim * 4
-    monkeypatch.setattr("kbtrain.llm.transformers_llm.machine_memory", lambda: 10 * 1024 * size - 1)
-    sampling = Sampling(max_new_tokens=3, stop=(), max_prompt_tokens=130)
-    for tokens, twins in ((1024, 0), (1023, 1)):
-        llm = TransformersLLM("m", model, tokenizer, sampling, BatchLimits(rows=2, prompt_tokens=tokens))
-        assert len(list(llm.answer([AnswerRequest(question(f"q{i}"), "llm", None, n=2) for i in range(3)]))) == 3
-        assert len(llm._replicas) == twins

@@ -10,7 +10,6 @@ from kbtrain.io import jsonl
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sample_stage import SamplingPlan, check_files
-from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Evidence, Hit, Question
 
 
@@ -47,23 +46,10 @@ def test_titles_are_shown_by_the_rule_that_the_evidence_names_and_masked(files):
     assert '"titles"' not in files[1].read_text()  # files of before, in which no title was shown, stay as they were
 
 
-def test_an_empty_search_is_asked_about_without_evidence(files):
-    jsonl.write(files[1], [Evidence(f"q{i}", "bm25", "Where?", (), titles="missing") for i in range(3)])
-    asks = list(SamplingPlan(*files, ("llm", "rag", "mask"), {}).requests())
-    assert {a.evidence for a in asks} == {None}
-    assert len({answer_prompt(a.question, a.condition, a.evidence) for a in asks if a.question.id == "q0"}) == 1
-
-
 def test_evidence_of_other_questions_is_one_line_with_its_place(files):
     lines = files[1].read_text().splitlines()
     files[1].write_text("\n".join([lines[0], lines[2], lines[1]]) + "\n")
     with pytest.raises(UserError, match=r"evidence.jsonl:2: evidence of 'q2' where 'q1' is due"):
-        check_files(*files)
-
-
-def test_missing_evidence_at_the_end_is_found(files):
-    files[1].write_text("\n".join(files[1].read_text().splitlines()[:2]) + "\n")
-    with pytest.raises(UserError, match=r"evidence.jsonl:3: evidence of None where 'q2' is due"):
         check_files(*files)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 from kbtrain.labeling.indicators import grade
 from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
+from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.sampler.draw import UniformRow
 from kbtrain.llm.scripted import ScriptedLLM
 
@@ -34,10 +32,3 @@ def test_a_reply_of_ones_own_and_what_is_done(question):
     assert [s.text for s in found["a", "llm"].samples] == ["a 0", "a 1"] and found["a", "llm"].greedy.text == "a -1"
     assert found["b", "llm"].samples == () and found["b", "llm"].greedy.text == "b -1"
     assert answered(llm, asks, done={("a", "llm")}).keys() == {("b", "llm")}
-
-
-def test_seeds_of_questions_do_not_touch():
-    """With n = 30, questions share a seed only if their numbers are within 30 of each other."""
-    seeds = sorted(request_seed("0", f"q{i}", condition) for i in range(2000) for condition in ("llm", "rag"))
-    assert min(b - a for a, b in itertools.pairwise(seeds)) > 30
-    assert max(seeds) < 2**52 and request_seed("0", "q", "llm") != request_seed("1", "q", "llm")

@@ -104,12 +104,6 @@ def test_a_thought_with_a_budget_is_not_sent_the_stop_strings(asked, parser):
         assert [("stop" in r, r["max_tokens"]) for r in server.requests] == [(False, 500)] * 4
 
 
-@pytest.mark.parametrize("parser", [None, "reasoning_content", "reasoning"])
-def test_a_thought_that_uses_up_the_tokens_is_a_cut_answer(asked, parser):
-    with ThinkingServer(THINKS, parser) as server:
-        assert set(asked(server, max_new_tokens=10, max_thought_tokens=5)) == {("", "length")}
-
-
 @pytest.mark.parametrize("parser", [None, "reasoning"])
 def test_a_thought_alone_is_told_from_an_empty_answer(asked, parser):
     with ThinkingServer("<think>\nIt may be Rome.\n</think>\n\n", parser) as server:
@@ -139,8 +133,3 @@ def test_log_probabilities_of_the_answer_alone_do_not_end_a_run_of_thoughts():
         {"choices": [choice], "usage": {"completion_tokens": 4}}, 0, 1, OutputRules(("\n",)), None
     )  # fmt: skip
     assert (made.text, made.finish, made.n_tokens, made.logprob) == ("", "length", 4, 0.0)
-
-
-def test_an_answer_whose_line_is_whole_is_not_cut_by_the_limit(asked):
-    with ThinkingServer("{answer}\n" + "more " * 100) as server:
-        assert {finish for _, finish in asked(server, max_new_tokens=60, max_thought_tokens=1)} == {"stop"}

@@ -129,38 +129,6 @@ def test_prompts_are_the_same_tokens_and_answers_are_whole(backend, by_transform
         assert ours.run_meta("main")["prompts"] == theirs.run_meta("main")["prompts"]
 
 
-def test_samples_of_a_question_differ_and_questions_do_not_share_them(by_vllm):
-    with SampleStore(by_vllm) as store:
-        sets = [[s.text for s in made.samples] for made in store.iterate("main", "llm")]
-    assert all(len(set(texts)) > 3 for texts in sets)
-    assert len({tuple(texts) for texts in sets}) == N_QUESTIONS
-
-
-def test_the_seed_names_the_draw(run_folder, by_vllm):
-    """The same seed gives the same answers again, but for what rounding does to a batch."""
-    with SampleStore(by_vllm) as one:
-        if one.run_meta("main")["seeds"] == "of the engine":
-            pytest.skip("on a CPU vLLM's requests can have no seed of their own")
-        again = sampled(str(VLLM_PYTHON), run_folder("again"), *VLLM)
-        with SampleStore(again) as other:
-            assert share_of_equal(one, other) > 0.9
-
-
-def share_of_equal(one: SampleStore, other: SampleStore) -> float:
-    pairs = [
-        a.text == b.text
-        for made in one.iterate("main")
-        for a, b in zip(made.samples, other.get("main", made.question_id, made.condition).samples, strict=True)
-    ]
-    assert len(pairs) == 2 * N_QUESTIONS * N_SAMPLES
-    return sum(pairs) / len(pairs)
-
-
-def test_a_finished_run_opens_no_model(by_vllm):
-    done = sample(str(VLLM_PYTHON), by_vllm.parent, *VLLM)
-    assert done.returncode == 0 and f"all {2 * N_QUESTIONS} question-conditions are in" in done.stdout
-
-
 def test_a_wrong_model_is_one_line(run_folder, server):
     folder = run_folder("wrong")
     asked = ("--backend", "openai", "--server-url", server, "--server-model", "smollm")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.vllm_server import KEEP_SMALL, ROOT, VLLM_PYTHON, run_to_end, vllm_server
+from support.vllm_server import KEEP_SMALL, ROOT, VLLM_PYTHON, vllm_server
 
 import kbtrain
 from kbtrain.engine.vllm_args import serve_flags
@@ -188,15 +188,6 @@ def test_end_states_of_drawn_answers_equal_those_here(engine, model, prompts):
     assert engine.read(prompts[:1])[0].layers == tuple(LAYERS)
 
 
-def test_several_answers_that_are_left_or_announced_wrongly_leave_the_engine_well(engine, prompts):
-    wish = {"kv_transfer_params": {"kbtrain_states": {"samples": 5}}}
-    body = {"model": MODEL, "prompt": prompts[0], "max_tokens": 40, "temperature": 1.0, "n": 5, **wish}
-    with pytest.raises(OSError):
-        ask(engine, body, seconds=0.05)
-    assert ask(engine, body | {"n": 1})["kv_transfer_params"] is None  # one answer, and not five
-    assert len(engine.sample(prompts[:1], 5, 4, {"temperature": 1.0}, engine.tokenizer.eos_token_id)[0]) == 5
-
-
 @pytest.mark.parametrize("backend", ["vllm", "server"])
 def test_sampling_keeps_the_states_that_a_probe_reads(backend, engine_of_all_layers, model, tmp_path):
     questions = [Question(f"q{i}", text, ("x",), "train", "t") for i, text in enumerate(TEXTS)]
@@ -229,12 +220,6 @@ def test_sampling_keeps_the_states_that_a_probe_reads(backend, engine_of_all_lay
     stored = store.layers([prompt_key(ids) for ids in prompts[:3]], range(30))
     for one, other in zip(stored, expected, strict=True):
         assert largest_difference(one, other) < 0.02  # states are stored in bf16
-
-
-def test_flags_without_the_method_are_refused(engine):
-    at = serve_flags(LAYERS)
-    without = [word for i, word in enumerate(at) if "speculative" not in word and "extract_hidden" not in word]
-    assert "kbtrain's connector needs method extract_hidden_states" in run_to_end(MODEL, without)
 
 
 def ask(engine, body, seconds=60.0, path="completions"):

@@ -43,13 +43,6 @@ def test_rows_that_begin_alike_share_a_sequence_per_question():
     assert (sequences.questions, sequences.newest) == ([0, 0, 1], [5, 6, 5])
 
 
-def test_without_merging_every_row_is_a_sequence_of_its_own():
-    rows = [Row(0, [5]), Row(0, [5]), Row(1, [5])]
-    sequences = DistinctSequences(rows, merge=False)
-    assert [row.sequence for row in rows] == [0, 1, 2]
-    assert (sequences.questions, sequences.newest) == ([0, 0, 1], [5, 5, 5])
-
-
 def test_a_sequence_holds_its_rows_tokens_however_rows_part_and_end():
     """20 rows over 9 steps, with tokens that collide often and rows that end now and then."""
     rows = [Row(i // 10, [i % 3]) for i in range(20)]

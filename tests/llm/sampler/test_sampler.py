@@ -1,20 +1,15 @@
 """Sampled answers: frequencies, ends of answers, batches, memory errors, resuming."""
 
-import itertools
-import warnings
-
 import pytest
 import torch
 from scipy import stats
 from support.drawn_tokens import DrawnTokens
-from transformers import ByT5Tokenizer
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.sampler.rows import PromptRows
 from kbtrain.llm.sampler.sampler import Stopper
 from kbtrain.llm.transformers_llm import TransformersLLM
-from kbtrain.models.batching import BatchLimits, batches
+from kbtrain.models.batching import BatchLimits
 from kbtrain.models.load import choose_dtype
 
 
@@ -70,14 +65,6 @@ def test_every_end_token_of_the_generation_config_ends_an_answer(make_llm, quest
     assert all(s.n_tokens == 30 for s in found.samples if s.finish == "length")
 
 
-def test_several_end_ids_are_collected_from_model_and_tokenizer(make_model, tokenizer):
-    model = make_model("llama")
-    model.generation_config.eos_token_id = [5, 7]
-    model.config.eos_token_id = 9
-    llm = TransformersLLM("m", model, tokenizer, Sampling(max_prompt_tokens=100))
-    assert llm._sampler.stopper.eos == {5, 7, 9, tokenizer.eos_token_id}
-
-
 def test_a_stop_string_ends_the_answer_and_is_cut_off(make_llm, question):
     llm = make_llm(max_new_tokens=40, stop=("e", "in th"))
     found = answers(llm, [AnswerRequest(question("q"), "llm", None, n=40)])[0]
@@ -94,14 +81,6 @@ def test_a_stop_string_whose_last_character_is_several_tokens_ends_the_answer(ma
     ends = [stopper.finish(tokens[: i + 1]) for i in range(len(tokens))]
     assert ends == [None] * (len(tokens) - 1) + ["stop"]
     assert stopper.text(tokens) == f"ab{stop}"[: -len(stop)]
-
-
-@pytest.mark.parametrize("kind", ["fast", "in Python"])
-def test_what_may_stop_an_answer_is_every_token_with_the_last_character(make_model, tokenizer, kind):
-    reads = tokenizer if kind == "fast" else ByT5Tokenizer()
-    stopper = Stopper(make_model("llama"), reads, ("ab",))
-    expected = ["b" in reads.decode([i]) for i in range(len(reads))]
-    assert stopper._may_stop == expected and any(expected) and not all(expected)
 
 
 def test_log_probability_is_the_sum_over_the_answers_tokens(make_llm, question):
@@ -129,17 +108,6 @@ def test_a_resumed_run_gives_the_same_answers_whatever_was_done_before(make_llm,
     assert all(whole[s.question_id] == s for s in rest)
 
 
-def test_batches_hold_every_prompt_once_within_their_limits():
-    sizes = [(5 + 3 * (i % 7), 4 if i % 3 else 1) for i in range(50)]
-    prompts = [PromptRows(f"q{i}", "llm", tuple(range(n)), tuple(range(rows))) for i, (n, rows) in enumerate(sizes)]
-    made = list(batches(prompts, BatchLimits(rows=16, prompt_tokens=60)))
-    assert sorted(p.question_id for b in made for p in b) == sorted(p.question_id for p in prompts)
-    for batch in made:
-        assert sum(len(p.indices) for p in batch) <= 16
-        assert len(batch) == 1 or max(len(p.ids) for p in batch) * len(batch) <= 60
-        assert len({len(p.indices) for p in batch}) == 1
-
-
 def test_out_of_memory_halves_the_group_and_goes_on(make_llm, question):
     llm = make_llm(max_new_tokens=5)
     asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=7) for i in range(5)]
@@ -160,17 +128,6 @@ def test_out_of_memory_halves_the_group_and_goes_on(make_llm, question):
     assert {s.question_id: [a.text for a in s.samples] for s in found} == {
         key: [a.text for a in s.samples] for key, s in expected.items()
     }
-
-
-def test_other_runtime_errors_are_not_taken_for_memory(make_llm, question):
-    llm = make_llm()
-
-    def broken(batch):
-        raise RuntimeError("shape mismatch")
-
-    llm._sampler.sample = broken
-    with pytest.raises(RuntimeError, match="shape mismatch"):
-        answers(llm, [AnswerRequest(question("q"), "llm", None, n=1)])
 
 
 def test_evidence_that_does_not_fit_is_cut_from_its_tail_and_counted(make_llm, question, tokenizer):
@@ -205,11 +162,3 @@ def test_precision_on_a_cpu_follows_its_instructions_and_never_its_neighbours(mo
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda found=avx: found)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda found=amx: found)
         assert choose_dtype("auto", "cpu", "llama") is precision.NAMES[chosen]
-
-
-def test_no_warning_is_given_where_all_is_well(make_llm, question):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        llm = make_llm()
-        found = answers(llm, [AnswerRequest(question("q"), "llm", None, n=2)])
-    assert list(itertools.chain.from_iterable(s.samples for s in found))

@@ -7,10 +7,8 @@ import torch
 from support.drawn_tokens import DrawnTokens
 
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.sampler.prefill import prefill
-from kbtrain.llm.sampler.rows import Row
 from kbtrain.llm.sampler.states_observer import StatesObserver
-from kbtrain.llm.sampler.step_graph import Grid, StepGraph, StepGraphs
+from kbtrain.llm.sampler.step_graph import StepGraph
 from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty
 from kbtrain.llm.transformers_llm import TransformersLLM
 
@@ -148,26 +146,3 @@ def test_memory_that_runs_out_in_a_capture_halves_the_batch(make_model, tokenize
     with pytest.warns(UserWarning, match="halving"):
         assert drawn(llm, asks) == plain
     assert llm._sampler.graphs.problem is None
-
-
-@pytest.mark.parametrize(
-    ("rows", "room", "taken"), [([3, 3], 16, True), ([3, 3], 15, False), ([5, 1], 16, True), ([9, 1, 1], 16, False)]
-)
-def test_short_answers_and_uneven_batches_are_not_captured(rows, room, taken, make_model):
-    """A grid for the most rows of any prompt would hold more than twice as many as are drawn."""
-    graphs = StepGraphs(make_model("llama"))
-    graphs.problem, graphs.capture = None, False
-    going = [Row(q, None, i, None, sequence=q) for q, n in enumerate(rows) for i in range(n)]
-    with torch.inference_mode():
-        cache, _ = prefill(graphs.model, [[1, 2, 3]] * len(rows))
-        assert (graphs.take(cache, [3] * len(rows), going, room) is not None) is taken
-    assert all((layer.keys is None) is taken for layer in cache.layers)  # it takes over what it decodes from
-
-
-def test_a_grid_serves_what_fits_and_fills_half_of_it():
-    grid = Grid(8, 31, 64, 64)
-    assert grid.serves(Grid(8, 31, 50, 20)) and grid.serves(Grid(4, 31, 64, 64))
-    assert not grid.serves(Grid(3, 31, 64, 64)) and not grid.serves(Grid(8, 15, 64, 64))
-    assert not grid.serves(Grid(8, 31, 31, 64)) and not grid.serves(Grid(8, 31, 65, 64))
-    assert Grid(8, 31, 1100, 24).rounded() == Grid(8, 31, 1280, 32)
-    assert Grid(8, 31, 60, 64).rounded() == Grid(8, 31, 64, 64)

@@ -11,14 +11,8 @@ from tokenizers import AddedToken
 
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.sampler.draw import DrawnTokens
-from kbtrain.llm.sampler.sampler import Stopper
 from kbtrain.llm.transformers_llm import TransformersLLM
-from kbtrain.prompts.kbm import answer_prompt, encode, render_chat
 
-QWEN3 = (
-    "{% for m in messages %}<turn>{{ m.role }}\n{{ m.content }}\n{% endfor %}<turn>assistant\n"
-    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
-)
 IGNORES = "{% for m in messages %}<turn>{{ m.role }}\n{{ m.content }}\n{% endfor %}<turn>assistant\n"
 DEEPSEEK_R1 = "{% for m in messages %}<turn>{{ m.role }}{{ m.content }}{% endfor %}<turn>assistant<think>\n"
 
@@ -104,16 +98,3 @@ def test_marks_that_are_special_tokens_are_seen(magistral_tokenizer, say):
 def test_a_blank_first_line_does_not_end_the_answer(tokenizer, say):
     found, _ = say(tokenizer, "\n\nthe answer\nmore", None)
     assert (found.text, found.finish) == ("the answer", "stop")
-
-
-def test_a_model_that_may_think_is_asked_not_to(thinking_tokenizer):
-    thinking_tokenizer.chat_template = QWEN3
-    assert render_chat(thinking_tokenizer, "Who?").endswith("<think>\n\n</think>\n\n")
-
-
-def test_the_prompt_tells_whether_a_thought_is_open(make_model, thinking_tokenizer, question):
-    stopper = Stopper(make_model("llama", vocab_size=len(thinking_tokenizer)), thinking_tokenizer, ("\n",))
-    for template, opened in ((QWEN3, False), (IGNORES, False), (DEEPSEEK_R1, True), (None, False)):
-        thinking_tokenizer.chat_template = template
-        ids = encode(thinking_tokenizer, answer_prompt(question("q"), "llm"))
-        assert stopper.thoughts.is_opened_by(ids) is opened
