@@ -63,9 +63,10 @@ def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
     model = short_name(meta.get("sampling", {}).get("model", "unknown model"))
     counted = Counter(question.dataset for question in questions)
     data = ", ".join(f"{n} {meta['split']} questions of {name}" for name, n in sorted(counted.items()))
-    search = meta.get("stages", {}).get("evidence.jsonl", {}).get("config", {})
+    evidence = meta.get("stages", {}).get("evidence.jsonl", {})
+    search, chosen = evidence.get("config", {}), " (chosen on dev)" if evidence.get("chosen_by") == "pilot" else ""
     k = search.get("k")
-    passages = "" if k is None else f", {k} passage{'s' * (k != 1)} a question"
+    passages = "" if k is None else f", {k} passage{'s' * (k != 1)} a question{chosen}"
     retriever = [f"retriever {search['retriever']}{passages}"] if "retriever" in search else []
     kind = [KIND["expected"]] if meta.get("accuracy_kind") == "expected" else []
     return " · ".join([f"model {model}", data, *retriever, *([meta["date"]] if meta.get("date") else []), *kind])
