@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out, silence
+from kbtrain.answers.writing import language_of
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -35,7 +36,8 @@ class CopiedGold:
 
     An answer that a person approved of (a thumb up) judges the condition that showed it. As a gold answer it makes that
     condition right on every such question, and the other one wrong wherever its words differ. Counts are over open
-    questions with gold answers: ``n``, those with a copy, and copies by condition.
+    questions with gold answers: ``n``, those with a copy, and copies by condition. A name or a number is no copy: a
+    right answer has its very words.
     """
 
     n: int = 0
@@ -46,7 +48,7 @@ class CopiedGold:
         """Count one question with the greedy answers to it; case, signs and inner spaces count."""
         if question.grading == "option" or not question.answers or not answers:
             return
-        golds = {gold.strip() for gold in question.answers}
+        golds = {gold.strip() for gold in question.answers if _is_sentence(gold)}
         copies = [condition for condition, answer in answers.items() if answer.strip() in golds]
         self.n += 1
         self.copied += bool(copies)
@@ -61,6 +63,11 @@ class CopiedGold:
             f"{self.copied} of {self.n} accepted answers are word for word the model's own ({each}): that condition "
             "is right by construction, and the other one wrong wherever its words differ"
         )
+
+
+def _is_sentence(text: str) -> bool:
+    """True for five words or more, or thirteen characters of Chinese."""
+    return len(text.split()) >= 5 or (len(text) > 12 and language_of(text) == "zh")
 
 
 @dataclass

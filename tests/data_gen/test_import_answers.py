@@ -221,8 +221,8 @@ def test_published_answers_of_a_real_model_are_graded_as_their_file_says(tmp_pat
 def thumbs(n: int, copies: int) -> list[dict[str, Any]]:
     """Rows whose gold is what ``rag`` showed for the first ``copies`` and another wording for the rest."""
     return [
-        {"question": f"How do I file claim {i}?", "llm": f"Ask desk {i}.", "rag": (said := f"Send form {i} to us."),
-         "answers": said if i < copies else f"form {i}"}
+        {"question": f"How do I file claim {i}?", "llm": f"You ask at desk {i}.",
+         "rag": (said := f"Send form {i} to us."), "answers": said if i < copies else f"form {i}"}
         for i in range(n)
     ]  # fmt: skip
 
@@ -241,6 +241,12 @@ def test_gold_that_repeats_what_an_arm_showed_is_refused_with_its_reason(tmp_pat
     assert "--copied-gold allow" in done.stderr and len(done.stderr.strip().splitlines()) == 1
     done = imported(tmp_path, thumbs(40, 37), "--copied-gold", "allow")
     assert done.returncode == 0 and "warning: 37 of 40 accepted answers are word for word" in done.stdout
+
+
+def test_a_name_that_is_right_is_no_copy(tmp_path: Path) -> None:
+    names = [{"question": f"Where is town {i}?", "llm": "no", "rag": f"{i}", "answers": f"{i}"} for i in range(40)]
+    done = imported(tmp_path, names)
+    assert done.returncode == 0 and "word for word" not in done.stdout + done.stderr
 
 
 def test_labels_warn_of_gold_that_repeats_an_arm(tmp_path: Path, script: Script) -> None:

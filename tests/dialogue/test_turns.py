@@ -4,8 +4,6 @@ import pytest
 from tiny_turns import turn
 
 from kbtrain.dialogue.features import all_responses, generated, history_question
-from kbtrain.errors import UserError
-from kbtrain.io.provenance import MODEL_FILES
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt
@@ -60,27 +58,3 @@ def test_an_interrupted_generation_goes_on(tmp_path):
     assert {k: whole[k] for k in first} == first
     assert (len(whole), len(seen), told) == (4, 2, [2, 1, 1])
     assert all_responses(path, {"model": "a"}, lambda: pytest.fail("opened for nothing"), examples, 50) == whole
-
-
-def test_finished_responses_of_another_model_or_other_settings_are_kept(tmp_path):
-    examples, path = [turn(i) for i in range(4)], tmp_path / "responses.jsonl"
-    key = {"words": 50, "llm": {"model": "a", "batch_rows": 8}}
-
-    def refused(other, named):
-        before = path.read_bytes()
-        with pytest.raises(UserError) as error:
-            all_responses(path, other, lambda: pytest.fail("opened for nothing"), examples, 50)
-        assert str(error.value) == f"{path}: {named}; set it back, or move or delete this file to generate again"
-        assert path.read_bytes() == before
-
-    whole = all_responses(path, key, scripted, examples, 50)
-    refused({**key, "words": 51}, "begun with words = 50, now it is 51")
-    refused({**key, "llm": {"model": "b", "batch_rows": 8}}, 'begun with llm.model = "a", now it is "b"')
-    noted = {**key, MODEL_FILES: {"w": "1"}}  # an older key noted no files
-    for _ in range(2):
-        assert all_responses(path, noted, lambda: pytest.fail("opened for nothing"), examples, 50) == whole
-    refused({**noted, MODEL_FILES: {"w": "2"}}, 'begun with model_files w = "1", now it is "2"')
-    path.with_name("responses.jsonl.key").unlink()
-    with pytest.raises(UserError, match=r"records \(responses\.jsonl\.key\) are missing; move or delete this file"):
-        all_responses(path, noted, lambda: pytest.fail("opened for nothing"), examples, 50)
-    assert path.read_bytes()

@@ -126,14 +126,6 @@ def test_a_text_beside_the_question_is_not_taken_for_it(tmp_path: Path) -> None:
         question({"text": "Who?", "answer": "Ann", "answers": ["Bob"]})
 
 
-def test_answers_of_own_fields_are_read_as_they_are_said_to_be(tmp_path: Path) -> None:
-    path, row = tmp_path / "mine.jsonl", {"question": "Better grade?", "options": ["B", "C"]}
-    for answer_as, answer in (("text", "B"), ("index", 0), ("number", 1), ("letter", "A")):
-        path.write_text(json.dumps({**row, "answer": answer}))
-        (found,) = load("jsonl", path, Reading(columns=Columns(answer_as=answer_as)))
-        assert found.question.answers == ("A",), answer_as
-
-
 def test_a_column_may_hold_the_split(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("question,answer,split\na?,b,validation\nc?,d,train\n")

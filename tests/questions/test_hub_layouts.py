@@ -86,17 +86,6 @@ def test_2wiki_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str, layo
 
 
 @pytest.mark.parametrize("file", WRITERS)
-def test_musique_with_flags_as_numbers(tmp_path: Path, file: str) -> None:
-    paragraphs = [{"idx": 0, "title": "a", "paragraph_text": "b", "is_supporting": 1},
-                  {"idx": 1, "title": "c", "paragraph_text": "d", "is_supporting": 0}]  # fmt: skip
-    row = {"id": "2hop__1_2", "question": "q?", "answer": "b", "answer_aliases": [], "answerable": 1,
-           "paragraphs": paragraphs}  # fmt: skip
-    (found,) = read("musique", WRITERS[file](tmp_path / file, [row]))
-    assert (found.question.answers, found.question.hops) == (("b",), 2)
-    assert found.question.gold_passages == (found.passages[0].id,)
-
-
-@pytest.mark.parametrize("file", WRITERS)
 def test_squad_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str) -> None:
     row = {"id": "5", "title": "Super_Bowl", "context": "Denver won.", "question": "Who won?"}
     rows = [{**row, "answers": {"text": ["Denver", "Denver"], "answer_start": [0, 0]}},

@@ -28,13 +28,6 @@ def gold_texts(one: Loaded) -> list[str]:
     return [texts[name] for name in one.question.gold_passages]
 
 
-def test_exact_match_is_for_nq_and_triviaqa(tmp_path: Path) -> None:
-    gradings = {
-        name: from_native(tmp_path, name)[0].question.grading for name in ("nq_open", "nq_dpr", "triviaqa", "popqa")
-    }
-    assert gradings == {"nq_open": "exact", "nq_dpr": "exact", "triviaqa": "exact", "popqa": "contains"}
-
-
 def test_squad_keeps_impossible_questions_and_marks_them(tmp_path: Path) -> None:
     possible, impossible, _ = from_native(tmp_path, "squad")
     assert (possible.question.gold, impossible.question.gold) == ("given", "none")

@@ -8,7 +8,6 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from support import scripts
 
 from kbtrain.answers.grading import is_correct
 from kbtrain.answers.mask import mask_answers, mask_leak
@@ -132,18 +131,3 @@ def test_an_index_of_an_older_rule_is_refused_with_the_command_and_built_again(t
     ):
         BM25.load(folder)
     assert open_index(corpus, folder).search(["भारत"], 1)[0][0].passage_id == "a"
-
-
-def test_retrieve_notes_the_rule_of_words(tmp_path: Path) -> None:
-    questions = [{"id": "t", "question": "เมืองหลวงของประเทศไทยคือ", "answers": ["กรุงเทพมหานคร"]}]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
-    rows = ({"id": name, "title": "", "text": text} for name, text in PASSAGES.items())
-    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run = ("--run", tmp_path / "run")
-    scripts.run("data_gen/collect.py", *run, "--dataset", "jsonl", "--path", tmp_path / "q.jsonl", "--split", "test")
-    done = scripts.run("data_gen/retrieve.py", *run, "--corpus", tmp_path / "p.jsonl")
-    assert done.returncode == 0, done.stderr
-    assert "an answer in the hits for 1 of 1" in done.stdout
-    assert "mask" not in done.stdout
-    key = read_meta(tmp_path / "run" / "evidence.jsonl")["key"]
-    assert key["words"] and "southeast_asian" not in key

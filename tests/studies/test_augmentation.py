@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ragate_responses.evaluation import Draws, draw_mask, figures, parts_of, table_rows
+from ragate_responses.evaluation import Draws, figures, parts_of, table_rows
 from ragate_responses.responses import AugmentedResponse
 from ragate_responses.text_generation import scores_of, text_parts
 
@@ -79,11 +79,3 @@ def test_all_variants_stand_in_the_paper_s_order_and_random_has_the_gate_s_size(
     assert base + gains.min() <= rows[2].figures.rouge1 <= base + gains.max()
     assert rows[3].figures.rouge1 <= gains.max() - gains.min()
     assert rows[0].beaten is not None and rows[0].beaten.endswith("/20")
-
-
-def test_random_draws_have_exactly_the_size_and_reach_every_turn_alike():
-    rng = np.random.default_rng(1)
-    found = np.array([draw_mask(rng, 40, 10) for _ in range(2000)])
-    assert set(found.sum(axis=1)) == {10}
-    assert found.mean(axis=0) == pytest.approx(np.full(40, 0.25), abs=0.05)
-    assert not draw_mask(rng, 5, 0).any() and draw_mask(rng, 5, 5).all()

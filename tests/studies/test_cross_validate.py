@@ -75,20 +75,6 @@ def test_figures_are_those_worked_by_hand() -> None:
     assert area.mean == pytest.approx(0.375) and f1.mean == pytest.approx(0.05)
 
 
-def test_the_value_of_the_best_of_equal_candidates_is_corrected_downwards() -> None:
-    rng = np.random.default_rng(0)
-    truth, dialogues = np.tile([True, False], 60), [f"d{i}" for i in range(120)]
-    made = {name: [cv.HeldOut(rng.normal(size=120), rng.random(120) < 0.5)] for name in "abcdefgh"}
-    drawn, factors = cv.drawn_figures(truth, dialogues, made), dict.fromkeys(made, 1.0)
-    found = cv.figures_of_candidates(truth, made, drawn)
-    best, corrected = found[cv.best(list(made), found)], cv.corrected(list(made), drawn, factors)
-    assert best.auroc.mean > 0.52 and best.auroc.mean - corrected["auroc"].mean > 0.02
-    assert corrected["auroc"].low < 0.5 < corrected["auroc"].high  # all are of chance
-    alone = cv.corrected(["a"], drawn, factors)  # without a choice nothing is corrected
-    assert alone["auroc"].mean == pytest.approx(found["a"].auroc.mean, abs=0.005)
-    assert alone["f1"].mean == pytest.approx(found["a"].f1.mean, abs=0.005)
-
-
 def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,11 +45,6 @@ def test_random_searches_as_often_as_the_gate_does_in_each_draw() -> None:
     assert ev.at_decisions(searches, none, one).questions_for_two_points == int(np.ceil((2.8016 * spread / 0.02) ** 2))
 
 
-def test_the_set_means_are_those_of_the_fitted_questions() -> None:
-    fit = ev.of_set(["a", "a", "b", "b", "a", "b"])
-    assert fit([0, 1, 2, 3], np.array([1.0, 0.0, -1.0, 0.0]), [4, 5]).tolist() == [0.5, -0.5]
-
-
 def test_held_out_scores_come_from_fits_without_the_question() -> None:
     seen: list[tuple[set[int], set[int]]] = []
 

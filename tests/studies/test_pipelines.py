@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from kbm_paper.pipelines import Alternatives, measure_pipeline, traces_minus
+from kbm_paper.pipelines import Alternatives, measure_pipeline
 
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
@@ -81,24 +81,6 @@ def test_a_gates_costs_are_those_of_the_questions_it_chose(tmp_path):
     spent = {row.name: row.spent for row in found.rows}
     assert (spent["first"]["tokens"], spent["first"]["passages"], spent["first"]["searches"]) == (101, 9, 1)
     assert (spent["second"]["tokens"], spent["second"]["passages"], spent["second"]["searches"]) == (2, 1, 1)
-
-
-def test_two_methods_differ_by_the_questions_that_both_answered():
-    """Of five questions the other has four, one of which cannot be graded: two right answers of three against one."""
-    own = [
-        replace(trace(i), correct=right, f1=f1) for i, (right, f1) in enumerate(((True, 1), (True, 0.5), (False, 0)))
-    ]
-    others = [replace(one, correct=i == 0, f1=float(i == 0)) for i, one in enumerate(own)]
-    ungraded, alone = replace(trace(3), answers=()), trace(4)
-    right, f1 = traces_minus(
-        [*own, ungraded, alone], [others[2], others[0], others[1], replace(ungraded, correct=False)]
-    )
-    assert (right.mean, f1.mean) == (pytest.approx(1 / 3), pytest.approx(1 / 6))
-    assert (right.low, right.high, f1.high) == (0.0, 1.0, 0.5)  # the second question never, and three times
-    same, _ = traces_minus(own, own)
-    assert (same.mean, same.low, same.high) == (0.0, 0.0, 0.0)
-    with pytest.raises(ValueError, match="no question that both have answered"):
-        traces_minus([ungraded, alone], [ungraded])
 
 
 def test_the_script_puts_a_method_beside_the_stored_answers_of_a_run(script, run_folder, capsys):

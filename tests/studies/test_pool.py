@@ -14,7 +14,6 @@ from support.scripts import load
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.questions.collect import split_of
 from kbtrain.records import Question, Sample, SampleSet
 
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
@@ -70,20 +69,6 @@ def test_questions_about_one_subject_or_passage_stay_in_one_split():
     assert len(splits) == 16 and all(len(found) == 1 for found in splits.values())
     assert len(set.union(*splits.values())) == 3
     assert not any(row.gold_passages for group in groups.values() for row in group)  # of another corpus
-
-
-@pytest.mark.parametrize("field", ["entities", "gold_passages"])
-def test_questions_that_share_any_of_their_subjects_stay_in_one_split(field):
-    pairs = [Question(f"{i}{part}", f"{i}{part}?", ("a",), "dev", "2wiki",
-                      **{field: (f"own {part} of {i}", f"both {i}")})
-             for i in range(60) for part in "ab"]  # fmt: skip
-    links = [(f"link {i}", f"link {i + 1}") for i in range(9)]
-    chain = [Question(f"c{i}", f"c{i}?", ("a",), "dev", "2wiki", **{field: link}) for i, link in enumerate(links)]
-    (group,) = candidates([*pairs, *chain], PoolRule(THIRDS, {})).values()
-    splits = {row.id: row.split for row in group}
-    assert all(splits[f"{i}a"] == splits[f"{i}b"] for i in range(60)) and len(set(splits.values())) == 3
-    assert {splits[f"c{i}"] for i in range(9)} == {split_of("link 0", THIRDS)}
-    assert next(row for row in group if row.id == "7b").entities == ("own b of 7", "both 7")
 
 
 def test_a_component_of_most_questions_is_cut_and_still_no_subject_is_in_two_splits():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -12,15 +11,11 @@ from kbm_paper.tallies import (
     Accuracies,
     Copying,
     GradedAnswers,
-    Group,
-    LeastCertain,
     Stability,
     TauSweep,
     graded_answers,
-    new_sweeps,
 )
 
-from kbtrain.labeling.label import above
 from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.records import Condition, Question, Sample, SampleSet
 
@@ -96,21 +91,6 @@ def test_figure_2_is_the_share_of_masks_among_certain_questions(graded: Build) -
     assert Copying().share is None
 
 
-def test_the_sweep_over_certainty_has_one_scale_for_questions_with_few_answers_and_with_many() -> None:
-    """Of 20 answers in two equal groups two drawn differ with probability 10 / 19, of 4 with 2 / 3: certainties on the
-    scale of two answers are 9 / 19 = .474 and 1 / 3. On the scale of ten the first would be .71."""
-    many, few, least = (GradedAnswers((True, False) * n, ("a", "b") * n) for n in (10, 2, 1))
-    sweep = new_sweeps(4)["certainty"]
-    for answers in (many, few, least):  # of two answers a half has one, and no certainty
-        sweep.add("certainty", answers, answers)
-    saved = {row.tau: row.saved for row in TauSweep.rows(sweep.same)}
-    assert (saved[0.3], saved[0.35], saved[0.45], saved[0.5]) == (1, 0.5, 0.5, 0)
-    # halves take every second answer: all alike, of both questions
-    assert {row.tau: row.saved for row in TauSweep.rows(sweep.held_out)}[0.95] == 1
-    assert sweep.same[0.0].saved.n == sweep.held_out[0.0].saved.n == 2
-    assert new_sweeps(3)["certainty"].scale == 2 and new_sweeps()["certainty"].scale is None
-
-
 def test_the_sweep_saves_and_loses_what_is_worked_by_hand(graded: Build) -> None:
     sweep = TauSweep()
     sweep.add("mastery", graded("AAAA"), graded("bbAA"))  # known: not retrieving gains .5
@@ -122,16 +102,6 @@ def test_the_sweep_saves_and_loses_what_is_worked_by_hand(graded: Build) -> None
     assert (rows[0.5].saved, rows[0.5].change) == pytest.approx((1 / 3, 0.5 / 3))
     assert rows[0.95].saved == pytest.approx(1 / 3)
     assert rows[0.5].change_low is not None and rows[0.5].change_low < rows[0.5].change
-
-
-def test_certainties_that_are_equal_but_for_rounding_are_on_one_side_of_tau(graded: Build) -> None:
-    """As in labels: these two groupings have one entropy, and differ in its last digit."""
-    upper, lower = graded("aaaaaabbccde"), graded("aaaabbbcccdd")
-    tau = lower.certainty
-    assert tau is not None and upper.certainty is not None and tau < upper.certainty < tau + 1e-12
-    assert not above(upper.certainty, tau) and above(tau + 1e-6, tau)
-    found = Stability(largest=12, tau_mastery=0.5, tau_certainty=tau)
-    assert found._labels(upper, 12) == found._labels(lower, 12) == (False, False)
 
 
 def test_stability_compares_the_first_answers_with_all(graded: Build) -> None:
@@ -149,19 +119,3 @@ def test_stability_compares_the_first_answers_with_all(graded: Build) -> None:
     widths = [b - a for a, b in (newcombe((5, 5), (0, 5)), newcombe((5, 5), (5, 5)))]
     assert five.benefit_width.mean == pytest.approx(sum(widths) / 2)
     assert five.effect_flips.mean == 0.5  # neutral with 5 answers, beneficial with all
-
-
-def test_the_least_certain_questions_show_their_answer_groups(
-    capital: Question, answered: Callable[..., SampleSet]
-) -> None:
-    keeper = LeastCertain(2)
-    for name, answers in (("b", "Paris Paris Lyon Rome"), ("a", "Paris Paris Lyon Rome"), ("c", "x x x x"),
-                          ("d", "x x x y")):  # fmt: skip
-        question = dataclasses.replace(capital, id=name)
-        made = answered(*answers.split(), question=name)
-        keeper.add(question, made, graded_answers(question, made))
-    first, second = keeper.spreads()
-    assert (first.question_id, second.question_id) == ("a", "b")
-    assert first.groups == (Group("Paris", 2, True), Group("Lyon", 1, False), Group("Rome", 1, False))
-    assert (first.gold, first.n_answers, first.n_groups) == ("Paris", 4, 3)
-    assert LeastCertain(0).spreads() == []

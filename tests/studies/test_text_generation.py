@@ -54,14 +54,6 @@ def longest_common(a: list[str], b: list[str]) -> int:
     return table[-1][-1]
 
 
-def test_a_response_without_a_common_run_of_four_words_has_sacrebleu_s_smoothed_bleu() -> None:
-    from sacrebleu.metrics import BLEU
-
-    said, wanted = ["the cat sat on the mat"], ["the cat lay on a mat"]
-    assert text_scores(said, wanted).bleu == pytest.approx(BLEU().corpus_score(said, [wanted]).score)
-    assert text_scores(said, wanted).bleu > 1
-
-
 def own_bleu(responses: list[list[str]], references: list[list[str]]) -> float:
     """Corpus BLEU from its definition (Papineni et al. 2002), for texts that share n-grams of every order."""
     logs = 0.0
