@@ -79,8 +79,8 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     assert claim["holds elsewhere"] == "**no**: -1.0 points and 41.0 % skipped, mean of 300 re-splits"
     costs = figures.render("demo-cost", store).splitlines()
     assert costs[2:] == [
-        "| probe benefit | 600 | 1,000 | 20 | 8.5 | USD 0.65 | 60.0 % |",
-        "| always search | 1,000 | 2,000 | 10 | 7 | USD 1.04 | 50.0 % |",
+        "| probe benefit | 600 | 1,000 | 20 | 8.5 | 60.0 % | USD 0.05 | USD 0.65 | USD 3.05 |",
+        "| always search | 1,000 | 2,000 | 10 | 7 | 50.0 % | USD 0.04 | USD 1.04 | USD 5.04 |",
     ]
 
 

@@ -28,8 +28,18 @@ COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "co
 FIXED = ("never search", "always search")
 RESPLITS = ["threshold for", "searches skipped", "against always searching, points", "above random searches, points",
             "more than a point below the better of never and always, of 300"]  # fmt: skip
+_FRONT = ("", "searches a thousand questions", "right answers, %", "against the best always, points")
+_FRONT_ROWS = {
+    "llm_only": "never",
+    "all_rag": "always, one passage",
+    "relation_only": "the kind of question alone",
+    "features_benefit": "`features`, which calls no model",
+    "oracle": "a perfect gate",
+}
 _PILOT = ("passages", "right, %", "repaired", "broken", "prompt tokens")
-_COSTS = ("", "searches", "prompt tokens", "completion tokens", "ms a question", "together", "right answers")
+_PRICES = (0.0, 1.0, 5.0)  # USD for a thousand searches; the run's price list has 1.0
+_COSTS = ("", "searches", "prompt tokens", "completion tokens", "ms a question", "right answers",
+          *(f"together, a thousand searches at USD {price:g}" for price in _PRICES))  # fmt: skip
 
 
 def read_store() -> dict[str, Any]:
@@ -60,7 +70,9 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         "demo-headline": lambda: textwrap.fill(demo["headline"], 118, break_on_hyphens=False),
         "demo-gates": lambda: table(demo["gates"]["columns"], demo["gates"]["rows"]),
         "demo-resplits": lambda: table(demo["resplits"]["columns"], demo["resplits"]["rows"]),
+        "demo-front": lambda: table(_FRONT, demo["front"]),
         "demo-pilot": lambda: table(_PILOT, demo["pilot"]),
+        "demo-pilot-test": lambda: table(_PILOT, demo["pilot_test"]),
         "demo-cost": lambda: table(_COSTS, list(_costs(demo))),
         "alternatives": lambda: table(store["alternatives"]["columns"], store["alternatives"]["rows"]).replace(
             "{demo}", demo["effect"]
@@ -77,7 +89,9 @@ def _costs(demo: Mapping[str, Any]) -> Iterator[list[str]]:
     )
     for who, found in zip((demo["best"], "always search"), re.findall(figures, line), strict=True):
         *counts, money = found
-        yield [who, *counts, f"USD {money}", f"{demo['right'][who]} %"]
+        searches = int(counts[0].replace(",", ""))
+        priced = [float(money) + (price - 1.0) * searches / 1000 for price in _PRICES]
+        yield [who, *counts, f"{demo['right'][who]} %", *(f"USD {amount:.2f}" for amount in priced)]
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -125,8 +139,18 @@ def store_run(store: dict[str, Any], run: Path) -> None:
         f"{best[2]} % of the answers are right. When always searching it is {demo['right'][FIXED[1]]} % ({effect} "
         f"points, 95 % interval {interval})."
     )
+    demo["front"] = [front_row(label, gates[name]) for name, label in _FRONT_ROWS.items() if name in gates]
+    demo["front"].insert(-1, front_row(f"the best gate on dev, {best[0]}", one))
     if (run / "savings.svg").exists():
         SAVINGS.write_bytes((run / "savings.svg").read_bytes())
+
+
+def front_row(label: str, gate: Mapping[str, Any]) -> list[str]:
+    """A policy's searches and right answers; its difference to always searching with the 95 % interval."""
+    change = gate["delta_vs_all_rag"]
+    low, high = (f"{100 * change[side]:+.1f}" for side in ("low", "high"))
+    difference = "-" if gate["gate"] == "all_rag" else f"{100 * change['mean']:+.1f} [{low}, {high}]"
+    return [label, f"{1000 * gate['retrieval_ratio']:.0f}", f"{100 * gate['accuracy']:.1f}", difference]
 
 
 def pilot_rows(run: Path) -> list[list[str]]:
@@ -172,13 +196,16 @@ def store_tables(store: dict[str, Any], paths: Sequence[Path]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the blocks of the pages from docs/results/figures.json.")
     parser.add_argument("--run", type=Path, help="run folder of the demo, whose figures are stored first")
+    parser.add_argument("--pilot", type=Path, help="run folder of the same pilot on the test questions")
     parser.add_argument("--tables", type=Path, nargs="*", default=[], help="files with tables, which are stored first")
     store, args = read_store(), parser.parse_args()
     if args.run:
         store_run(store, args.run)
         store_resplits(store, resplits_of(args.run, store["demo"]["gate"]))
+    if args.pilot:
+        store["demo"]["pilot_test"] = pilot_rows(args.pilot)
     store_tables(store, args.tables)
-    if args.run or args.tables:
+    if args.run or args.pilot or args.tables:
         STORE.write_text(json.dumps(store, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write_blocks(pages(), "figures", lambda name: render(name, store))
 
