@@ -1,9 +1,9 @@
 """What a gate's thresholds do on other splits of a run's dev and test questions.
 
 Fewest searches with at most two points lost, and right answers. 300 times, as many questions as dev has choose the
-threshold by their greedy answers, the others measure it. No gate is fitted: neither dev nor test questions trained one. The training questions help to choose the threshold, by
-held-out scores where the gate has them, as in eval/end_to_end.py. The last row is the choice between never and always
-alone.
+threshold by their greedy answers, the others measure it. No gate is fitted: neither dev nor test questions trained one.
+The training questions help to choose the threshold, by held-out scores where the gate has them, as in
+eval/end_to_end.py. The last row is the choice between never and always alone.
 
 Examples:
   python benchmarks/resplits.py --run runs/demo --gate probe_benefit
