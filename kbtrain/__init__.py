@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kbtrain.answers.grading import is_correct
     from kbtrain.errors import UserError
+    from kbtrain.fit_questions import Fitted, fit
     from kbtrain.gate.card import GateCard, KeyedCard, Threshold, set_threshold
     from kbtrain.gate.gate import Gate, KeyedGate
     from kbtrain.gates.kind import Kind
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Decision",
+    "Fitted",
     "Gate",
     "GateCard",
     "GateExample",
@@ -53,6 +55,7 @@ __all__ = [
     "Utterance",
     "__version__",
     "answer",
+    "fit",
     "is_correct",
     "load_gate",
     "open_llm",
@@ -62,6 +65,7 @@ __all__ = [
 _MODULE_OF = {
     "is_correct": "answers.grading",
     "UserError": "errors",
+    **dict.fromkeys(("Fitted", "fit"), "fit_questions"),
     **dict.fromkeys(("GateCard", "KeyedCard", "Threshold", "set_threshold"), "gate.card"),
     **dict.fromkeys(("Gate", "KeyedGate"), "gate.gate"),
     "Kind": "gates.kind",

@@ -7,10 +7,12 @@ Examples:
   kbtrain run collect --dataset jsonl --path questions.jsonl --shares 0.5,0.25,0.25 --run runs/mine
   kbtrain ls                                   stages, recipes, configurations and launch files
   kbtrain run train_kbm --launch zero2_4gpu --config kbm_qwen2_7b train=train.jsonl dev=dev.jsonl output=kbm
-  kbtrain cp kbm_smollm2 mine.yaml             a copy to change
+  kbtrain ls --copy kbm_smollm2 mine.yaml      a copy to change
   kbtrain models get smollm2-135m-instruct
   kbtrain compare runs/demo runs/demo-full
   kbtrain check-server http://127.0.0.1:8001/v1 --output server.yaml
+  kbtrain fit questions.jsonl --server http://127.0.0.1:8001/v1 --corpus passages.jsonl --run runs/mine
+  kbtrain fit answers.csv --answers "{llm: plain, rag: with_passages}" --run runs/mine
   kbtrain finish runs/mine                     from sampled answers to a gate, its threshold and a report
   kbtrain mcp runs/mine/features               the gate and its run's index for agents, over standard input
   kbtrain calibrate runs/mine/features --log decisions.jsonl --ratio 0.3
@@ -139,9 +141,7 @@ def _flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
 def _add_scripts(parsers: Parsers) -> None:
     ls = _command(parsers, "ls", commands.ls, "names of stages, recipes, configurations and launch files")
     ls.add_argument("kind", nargs="?", choices=scripts.KINDS, help="one kind only")
-    cp = _command(parsers, "cp", commands.cp, "copy one of them, to change it")
-    _add(cp, "name", "NAME|PATH", "as in kbtrain ls")
-    _add(cp, "target", "DEST", "file or folder; a file that exists is not overwritten")
+    ls.add_argument("--copy", nargs=2, metavar=("NAME", "DEST"), help="copy one of them, to change it")
     run = _command(
         parsers,
         "run",
@@ -165,6 +165,7 @@ def _add_chains_and_models(parsers: Parsers) -> None:
     size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="36 questions: does it run here?")
     demo.set_defaults(size="demo")
 
+    _add_fit(parsers)
     finish = _command(
         parsers, "finish", commands.finish, "from a run folder's answers to a gate and a report, without a model"
     )
@@ -181,6 +182,26 @@ def _add_chains_and_models(parsers: Parsers) -> None:
         sub = actions.add_parser(action, help=text)
         _add(sub, "name", "NAME", "as in kbtrain models list")
         sub.set_defaults(run=run)
+
+
+def _add_fit(parsers: Parsers) -> None:
+    fit = _command(
+        parsers, "fit", commands.fit, "from a file of questions to a decision: does the search help, does a gate pay?"
+    )
+    _add(fit, "file", "FILE", "questions with accepted answers: JSON Lines, JSON, CSV, TSV or Parquet", type=Path)
+    _add(fit, "--run", "RUN", "run folder; the same command resumes in it", type=Path, required=True, dest="run_folder")
+    _add(fit, "--server", "URL", "the model's server, address up to and with /v1")
+    _add(fit, "--config", "FILE", "or: a configuration of the model, as check-server writes it", type=Path)
+    _add(fit, "--model", "NAME", "the model's name on the server, where it has several")
+    _add(fit, "--corpus", "FILE", "passages to search: a file, or a folder of documents", type=Path)
+    _add(fit, "--answers", "{llm: A, rag: B}", "columns of both answers, where the file has them: nothing is asked")
+    _add(fit, "--columns", "{text: A, answers: B}", "columns of question and answers (default: by their usual names)")
+    _add(fit, "--gate", "NAME", "gate that is fitted; others read more and cost more", default="features")
+    _add(fit, "--pilot", "N", "questions that are asked first", type=_count, default=50)
+    _add(fit, "--samples", "N", "answers drawn to each question of train and dev", type=_count, default=10)
+    _add(fit, "--prices", "FILE", "price list", type=Path, default=argparse.SUPPRESS)
+    _flag(fit, "--yes", "begin without a question after the forecast")
+    fit.add_argument("--continue", action="store_true", dest="go_on", help="also where the pilot shows nothing to gain")
 
 
 def _add_server(parsers: Parsers) -> None:

@@ -19,13 +19,21 @@ def finish(args: argparse.Namespace) -> None:
     finish_own(Path(args.run_folder), step, args.prices)
 
 
+def fit(args: argparse.Namespace) -> None:
+    from dataclasses import fields
+
+    from kbtrain.fit_questions import Fit, fit_questions
+
+    values = vars(args) | {"run": args.run_folder}
+    fit_questions(Fit(**{field.name: values[field.name] for field in fields(Fit) if field.name in values}), step)
+
+
 def ls(args: argparse.Namespace) -> None:
+    if args.copy:
+        sys.stdout.write(f"{scripts.copy(args.copy[0], Path(args.copy[1]))}\n")
+        return
     kinds = (args.kind,) if args.kind else ()
     sys.stdout.write("\n".join(scripts.listing(*kinds)) + "\n")
-
-
-def cp(args: argparse.Namespace) -> None:
-    sys.stdout.write(f"{scripts.copy(args.name, Path(args.target))}\n")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from kbtrain.errors import UserError
-from kbtrain.io.provenance import meta_path
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import meta_of, meta_path
 from kbtrain.models import embedded
 from kbtrain.records import Question
 from kbtrain.runtime.scripts import find, launch_command
@@ -26,6 +27,7 @@ from kbtrain.runtime.stage_process import ProcessResult, run_to_end
 Size = Literal["tiny", "demo", "full"]
 Say = Callable[[str], None]
 MODEL = "smollm2-135m-instruct"
+FEATURES = "features"
 _GREEDY = 1.0  # weight of the greedy answers in the benefit of own questions, as in the demo
 CLOSING = 7  # lines of the block that the report's stage ends with
 
@@ -137,10 +139,10 @@ def chain(size: Size = "demo") -> list[ChainStep]:
     ]  # fmt: skip
 
 
-def own_chain(run: Path, prices: str | None = None) -> list[ChainStep]:
+def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> list[ChainStep]:
     """From sampled answers of one's own questions to a gate and its report, without a model: seconds on any machine.
 
-    ``prices``: the report's price list.
+    ``prices``: the report's price list; ``gate``: one that can be fitted to examples, beside ``features``.
     """
     data = _examples(run / "examples")
     # a search of the user's own leaves no index, and the gate reads the questions' form alone
@@ -163,6 +165,7 @@ def own_chain(run: Path, prices: str | None = None) -> list[ChainStep]:
         chain_step("build", "training examples", 0.1, targets, run=run),
         chain_step("train_features", "a gate from the questions' form and words", 0.1, keys, **data, index=index,
                    output=run / "features"),
+        *([] if gate == FEATURES else [chain_step("fit_gate", f"gate {gate}", 1, gate=gate, run=run)]),
         chain_step("score", "every gate's score of every question", 0.1, run=run),
         chain_step("end_to_end", "accuracy against searches", 0.1, run=run, threshold_rule="best_accuracy"),
         chain_step("write_report", "the report", 0.1, run=run, prices=prices),
@@ -195,8 +198,10 @@ def check_passages(run: Path) -> list[str]:
     from kbtrain.records import Evidence
     from kbtrain.retrieval.retrieve_stage import missing_hits
 
-    with_hits = [bool(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")]
-    lines = missing_hits(len(with_hits), with_hits.count(False))
+    lines: list[str] = []
+    if path_exists(run / "evidence.jsonl"):  # imported answers may come without their passages
+        with_hits = [bool(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")]
+        lines = missing_hits(len(with_hits), with_hits.count(False))
     with SampleStore(run / "samples.db", read_only=True) as store:
         stored = itertools.groupby(store.iterate("main"), key=lambda answers: answers.question_id)
         texts = (
@@ -236,14 +241,14 @@ def benefit_tau(run: Path) -> float | None:
     return 0.0 if min(gains) <= 0 < max(gains) else (min(gains) + max(gains)) / 2
 
 
-def finish_own(run: Path, say: Say, prices: str | None = None) -> None:
+def finish_own(run: Path, say: Say, prices: str | None = None, gate: str = FEATURES) -> None:
     """Run :func:`own_chain`. Raises :class:`UserError` for a run folder without what it needs, with the command."""
     if not run.is_dir():
         beside = sorted(path.parent.name for path in run.parent.glob("*/questions.jsonl"))
         others = f"; run folders in {run.parent}: {', '.join(beside)}" if beside else ""
         raise UserError(f"{run}: no such folder{others}")
     for name, stage in (("questions.jsonl", "collect"), ("evidence.jsonl", "retrieve"), ("samples.db", "sample")):
-        if not (run / name).exists():
+        if not (run / name).exists() and not (stage == "retrieve" and imported(run)):
             model = " --config server.yaml (from kbtrain check-server)" if stage == "sample" else ""
             raise UserError(
                 f"{run / name}: missing; run first: kbtrain run {stage} --run {shlex.quote(str(run))}{model}"
@@ -255,8 +260,13 @@ def finish_own(run: Path, say: Say, prices: str | None = None) -> None:
         )
     warned = check_passages(run)
     check_gold(run / "questions.jsonl")
-    follow(own_chain(run, prices), run, say)
+    follow(own_chain(run, prices, gate), run, say)
     sys.stdout.write("".join(f"{line}\n" for line in warned))
+
+
+def imported(run: Path) -> bool:
+    """True if the run's answers were made elsewhere."""
+    return meta_of(run / "samples.db").get("stage") == "import_answers"
 
 
 def _answers_stored(run: Path) -> str:
@@ -289,13 +299,14 @@ def follow(
 ) -> None:
     """Run the steps one after the other, as described at :func:`run_demo`.
 
-    ``closing``: the last lines, of the file ``result``; else the last ones of the last step.
+    ``closing``: the last lines, of the file ``result``; else the last ones of the last step. A run folder's chains
+    share ``chain.log``.
     """
     started = time.monotonic()
     say(f"{len(steps)} stages, {_about(sum(step.minutes for step in steps))} on 2 cores -> {run.resolve()}")
     run.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
-    with (run / "chain.log").open("w", encoding="utf-8") as log:
+    with (run / "chain.log").open("a", encoding="utf-8") as log:
         for number, step in enumerate(steps, 1):
             say(f"[{number}/{len(steps)}] {step.script}: {step.does} ({_about(step.minutes)})")
             process = step.run()
@@ -312,7 +323,7 @@ def follow(
         raise UserError(f"{report}: not written")
     passed = _about((time.monotonic() - started) / 60).removeprefix("about ")
     say(f"done in {passed}; all that the stages wrote: {run / 'chain.log'}")
-    sys.stdout.write("\n".join(closing(report) if closing else lines[-CLOSING:]) + "\n")
+    sys.stdout.write("".join(f"{line}\n" for line in (closing(report) if closing else lines[-CLOSING:])))
     sys.stdout.flush()
 
 

@@ -141,7 +141,7 @@ def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
         (["run", "train_kbm", "--launch"], "--launch: give a launch file"),
         (["run", "label", "--config", "label_dem"], "unknown config 'label_dem'; did you mean 'label_demo'?"),
         (["run", "label", "tau_mastry=.5"], "unknown argument '--tau-mastry'; did you mean '--tau-mastery'?"),
-        (["cp", "label_dem", "x.yaml"], "unknown name 'label_dem'; did you mean 'label_demo'?"),
+        (["ls", "--copy", "label_dem", "x.yaml"], "unknown name 'label_dem'; did you mean 'label_demo'?"),
         (["ls", "recipe"], "invalid choice: 'recipe'; did you mean 'recipes'?"),
         ([], "the following arguments are required: COMMAND"),
         (["decide"], "the following arguments are required: FOLDER; see 'kbtrain decide --help'"),
@@ -161,16 +161,16 @@ def test_a_wrong_command_is_one_line(words, says):
 
 
 def test_what_the_terminal_s_encoding_cannot_hold_is_escaped(tmp_path):
-    done = in_folder(tmp_path, "cp", "train_kbm", "边界.py", PYTHONIOENCODING="ascii")
+    done = in_folder(tmp_path, "ls", "--copy", "train_kbm", "边界.py", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stdout) == (0, "\\u8fb9\\u754c.py\n"), done.stderr
     assert (tmp_path / "边界.py").exists()
 
 
 def test_names_of_other_bytes_are_refused(tmp_path):
     """Names that are no UTF-8 could not stand in what is written: in an argument, and where the command runs."""
-    done = in_folder(tmp_path, "cp", "train_kbm", os.fsdecode(b"\xff.py"))
+    done = in_folder(tmp_path, "ls", "--copy", "train_kbm", os.fsdecode(b"\xff.py"))
     assert (done.returncode, done.stderr) == (
-        2, "error: command line: word 3: expected text without zero bytes, bytes that are not UTF-8, and halves of "
+        2, "error: command line: word 4: expected text without zero bytes, bytes that are not UTF-8, and halves of "
            "surrogate pairs; see 'kbtrain --help'\n"
     )  # fmt: skip
     odd = tmp_path / os.fsdecode(b"\xff")
@@ -205,7 +205,7 @@ def test_a_stage_runs_by_name_with_a_config_by_name_and_pairs(tmp_path):
 
 
 def test_a_script_of_ones_own_is_run_by_its_path(tmp_path):
-    copied = kbtrain("cp", "collect", str(tmp_path / "my.py"))
+    copied = kbtrain("ls", "--copy", "collect", str(tmp_path / "my.py"))
     assert copied.stdout == f"{tmp_path / 'my.py'}\n"
     done = kbtrain("run", str(tmp_path / "my.py"), "--help")
     assert done.stdout.startswith("usage: my.py ")

@@ -111,7 +111,7 @@ def chat(question: str, **more: object) -> dict[str, object]:
 
 def test_the_cost_of_gates(folder: Path) -> None:
     commands = page_commands("cost")
-    assert [words[1] for words in commands] == ["cp", "run", "finish"]
+    assert [words[1] for words in commands] == ["ls", "run", "finish"]
     assert "break-even" in run_command(commands[1])
     assert (folder / "runs/mine/report.html").exists()  # by the commands in the fixture
 

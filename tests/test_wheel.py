@@ -29,10 +29,10 @@ def test_everything_is_listed_and_copied(installed):
     listed = installed.run("kbtrain", "ls").stdout
     names = {line.split()[0] for line in listed.splitlines() if line.startswith("  ")}
     assert names == set(CLONE)
-    done = installed.run("kbtrain", "cp", "train_kbm", "my.py")
+    done = installed.run("kbtrain", "ls", "--copy", "train_kbm", "my.py")
     assert done.returncode == 0, done.stderr
     assert (installed.folder / "my.py").read_bytes() == CLONE["train_kbm"]
-    again = installed.run("kbtrain", "cp", "train_kbm", "my.py")
+    again = installed.run("kbtrain", "ls", "--copy", "train_kbm", "my.py")
     assert (again.returncode, again.stderr) == (2, "error: my.py: exists already; give another name\n")
 
 

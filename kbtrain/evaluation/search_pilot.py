@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
@@ -17,6 +17,13 @@ from kbtrain.metrics.significance import wilson
 from kbtrain.records import Evidence, Question, Split
 
 NEVER = "never"
+Effect = Literal["few", "helps", "harms", "both"]
+_ADVICE: dict[Effect, tuple[str, str]] = {
+    "few": ("A search changes few answers", "A gate can gain no more than these."),
+    "helps": ("A search helps", "Always searching is hard to beat; a gate saves searches."),
+    "harms": ("A search harms", "Improve it first, or never search."),
+    "both": ("A search repairs some answers and breaks others", "Here a gate can gain."),
+}
 
 
 @dataclass(frozen=True)
@@ -98,16 +105,19 @@ def table(never: SettingResult, results: Sequence[SettingResult], chosen: Search
     return lines
 
 
+def effect_of(never: SettingResult, best: SettingResult) -> Effect:
+    """What a search does to the answers, as far as these questions show."""
+    if best.repaired + best.broken < 0.05 * best.n:
+        return "few"
+    if best.low > never.high and best.broken <= 0.02 * best.n:
+        return "helps"
+    return "harms" if never.low > best.high else "both"
+
+
 def advice(never: SettingResult, best: SettingResult) -> str:
     """Whether the search helps at all, in one sentence."""
-    counts = f"it repairs {best.repaired} and breaks {best.broken} of {best.n} answers"
-    if best.repaired + best.broken < 0.05 * best.n:
-        return f"A search changes few answers: {counts}. A gate can gain no more than these."
-    if best.low > never.high and best.broken <= 0.02 * best.n:
-        return f"A search helps: {counts}. Always searching is hard to beat; a gate saves searches."
-    if never.low > best.high:
-        return f"A search harms: {counts}. Improve it first, or never search."
-    return f"A search repairs some answers and breaks others: {counts}. Here a gate can gain."
+    before, after = _ADVICE[effect_of(never, best)]
+    return f"{before}: it repairs {best.repaired} and breaks {best.broken} of {best.n} answers. {after}"
 
 
 def pick_questions(questions: Iterable[Question], splits: Sequence[Split], most: int | None) -> list[Question]:

@@ -58,6 +58,16 @@ def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) ->
         )
 
 
+def propose_columns(path: Path) -> dict[str, str]:
+    """The map of columns that reads a corpus by the names in its first row; empty where none is needed."""
+    if not (_holds_rows(path) if path.is_dir() else plain_name(path.name).lower().endswith(ROWS)):
+        return {}
+    row = next((row for file in data_files(path, ROWS, split="train") for row in any_rows(file)), None)
+    if row is None or row.has("text") or CONTENTS in row.data:
+        return {}
+    return _guessed(row.data, "text")
+
+
 def read_unique_passages(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Passage]:
     """As :func:`read_passages`. Raises :class:`UserError` for an id that occurs twice; ids are kept in memory."""
     ids: set[str] = set()
@@ -112,7 +122,7 @@ def _text(row: SourceRecord, target: str, columns: Mapping[str, str]) -> str:
     if field not in row.data:
         unmapped = [key for key in row.data if key not in FIELDS]
         mapped = (
-            f'; {did_you_mean(field, unmapped)}; map yours: --columns "{_guessed(row.data, target)}"'
+            f'; {did_you_mean(field, unmapped)}; map yours: --columns "{_typed(_guessed(row.data, target))}"'
             if unmapped
             else ""
         )
@@ -123,7 +133,11 @@ def _text(row: SourceRecord, target: str, columns: Mapping[str, str]) -> str:
 _USUAL_TITLES = frozenset({"head", "heading", "headline", "name", "page", "subject"})
 
 
-def _guessed(data: Mapping[str, Any], target: str) -> str:
+def _typed(mapping: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{name}: {column}" for name, column in mapping.items()) + "}"
+
+
+def _guessed(data: Mapping[str, Any], target: str) -> dict[str, str]:
     """A map of columns for this line: its longest text, and what is called as titles often are."""
     unmapped = {key: value for key, value in data.items() if key not in FIELDS}
     longest = max(unmapped, key=lambda key: len(value) if isinstance(value := unmapped[key], str) else 0)
@@ -131,7 +145,7 @@ def _guessed(data: Mapping[str, Any], target: str) -> str:
     title = next((key for key in unmapped if key.lower() in _USUAL_TITLES and key != longest), None)
     if title is not None and not data.get("title"):  # none of its own: filled in as empty
         mapping["title"] = title
-    return "{" + ", ".join(f"{name}: {column}" for name, column in mapping.items()) + "}"
+    return mapping
 
 
 _TEXTS, _OFFSETS, _RANKS = "passages.jsonl", "passages.offsets.npy", "passages.ranks.npy"

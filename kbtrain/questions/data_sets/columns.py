@@ -32,9 +32,9 @@ from kbtrain.questions.base import (
     letter,
     letters_of,
 )
-from kbtrain.questions.reading.files import SPLITS, DataFile, split_word
+from kbtrain.questions.reading.files import SPLITS, DataFile, data_files, split_word
 from kbtrain.questions.reading.rows import SourceRecord, as_rows, format_value, plain, plain_answer
-from kbtrain.questions.reading.tables import PARQUET, any_rows, csv_rows, python_list
+from kbtrain.questions.reading.tables import OBJECTS, PARQUET, TABLES, any_rows, csv_rows, python_list
 from kbtrain.records import Grading, Language, Passage, Question, Split
 
 FIELDS = (
@@ -121,14 +121,35 @@ def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -
         raise native.error(missing[0], f'missing; there is {columns}; map yours: --columns "{mapping}"{none}')
 
 
+def propose_columns(path: Path) -> dict[str, str]:
+    """The map of columns that reads questions from a table, by the names in its first row.
+
+    Raises :class:`UserError` where no name tells which column holds the questions, or their answers.
+    """
+    row = next((row for file in data_files(path, (*OBJECTS, *TABLES)) for row in any_rows(file)), None)
+    if row is None:
+        raise UserError(f"{at(path)}: no rows in it")
+    mapping = _proposed(row.data)
+    if unknown := next((name for name, column in mapping.items() if column.startswith("THEIR_")), None):
+        raise row.error(
+            unknown, f'which column is it? There is {", ".join(row.data)}; name it: --columns "{_map(row.data)}"'
+        )
+    return mapping
+
+
 def _map(data: Mapping[str, Any]) -> str:
+    """:func:`_proposed` as it is typed."""
+    return "{" + ", ".join(f"{field}: {column}" for field, column in _proposed(data).items()) + "}"
+
+
+def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     """The map of columns that reads a question from these, as far as their names tell."""
     mapping = {}
     for name, usual in _USUAL.items():
         field = next((key for key in (name, _OTHER_NAMES[name]) if key in data), None)
         guessed = next((str(key) for key in data if str(key).lower() in usual), f"THEIR_{name.upper()}")
         mapping[name] = field or guessed
-    return "{" + ", ".join(f"{field}: {column}" for field, column in mapping.items()) + "}"
+    return mapping
 
 
 def _group(row: SourceRecord, column: str) -> str:

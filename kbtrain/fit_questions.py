@@ -1,0 +1,326 @@
+"""From a file of questions to a decision: does the search help, does a gate pay? (``kbtrain fit``, ``kbtrain.fit``)
+
+A chain of stages that exist, each of which resumes: collect or import_answers, retrieve, pilot, sample, then the chain
+of ``kbtrain finish``. No question is asked before its forecast was agreed to, which RUN/fit.json notes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kbtrain.config import build, read_yaml
+from kbtrain.demo import FEATURES, ChainStep, Say, chain_step, finish_own, follow
+from kbtrain.errors import UserError, at
+from kbtrain.evaluation import search_pilot
+from kbtrain.evaluation.outcomes import grade
+from kbtrain.evaluation.results import GateResult, Results, load
+from kbtrain.evaluation.savings import LIMIT
+from kbtrain.evaluation.search_pilot import NEVER, SearchSetting, SettingResult, compare_settings
+from kbtrain.gate.gate import Gate
+from kbtrain.gates.registry import load_gate
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import file_sha256, write_atomically
+from kbtrain.io.store import SampleStore
+from kbtrain.io.text_files import plain_name
+from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.check_server import check_server, write_config
+from kbtrain.llm.forecast import PRICES, forecast, read_prices
+from kbtrain.metrics.how_many import deciding, planning_line
+from kbtrain.metrics.significance import Delta, paired_difference, share
+from kbtrain.prompts.kbm import evidence_text
+from kbtrain.questions.checks import read_questions
+from kbtrain.questions.data_sets.columns import propose_columns
+from kbtrain.questions.reading.tables import PARQUET, TABLES
+from kbtrain.records import Evidence, Split
+from kbtrain.report.first_screen import aligned_block
+from kbtrain.report.words import percent, percent_interval, points, points_interval
+from kbtrain.retrieval import corpus as passages
+
+KS = (1, 2, 3, 5)  # numbers of passages that the pilot compares
+SHARES = "0.5,0.25,0.25"
+MEASURED = 2  # prompts that are asked to forecast the time
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Options of a fit; ``columns`` and ``answers`` as the scripts read them (YAML).
+
+    With ``answers`` (condition -> column) nothing is asked; else ``corpus`` is searched, and the model asked that
+    ``server`` (an address) or ``config`` (of data_gen/sample.py) names. ``pilot``: questions asked first; ``samples``:
+    answers drawn to each question of train and dev; ``yes``: begin without a question; ``go_on``: also where nothing is
+    to be gained.
+    """
+
+    file: Path
+    run: Path
+    server: str | None = None
+    config: Path | None = None
+    corpus: Path | None = None
+    answers: str | None = None
+    columns: str | None = None
+    model: str | None = None
+    gate: str = FEATURES
+    pilot: int = 50
+    samples: int = 10
+    prices: Path = PRICES
+    yes: bool = False
+    go_on: bool = False
+
+    def check(self) -> None:
+        """Raise :class:`UserError` for options that leave open what is to be done."""
+        if self.answers is not None:
+            if self.server or self.config:
+                raise UserError("command line: --answers: nothing is asked then; leave out --server and --config")
+        elif self.corpus is None or (self.server is None) == (self.config is None):
+            raise UserError("command line: give --corpus and --server (or --config), or --answers")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The decision in words, the gate and all figures; None for both where a search always or never helps."""
+
+    decision: str
+    gate: Gate | None = None
+    results: Results | None = None
+
+
+def fit(file: Path | str, run: Path | str, **options: Any) -> Fitted:
+    """As ``kbtrain fit``, with the options of :class:`Fit`; ``answers`` and ``columns`` may be mappings.
+
+    Raises :class:`UserError`; without ``yes`` after the forecast, where nobody can be asked.
+    """
+    paths = {key: Path(options[key]) for key in ("config", "corpus", "prices") if options.get(key)}
+    texts = {key: json.dumps(options[key]) for key in ("answers", "columns") if isinstance(options.get(key), Mapping)}
+    settings = Fit(Path(file), Path(run), **{**options, **paths, **texts})
+    try:
+        return fit_questions(settings, _say)
+    except SystemExit:
+        raise UserError(f"{at(settings.run)}: a stage has failed; chain.log has its words") from None
+
+
+def fit_questions(settings: Fit, say: Say) -> Fitted:
+    """Follow the chain as far as it pays. Raises :class:`UserError`, or SystemExit where a stage failed."""
+    settings.check()
+    run = settings.run
+    questions = settings.columns or json.dumps(propose_columns(settings.file))
+    if settings.answers is not None:
+        follow(_import_steps(settings, questions), run, say, "questions.jsonl", lambda _: [_planned(run)])
+        effect = compare_answers(run)
+    else:
+        config = server_config(settings, say)
+        follow(_search_steps(settings, questions), run, say, "candidates.jsonl", lambda _: [_planned(run)])
+        splits, most = _piloted(settings)
+        agree(settings, config, say)
+        asking = chain_step("pilot", "does your search help?", 1, run=run, config=config, splits=json.dumps(splits),
+                            questions=most, ks=json.dumps(KS))  # fmt: skip
+        follow([asking], run, say, "pilot.json", lambda _: [])
+        effect = read_pilot(run)
+    _tell(*search_lines(*effect))
+    if search_pilot.effect_of(*effect) != "both" and not settings.go_on:
+        _tell("next: nothing, or the same command with --continue for a gate that saves searches")
+        return Fitted(search_pilot.advice(*effect))
+    if settings.answers is None:
+        drawn = json.dumps({"train": settings.samples, "dev": settings.samples, "test": 0})
+        sampling = chain_step("sample", "answers with and without passages", 5, run=run, config=config, samples=drawn)
+        follow([sampling], run, say, "samples.db", lambda _: [])
+    prices = None if settings.prices == PRICES else str(settings.prices)
+    finish_own(run, say, prices, settings.gate)
+    gate, results = load_gate(run / settings.gate), load(run / "results.json")
+    named = {result.gate: result for result in results.gates}
+    decided = decision(named[gate.name], named["llm_only"], named["all_rag"])
+    _tell(*aligned_block({"decision": decided, "next": next_command(settings)}))
+    return Fitted(decided, gate, results)
+
+
+def _import_steps(settings: Fit, columns: str) -> list[ChainStep]:
+    steps = [
+        chain_step("import_answers", "questions and both answers", 0.1, run=settings.run, path=settings.file,
+                   model=settings.model or "unnamed", columns=columns, answers=settings.answers, shares=SHARES),
+    ]  # fmt: skip
+    return steps if settings.corpus is None else [*steps, _retrieval(settings)]
+
+
+def _search_steps(settings: Fit, columns: str) -> list[ChainStep]:
+    is_table = plain_name(settings.file.name).lower().endswith((*TABLES, PARQUET))
+    return [
+        chain_step("collect", "your questions", 0.1, run=settings.run, dataset="csv" if is_table else "jsonl",
+                   path=settings.file, shares=SHARES, columns=columns),
+        _retrieval(settings, k=max(KS), pilot="true"),
+    ]  # fmt: skip
+
+
+def _retrieval(settings: Fit, **keys: object) -> ChainStep:
+    assert settings.corpus is not None
+    proposed = passages.propose_columns(settings.corpus)
+    columns = json.dumps(proposed) if proposed else None
+    return chain_step("retrieve", "passages for each question", 0.1, run=settings.run, corpus=settings.corpus,
+                      columns=columns, **keys)  # fmt: skip
+
+
+def _planned(run: Path) -> str:
+    return planning_line(sum(question.split == "test" for _, question in read_questions(run / "questions.jsonl")))
+
+
+def server_config(settings: Fit, say: Say) -> Path:
+    """The configuration of the model that is asked: the one given, or RUN/server.yaml, written by its first check."""
+    if settings.config is not None:
+        return settings.config
+    assert settings.server is not None
+    path = settings.run / "server.yaml"
+    if not path_exists(path):
+        say(f"checking {settings.server}")
+        checked = check_server(settings.server, settings.model, samples=settings.samples)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_config(checked, path)
+        _tell(*checked.lines())
+    elif (found := read_config(path).server_url) != settings.server.rstrip("/"):
+        raise UserError(f"{at(path)}: is of server {found}; name that one, or another folder by --run")
+    return path
+
+
+def read_config(path: Path) -> LLMConfig:
+    """The model of a configuration of data_gen/sample.py."""
+    values, _ = read_yaml(path)
+    return build(LLMConfig, None, {key: value for key, value in values.items() if key in LLMConfig.model_fields})
+
+
+def agree(settings: Fit, config: Path, say: Say) -> None:
+    """Show the forecast of all that will be asked, once, and ask whether to begin; RUN/fit.json notes the answer.
+
+    Raises :class:`UserError` where the answer is no, or nobody is there to give it.
+    """
+    files = (settings.run / "questions.jsonl", settings.run / "candidates.jsonl", config)
+    key = {"pilot": settings.pilot, "samples": settings.samples, **{path.name: file_sha256(path) for path in files}}
+    note = settings.run / "fit.json"
+    if path_exists(note) and jsonl.read_json(note) == key:
+        return
+    prices = settings.prices.name, read_prices(settings.prices)
+    say(f"{MEASURED} prompts are asked, to measure the time")
+    expected = forecast(read_config(config), lambda: _requests(settings), MEASURED)
+    _tell(f"forecast, {settings.pilot} questions of the pilot included:", *expected.lines(prices))
+    if not settings.yes:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise UserError("no question was asked, since nobody can be asked here; the same command with --yes begins")
+        if input("Begin? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise UserError("no question was asked; the same command asks again")
+    write_atomically(note, json.dumps(key))
+
+
+def _piloted(settings: Fit) -> tuple[tuple[Split, ...], int]:
+    """Splits of the pilot and the number of questions of each: of dev alone, if there are enough."""
+    n_dev = sum(q.split == "dev" and bool(q.answers) for _, q in read_questions(settings.run / "questions.jsonl"))
+    return (("dev",), settings.pilot) if n_dev >= settings.pilot else (("train", "dev"), -(-settings.pilot // 2))
+
+
+def _requests(settings: Fit) -> Iterator[AnswerRequest]:
+    """All that pilot and sampling ask, the latter with as many passages as the pilot's most."""
+    rows = [question for _, question in read_questions(settings.run / "questions.jsonl")]
+    piloted = {question.id for question in search_pilot.pick_questions(rows, *_piloted(settings))}
+    for question, found in zip(rows, jsonl.read(Evidence, settings.run / "candidates.jsonl"), strict=True):
+        texts = [evidence_text(found.hits[:k], found.titles) for k in KS]
+        if question.id in piloted:
+            yield AnswerRequest(question, "llm", None, 0)
+            yield from (AnswerRequest(question, "rag", text, 0) for text in texts)
+        n = 0 if question.split == "test" else settings.samples
+        yield from (AnswerRequest(question, "llm", None, n), AnswerRequest(question, "rag", texts[-1], n))
+
+
+def read_pilot(run: Path) -> tuple[SettingResult, SettingResult]:
+    """Never searching and the best search, as the pilot found them."""
+    found = jsonl.read_json(run / "pilot.json")
+    never, best = (SettingResult(**{**found[name], "setting": SearchSetting(**found[name]["setting"])})
+                   for name in ("never", "best"))  # fmt: skip
+    return never, best
+
+
+def compare_answers(run: Path) -> tuple[SettingResult, SettingResult]:
+    """The same of imported answers to the questions of train and dev; the test questions stay for the gate."""
+    by_id = {q.id: q for _, q in read_questions(run / "questions.jsonl") if q.split != "test" and q.answers}
+    setting = SearchSetting("passages", 0)
+    names = {"llm": NEVER, "rag": setting.name}
+    correct: dict[str, dict[str, bool | None]] = {name: {} for name in names.values()}
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        for row in store.iterate("main"):
+            if row.question_id in by_id and row.condition in names:
+                correct[names[row.condition]][row.question_id] = grade(by_id[row.question_id], row).correct
+    never, results = compare_settings([setting], correct, {name: dict.fromkeys(by_id, 0) for name in correct})
+    return never, results[0]
+
+
+def search_lines(never: SettingResult, best: SettingResult) -> list[str]:
+    """Does the search help? Counts with their 95 % intervals, and how many questions would decide."""
+    n, change = best.n, paired_difference(best.repaired, best.broken, best.n)
+    k = f" with {best.setting.k} passages, the best of {', '.join(map(str, KS))}" if best.setting.k else ""
+    lines = {
+        "does your search help?": f"{n} questions{k}; 95 % intervals",
+        "never searching": _share(never.right, n) + " right",
+        "always searching": _share(best.right, n) + " right",
+        "repaired by a search": f"{best.repaired} answers, {_share(best.repaired, n)}",
+        "broken by a search": f"{best.broken} answers, {_share(best.broken, n)}",
+        "difference": f"{points(change.mean)} points {points_interval(change)}; {_needed(change, n)}",
+        "answer": search_pilot.advice(never, best),
+    }
+    return aligned_block(lines)
+
+
+def _share(count: int, n: int) -> str:
+    value = share(count, n)
+    return f"{percent(value.mean)} % {percent_interval(value)}"
+
+
+def _needed(change: Delta, n: int) -> str:
+    """How many questions decide a difference that stays as it is."""
+    if change.low > 0 or change.high < 0:
+        return "decided by these questions"
+    needed = deciding(change, n)
+    return "no number of questions decides a difference of 0" if needed is None else f"about {needed:,} would decide it"
+
+
+def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
+    """What to do, in words: by the test questions, against the better of never and always searching."""
+    over_always, over_never = gate.delta_vs_all_rag, gate.delta_vs_llm_only
+    saves = f"it skips {percent(1 - gate.retrieval_ratio)} % of the searches"
+    gains = (
+        f"{points(over_always.mean)} points {points_interval(over_always)} against always searching, "
+        f"{points(over_never.mean)} {points_interval(over_never)} against never, {gate.n} test questions"
+    )
+    if gate.retrieval_ratio in (0, 1):
+        return f"{'Always' if gate.retrieval_ratio else 'Never'} search: the gate does the same for every question."
+    if over_always.above_zero and over_never.above_zero:
+        return f"Use the gate: {saves}, and more answers are right ({gains})."
+    if never.accuracy >= max(gate.accuracy, always.accuracy):
+        return f"Never search: {percent(never.accuracy)} % are right without; the gate is not better ({gains})."
+    if over_always.low >= -LIMIT and over_never.mean > 0:
+        ruled_out = f"a loss of more than {percent(LIMIT, 0)} points is ruled out"
+        return f"Use the gate to save searches: {saves}, and {ruled_out} ({gains})."
+    better = "never" if never.accuracy > always.accuracy else "always"
+    return f"Not decided, {better} search so far: {saves} ({gains}); {_needed(over_always, gate.n)}."
+
+
+def next_command(settings: Fit) -> str:
+    """The trial that loses nothing: search always, and log what the gate would do; then its decisions."""
+    folder, upstream = settings.run / settings.gate, f"--upstream {settings.server or 'URL'}"
+    if settings.answers is not None and settings.corpus is None:
+        return f'ask the gate before your own search: kbtrain decide {folder} "a question"'
+    if settings.config is not None:
+        model = read_config(settings.config)
+        upstream = f"--upstream {model.server_url}" if model.kind.server else f"--model {model.model}"
+    return f"kbtrain serve {folder} {upstream} --policy always --log decisions.jsonl; after a trial --policy gate"
+
+
+def _say(line: str) -> None:
+    """Progress goes to stderr."""
+    sys.stderr.write(f"{line}\n")
+
+
+def _tell(*lines: str) -> None:
+    """Results go to stdout."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()

@@ -1,0 +1,173 @@
+"""``kbtrain fit``: from a file of questions to a decision, both forms, killed and resumed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from model_server import ModelServer
+from test_own_data import replies, write_files
+
+import kbtrain
+from kbtrain.errors import UserError
+from kbtrain.evaluation.search_pilot import SearchSetting, SettingResult
+from kbtrain.fit_questions import Fit, decision, fit_questions, search_lines
+from kbtrain.metrics.how_many import SIZES, deciding, reach, table
+from kbtrain.metrics.significance import Delta
+from kbtrain.metrics.thresholds import Dev, control
+from kbtrain.questions.data_sets.columns import propose_columns
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def command(folder: Path, url: str, *more: str) -> subprocess.Popen[str]:
+    words = ("fit", "questions.jsonl", "--server", url, "--corpus", "passages.jsonl", "--run", "runs/mine", *more)
+    return subprocess.Popen(
+        [sys.executable, "-m", "kbtrain.cli", *words], cwd=folder, text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ModelServer(logprobs=False, missing=("completions",), say=replies(write_files(tmp_path))) as server:
+        shown, error = command(tmp_path, server.url).communicate()
+        assert error.splitlines()[-1].startswith("error: no question was asked, since nobody can be asked here; ")
+        assert "test questions show a difference of right answers to ±" in shown
+        for name in ("requests", "tokens", "money", "time"):
+            assert any(line.startswith(f"{name}  ") for line in shown.splitlines()), name
+        assert not (tmp_path / "runs/mine/pilot").exists()
+        checked, server.delay = len(server.requests), 0.02
+        begun = command(tmp_path, server.url, "--yes")
+        while len(server.requests) < checked + 500:  # the pilot is over
+            assert begun.poll() is None
+            time.sleep(0.05)
+        for process in [*psutil.Process(begun.pid).children(recursive=True), begun]:
+            process.kill()
+        begun.communicate()
+        before, server.delay = len(server.requests), 0.0
+        assert (tmp_path / "runs/mine/samples.db").exists()
+        again = command(tmp_path, server.url)
+        shown, error = again.communicate()
+    assert again.returncode == 0, error
+    block = dict(line.split("  ", 1) for line in shown.splitlines() if "  " in line)
+    assert "requests" not in block and "money" not in block  # agreed to before
+    names = ("does your search help?", "never searching", "always searching", "repaired by a search", "decision")
+    assert all(name in block for name in names)
+    assert block["decision"].strip().startswith("Use the gate")
+    follows = f"kbtrain serve runs/mine/features --upstream {server.url} --policy always --log decisions.jsonl;"
+    assert any(line.startswith("next") and follows in line for line in shown.splitlines())
+    assert (tmp_path / "runs/mine/report.html").is_file()
+    assert len(server.requests) - before < before - checked  # what was answered is not asked again
+
+
+def write_answers(folder: Path, breaks: bool) -> Path:
+    """160 questions: the model knows the capitals, passages help with the codes, and ``breaks``: spoil capitals."""
+    path = folder / "answers.csv"
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["prompt", "gold", "plain", "with_passages"])
+        for i in range(160):
+            capital, noise = i % 2 == 0, i % 10 == 1
+            text = f"What is the {'capital of the famous' if capital else 'code of the internal'} thing {i}?"
+            helped = i % 4 == 0 if capital and breaks else not noise
+            rows.writerow([text, f"ans{i}", f"ans{i}" if capital else "no", f"it is ans{i}" if helped else "no idea"])
+    return path
+
+
+ANSWERS = {"llm": "plain", "rag": "with_passages"}
+
+
+def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path: Path, capsys: Any) -> None:
+    made = kbtrain.fit(write_answers(tmp_path, breaks=True), tmp_path / "run", answers=ANSWERS, model="gpt")
+    assert made.gate is not None and made.results is not None and made.decision.startswith("Use the gate")
+    capital, code = made.gate.decide(
+        ["What is the capital of the famous thing 7?", "What is the code of the internal 9?"]
+    )
+    assert (capital.retrieve, code.retrieve) == (False, True)
+    shown = capsys.readouterr().out
+    assert "broken by a search" in shown and f'kbtrain decide {tmp_path / "run/features"} "a question"' in shown
+
+
+def test_a_search_that_only_helps_ends_with_advice(tmp_path: Path) -> None:
+    made = kbtrain.fit(write_answers(tmp_path, breaks=False), tmp_path / "run", answers=ANSWERS)
+    assert made.gate is None and made.results is None and made.decision.startswith("A search helps: it repairs ")
+    assert not (tmp_path / "run/labels.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({}, "give --corpus and --server"),
+        ({"corpus": Path("p"), "server": "s", "config": Path("c")}, "give --corpus and --server"),
+        ({"answers": "{llm: a, rag: b}", "server": "http://h/v1"}, "nothing is asked then"),
+    ],
+)
+def test_options_that_leave_open_what_is_asked_are_one_line(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        fit_questions(Fit(Path("q.jsonl"), Path("run"), **more), lambda line: None)
+
+
+def test_columns_are_proposed_by_their_usual_names(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps({"nr": 1, "query": "a?", "ground_truth": "b"}) + "\n")
+    assert propose_columns(path) == {"text": "query", "answers": "ground_truth"}
+    path.write_text(json.dumps({"query": "a?", "solved": "b"}) + "\n")
+    with pytest.raises(UserError, match=r"q\.jsonl:1: .*There is query, solved; name it: --columns .*THEIR_ANSWERS"):
+        propose_columns(path)
+
+
+def arm(accuracy: float, ratio: float, over_always: tuple[float, ...], over_never: tuple[float, ...]) -> Any:
+    return SimpleNamespace(accuracy=accuracy, retrieval_ratio=ratio, n=75, delta_vs_all_rag=Delta(*over_always),
+                           delta_vs_llm_only=Delta(*over_never))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gate", "never", "always", "says"),
+    [
+        (arm(0.6, 0.5, (0.1, 0.02, 0.2), (0.2, 0.1, 0.3)), 0.4, 0.5, "Use the gate: it skips 50.0 % of the searches"),
+        (arm(0.6, 1.0, (0.0, 0.0, 0.0), (0.2, 0.1, 0.3)), 0.4, 0.6, "Always search: the gate does the same"),
+        (arm(0.5, 0.4, (0.1, 0.02, 0.2), (-0.1, -0.2, 0.0)), 0.6, 0.4, "Never search: 60.0 % are right without"),
+        (arm(0.6, 0.7, (0.0, -0.01, 0.01), (0.2, 0.1, 0.3)), 0.4, 0.6, "Use the gate to save searches: it skips 30.0"),
+        (arm(0.55, 0.7, (0.05, -0.05, 0.15), (0.15, 0.1, 0.3)), 0.4, 0.5, "Not decided, always search so far: "),
+    ],
+)
+def test_the_decision_follows_the_better_of_never_and_always(gate: Any, never: float, always: float, says: str) -> None:
+    made = decision(gate, arm(never, 0, (0, 0, 0), (0, 0, 0)), arm(always, 1, (0, 0, 0), (0, 0, 0)))
+    assert made.startswith(says)
+    assert ("about 300 would decide it" in made) == made.startswith("Not")  # half the interval is twice the difference
+
+
+def test_the_pilot_s_counts_are_shown_with_intervals() -> None:
+    never = SettingResult(SearchSetting("", 0), 50, 20, 0, 0, 0, 0, 0)
+    best = SettingResult(SearchSetting("candidates", 3), 50, 22, 0, 0, 6, 4, 0)
+    lines = dict(line.split("  ", 1) for line in search_lines(never, best))
+    assert lines["never searching"].strip() == "40.0 % [27.6, 53.8] right"  # Wilson's interval of 20 of 50
+    assert "+4.0 points" in lines["difference"] and "would decide it" in lines["difference"]
+
+
+def test_how_many_questions_show_what() -> None:
+    halves = [reach(n).half for n in SIZES]
+    for n, half in zip(SIZES, halves, strict=True):  # about the normal interval of a difference of 6 points
+        assert half == pytest.approx(1.96 * ((0.14 - 0.06**2) / n) ** 0.5, rel=0.12)
+    none_lost = Dev(np.arange(75.0), np.ones(75), np.ones(75), np.ones(75))
+    assert control("accuracy_lost", none_lost, reach(75).promise + 1e-6).ratio == 0  # may skip every search
+    with pytest.raises(UserError, match="too few"):
+        control("accuracy_lost", none_lost, reach(75).promise - 1e-6)
+    assert deciding(Delta(0.05, -0.05, 0.15), 100) == 400 and deciding(Delta(0.0, -0.1, 0.1), 100) is None
+
+
+def test_the_page_shows_the_table_that_is_computed() -> None:
+    page = (ROOT / "docs/tutorials/your-questions.md").read_text(encoding="utf-8")
+    assert "\n".join(table()) in page
