@@ -6,7 +6,7 @@ checkout is counted by its own Python.
 
 Examples:
   python benchmarks/ways.py
-  ../other/.venv/bin/python benchmarks/ways.py ../other
+  ../other/.venv/bin/python benchmarks/ways.py --root ../other
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1]).resolve()
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+
+
+class WaysConfig(Config):
+    root: Path = Field(Path(__file__).resolve().parents[1], description="checkout whose ways are counted")
+
 
 PROFILED = """
 import atexit, json, pathlib, runpy, sys, threading
@@ -86,7 +93,7 @@ thread.join()
 """
 
 
-def stages(folder: Path) -> Iterator[tuple[str, list[str]]]:
+def stages(folder: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
     """Scripts with their arguments, in the order in which they need each other."""
     run, examples = ["--run", str(folder / "run")], folder / "run" / "examples"
     sets = ["--train", str(examples / "train.jsonl"), "--dev", str(examples / "dev.jsonl")]
@@ -101,14 +108,14 @@ def stages(folder: Path) -> Iterator[tuple[str, list[str]]]:
     yield "eval/score.py", run
     yield "eval/end_to_end.py", [*run, "--bootstrap-draws", "100"]
     fast = ["--output", str(folder / "kbm"), "--epochs", "1", "--dtype", "fp32", "--device", "cpu"]
-    model = tiny_model(folder / "model")
+    model = tiny_model(folder / "model", root)
     yield "recipes/train_kbm.py", [*sets, "--model", str(model), *fast]
 
 
-def tiny_model(folder: Path) -> Path:
+def tiny_model(folder: Path, root: Path) -> Path:
     """A random model of two layers."""
     code = f"import tiny_kbm; tiny_kbm.make_folder({str(folder)!r})"
-    started(code, folder.parent, {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"})
+    started(code, folder.parent, {"PYTHONPATH": f"{root}:{root / 'tests'}"})
     return folder
 
 
@@ -128,19 +135,19 @@ def print_row(name: str, entered: list[tuple[str, str, int]]) -> None:
     print(f"{name:28} {len(entered) - classes:9} {classes:7} {len(files):6}", flush=True)
 
 
-def print_requests(folder: Path) -> None:
+def print_requests(folder: Path, root: Path) -> None:
     """Count one request of each kind to a server with the gate ``features`` before a stand-in of a model's server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     stub = subprocess.Popen(
-        [sys.executable, str(ROOT / "benchmarks" / "peers" / "serving_stub.py"), str(port), "5", "0"]
+        [sys.executable, str(root / "benchmarks" / "peers" / "serving_stub.py"), str(port), "5", "0"]
     )
     try:
         time.sleep(3)
         out, upstream = folder / "calls.json", f"http://127.0.0.1:{port}/v1"
         gate = str(folder / "run" / "features")
-        started(REQUESTS.format(root=str(ROOT), gate=gate, upstream=upstream, out=str(out)), folder)
+        started(REQUESTS.format(root=str(root), gate=gate, upstream=upstream, out=str(out)), folder)
     finally:
         stub.kill()
         stub.wait()
@@ -148,18 +155,19 @@ def print_requests(folder: Path) -> None:
         print_row(name, entered)
 
 
-def main() -> None:
+def main(config: WaysConfig) -> None:
+    root = config.root.resolve()
     print(f"{'way':28} {'functions':>9} {'classes':>7} {'files':>6}")
     with tempfile.TemporaryDirectory(prefix="kbtrain-ways-") as name:
         folder = Path(name)
         out = folder / "calls.json"
-        for script, arguments in stages(folder):
-            code = PROFILED.format(root=str(ROOT), script=str(ROOT / script), arguments=arguments, out=str(out))
+        for script, arguments in stages(folder, root):
+            code = PROFILED.format(root=str(root), script=str(root / script), arguments=arguments, out=str(out))
             started(code, folder)
             print_row(script, json.loads(out.read_text(encoding="utf-8")))
             if script == "eval/end_to_end.py":
-                print_requests(folder)
+                print_requests(folder, root)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, WaysConfig, __doc__)

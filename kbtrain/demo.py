@@ -107,8 +107,8 @@ def chain(size: Size = "demo") -> list[ChainStep]:
         ]  # fmt: skip
         tabled = [
             chain_step("score_reference", "the second judgement", 2, run=run, kbm=run / "kbm_double"),
-            chain_step("double_judgement", "a second look at what was found", 0.1, config="double_judgement", run=run,
-                       resample="entities"),
+            chain_step("double_judgement", "a second look at what was found", 0.1, run=run, resample="entities",
+                       config="kbm_double_judgement"),
         ]  # fmt: skip
     return [
         chain_step("collect", "questions of the atlas", 0.1, config=f"collect{suffix}", run=run,

@@ -6,6 +6,7 @@ of ``kbtrain finish``. No question is asked before its forecast was agreed to, w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -94,13 +95,15 @@ class Fitted:
 def fit(file: Path | str, run: Path | str, **options: Any) -> Fitted:
     """As ``kbtrain fit``, with the options of :class:`Fit`; ``answers`` and ``columns`` may be mappings.
 
-    Raises :class:`UserError`; without ``yes`` after the forecast, where nobody can be asked.
+    What the command prints goes to stderr. Raises :class:`UserError`; without ``yes`` after the forecast, where nobody
+    can be asked.
     """
     paths = {key: Path(options[key]) for key in ("config", "corpus", "prices") if options.get(key)}
     texts = {key: json.dumps(options[key]) for key in ("answers", "columns") if isinstance(options.get(key), Mapping)}
     settings = Fit(Path(file), Path(run), **{**options, **paths, **texts})
     try:
-        return fit_questions(settings, _say)
+        with contextlib.redirect_stdout(sys.stderr):
+            return fit_questions(settings, _say)
     except SystemExit:
         raise UserError(f"{at(settings.run)}: a stage has failed; chain.log has its words") from None
 

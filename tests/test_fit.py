@@ -96,7 +96,7 @@ def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path: Path, caps
         ["What is the capital of the famous thing 7?", "What is the code of the internal 9?"]
     )
     assert (capital.retrieve, code.retrieve) == (False, True)
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr().err
     assert "broken by a search" in shown and f'kbtrain decide {tmp_path / "run/features"} "a question"' in shown
 
 

@@ -6,6 +6,11 @@ EXAMPLES = {
 >>> decision.retrieve
 True
 """,
+    "Fitted": """
+>>> found = kbtrain.Fitted("Always search: the gate does the same for every question.")
+>>> found.gate is None, found.results is None
+(True, True)
+""",
     "Gate": """
 >>> gate = kbtrain.load_gate("runs/demo/stack")
 >>> isinstance(gate, kbtrain.Gate), len(gate.score(["Who wrote Faust?", "What is 2 + 2?"]))
@@ -99,6 +104,13 @@ one line: True
 ... )
 >>> found[0].retrieved, found[0].text
 (True, 'Goethe')
+""",
+    "fit": """
+>>> import json, pathlib
+>>> rows = [{"question": f"Who made form {i}?", "gold": f"F{i}", "a": "unknown", "b": f"F{i}."} for i in range(80)]
+>>> size = pathlib.Path("answers.jsonl").write_text("\\n".join(map(json.dumps, rows)))
+>>> kbtrain.fit("answers.jsonl", "runs/mine", answers={"llm": "a", "rag": "b"}).decision[:15]
+'A search helps:'
 """,
     "is_correct": """
 >>> question = kbtrain.Question("q1", "Who wrote Faust?", ("Goethe",), "train", "mine")
