@@ -18,7 +18,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.cost import asking_of, stored_usage, thousand_questions
+from kbtrain.evaluation.cost import asking_of, bill, stored_usage, thousand_questions
 from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import AccuracyKind, dev_kind, entities_of
 from kbtrain.evaluation.results import STAGE_OF, GateResult, check_result, load
@@ -34,12 +34,14 @@ from kbtrain.io.provenance import check_current, write_atomically, write_meta
 from kbtrain.labeling.distribution import statistics
 from kbtrain.llm.forecast import PRICES, read_prices
 from kbtrain.records import Question
-from kbtrain.report.curves import curve_band, savings_figure
+from kbtrain.report.curves import curve_band, savings_figure, sliding_curve
 from kbtrain.report.examples import AnsweredRun, collect, questions_of, select, worst_errors
 from kbtrain.report.figures import ClassifiedGate, gate_figures, read_classified
 from kbtrain.report.first_screen import closing_block, first_screen, rule_of, sentences
 from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
 from kbtrain.report.summary import read_bills
+
+LEVELS = {"never": "llm_only", "always": "all_rag"}
 
 
 class ReportConfig(Config):
@@ -82,14 +84,22 @@ def main(config: ReportConfig) -> None:
     )  # fmt: skip
     gate_savings = savings(dev, outcomes, scored, options)
     gate = main_gate(gates, config.gate, gate_savings)
-    first = first_screen(results, gate_savings, questions, gate)
-    cost = "-"
-    if gate is not None:
-        cost = bill_sentence(config, scores_stored, gate.gate, settings[gate.gate][0], questions)
-        first = replace(first, sentences=[*first.sentences, cost])
-    label_counts = statistics(labels)
     cuts = {gate: threshold for gate, (threshold, _) in settings.items()}
     main = gate.gate if gate else None
+    counts = None if main is None else four_fold(outcomes, scores[main], cuts[main])
+    first = first_screen(results, gate_savings, questions, gate, counts)
+    shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind, clusters)
+    cost = "-"
+    if gate is not None:
+        paid = Paid(config, scores_stored, gate.gate, questions)
+        cost = paid.sentence(cuts[gate.gate])
+        first = replace(first, sentences=[*first.sentences, cost])
+        if first.tiles and shaded is not None:
+            levels = {way: next(g.accuracy for g in results.gates if g.gate == name) for way, name in LEVELS.items()}
+            saving = next(one for one in gate_savings if one.gate == main)
+            curve = sliding_curve(gate, saving, shaded, levels, paid.money(), paid.prices.currency)
+            first = replace(first, curve=curve)
+    label_counts = statistics(labels)
     answered = AnsweredRun(config.run, config.sampling_run, questions, outcomes)
     kinds = collect(answered, main, cuts.get(main or ""), scores[main] if main else {})
     pages = {g.gate: f"gates/{g.gate}.html" for g in gates}
@@ -98,7 +108,6 @@ def main(config: ReportConfig) -> None:
         if path_exists(config.run / name):
             check_current(config.run / name, *inputs, command=f"eval/{STAGE_OF[name]}.py")
     bills = read_bills(config.run / "cost.json")
-    shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind, clusters)
     orders = order_curves(outcomes, scored, kind)
     svgs = draw(results, label_counts, gate_savings, main, shaded)
     report = Report(
@@ -118,7 +127,7 @@ def main(config: ReportConfig) -> None:
     texts = {
         "report.html": render_html(report),
         "report.md": render_markdown(report),
-        "savings.svg": savings_figure(results, gate_savings, main, shaded, name=""),
+        "savings.svg": savings_figure(results, gate_savings, main, shaded),
     }
     saving = {entry.gate: entry for entry in gate_savings}
     texts |= {
@@ -162,14 +171,31 @@ def gate_page(
     )
 
 
-def bill_sentence(
-    config: ReportConfig, scores_stored: StoredScores, gate: str, threshold: float, questions: Sequence[Question]
-) -> str:
-    """The bill of a thousand questions at a gate's threshold."""
-    ids = [question.id for question in questions]
-    retrieve = np.array([scores_stored.by_gate[gate][name] > threshold for name in ids], dtype=np.float64)
-    usage = stored_usage(config.run, config.sampling_run, ids)
-    return thousand_questions(usage, retrieve, read_prices(config.prices), asking_of(scores_stored, gate))
+class Paid:
+    """What the evaluated questions cost by a price list, as a gate decides."""
+
+    def __init__(
+        self, config: ReportConfig, scores_stored: StoredScores, gate: str, questions: Sequence[Question]
+    ) -> None:
+        ids = [question.id for question in questions]
+        self.scores = np.array([scores_stored.by_gate[gate][name] for name in ids])
+        self.usage = stored_usage(config.run, config.sampling_run, ids)
+        self.prices = read_prices(config.prices)
+        self.asking = asking_of(scores_stored, gate)
+
+    def sentence(self, threshold: float) -> str:
+        """The bill of a thousand questions at a threshold."""
+        retrieve = (self.scores > threshold).astype(np.float64)
+        return thousand_questions(self.usage, retrieve, self.prices, self.asking)
+
+    def money(self) -> list[float] | None:
+        """Of a thousand questions at each percent searched for, in the order of the scores; None without tokens."""
+        if not self.usage.has_tokens.all():
+            return None
+        ranks = np.argsort(np.argsort(-self.scores, kind="stable"))
+        n = len(ranks)
+        masks = ((ranks < round(n * i / 100)).astype(np.float64) for i in range(101))
+        return [round(float(1000 * bill(self.usage, mask, self.prices, self.asking).money), 3) for mask in masks]
 
 
 def decide_command(source: Source) -> str:

@@ -26,6 +26,7 @@ from kbtrain.records import Condition, Evidence, Hit, Outcome, Question
 from kbtrain.report.words import gate_name
 
 PER_KIND = 10
+TELLING = ("spared", "false negatives")  # kinds of which a report shows one first
 WORST = 25  # errors of a kind on a gate's page
 TEXT = 1_500  # characters of a passage shown
 _POPULARITY_GROUPS = 4
@@ -111,7 +112,9 @@ def collect(
     ]  # fmt: skip
     if gate is not None and cut is not None:
         vain, missed = _errors(outcomes, scores, cut)
+        spared = [o for o in outcomes if scores[o.question_id] <= cut and o.llm_correct and not o.rag_correct]
         kinds += [
+            ("spared", f"{gate_name(gate)} did not retrieve, and a passage would have broken the answer", spared),
             ("false positives", f"{gate_name(gate)} retrieved, but it was not needed", vain),
             ("false negatives", f"{gate_name(gate)} did not retrieve, but it was needed", missed),
         ]

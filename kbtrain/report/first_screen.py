@@ -1,4 +1,5 @@
-"""First screen of a report: the run in a line, savings of the gate that is best on dev, and their certainty."""
+"""First screen of a report: four tiles, the two by two, five rows and a curve of the gate that is best on dev; the same
+in sentences, with its certainty, and a row for every gate."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.evaluation.results import GateResult, Results
-from kbtrain.evaluation.savings import Saving, ThresholdSaving
+from kbtrain.evaluation.savings import FourFold, Saving, ThresholdSaving
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.io.provenance import short_name
+from kbtrain.metrics.significance import Delta, wilson
 from kbtrain.records import Question
+from kbtrain.report.curves import SlidingCurve
 from kbtrain.report.summary import KIND, bootstrap_units
 from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval, points, points_interval
 
@@ -27,34 +30,109 @@ AFTER_SEARCH = (
 )
 
 
+FIVE_HEAD = ("", "searches", "right, %", "against always, points")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure that is read first, what it is, and what it is measured by, with its 95 % interval."""
+
+    name: str
+    figure: str
+    measure: str
+
+
 @dataclass(frozen=True)
 class FirstScreen:
-    """``sentences``: what is saved; the same with intervals; whether it is certain; at the threshold for right
-    answers, where another is noted; when All-RAG is reached.
+    """``news``: what is saved, in one sentence; ``certainty``: whether chance does as well. Without a gate there are no
+    ``tiles``.
 
-    ``rows``: name and figures with their intervals, under :data:`HEAD`.
+    ``sentences``: what is saved; the same with intervals; the verdict; at the threshold for right answers, where
+    another is noted; when All-RAG is reached. ``rows``: name and figures of every gate, under :data:`HEAD`.
     """
 
     subtitle: str
+    news: str
+    certainty: str
     sentences: list[str]
     certain: bool
+    tiles: list[Tile]
+    counts: FourFold | None
+    five: list[list[str]]
     rows: list[list[str]]
     note: str
+    curve: SlidingCurve | None = None
 
 
 def first_screen(
-    results: Results, savings: Sequence[Saving], questions: Sequence[Question], gate: GateResult | None
+    results: Results,
+    savings: Sequence[Saving],
+    questions: Sequence[Question],
+    gate: GateResult | None,
+    counts: FourFold | None,
 ) -> FirstScreen:
-    """``savings``: best on dev first; ``gate``: the one to speak of."""
+    """``savings``: best on dev first; ``gate``: the one to speak of; ``counts``: of its decisions."""
     saving = next((entry for entry in savings if gate is not None and entry.gate == gate.gate), None)
     text = sentences(results, saving, len(savings), best=bool(savings) and saving is savings[0])
+    saves = saving is not None and saving.noted.dev_saved > 0
     return FirstScreen(
         subtitle=subtitle(results.meta, questions),
+        news=text[0].partition(": ")[0] + "." if saves else text[0],
+        certainty=text[2] if saves else "",
         sentences=text,
         certain=saving is not None and saving.certain,
+        tiles=tiles(results, saving, counts) if saving is not None and counts is not None else [],
+        counts=counts,
+        five=five_rows(results, savings, saving),
         rows=table(results, savings),
         note=_note(saving, results),
     )
+
+
+def tiles(results: Results, saving: Saving, counts: FourFold) -> list[Tile]:
+    """Searches, right answers, breaks avoided, repairs kept."""
+    setting, always = saving.noted, next(g.accuracy for g in results.gates if g.gate == "all_rag")
+    left = round(saving.n * (1 - setting.saved.mean))
+    skipped = f"{percent(setting.saved.mean)} % skipped {percent_interval(setting.saved)}"
+    gain = f"{points(setting.change.mean)} points {points_interval(setting.change)}"
+    return [
+        Tile(saving.saves, f"{saving.n} \N{RIGHTWARDS ARROW} {left}", skipped),
+        Tile("right answers", f"{percent(always)} \N{RIGHTWARDS ARROW} {percent(setting.accuracy)} %", gain),
+        _part("breaks avoided", counts.spared, counts.spared + counts.broken),
+        _part("repairs kept", counts.searched_well, counts.searched_well + counts.missed),
+    ]
+
+
+def _part(name: str, n: int, of: int) -> Tile:
+    """A count with Wilson's interval of its share."""
+    if of == 0:
+        return Tile(name, "0 of 0", "there were none")
+    low, high = wilson(n, of)
+    return Tile(name, f"{n} of {of}", f"{percent(n / of)} % [{percent(low)}, {percent(high)}]")
+
+
+def five_rows(results: Results, savings: Sequence[Saving], saving: Saving | None) -> list[list[str]]:
+    """Never, always, the question's kind alone, the gate to speak of, and the best on dev that calls no model; under
+    :data:`FIVE_HEAD`."""
+    named = {gate.gate: gate for gate in results.gates}
+    rows = []
+    for name in ("llm_only", "all_rag", "relation_only" if "relation_only" in named else "form_only"):
+        if name in named:
+            gate = named[name]
+            change = "-" if name == "all_rag" else _with_interval(gate.delta_vs_all_rag)
+            rows.append([gate_name(name), f"{round(gate.n * gate.retrieval_ratio)}", percent(gate.accuracy), change])
+    plain = next((entry for entry in savings if entry.gate.startswith("features")), None)
+    for entry in dict.fromkeys(entry.gate for entry in (saving, plain) if entry is not None):
+        (found,) = (one for one in savings if one.gate == entry)
+        rows.append([
+            gate_name(entry) + named[entry].seen.mark, f"{round(found.n * (1 - found.noted.saved.mean))}",
+            percent(found.noted.accuracy), _with_interval(found.noted.change),
+        ])  # fmt: skip
+    return rows
+
+
+def _with_interval(delta: Delta) -> str:
+    return f"{points(delta.mean)} {points_interval(delta)}"
 
 
 def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
@@ -83,7 +161,7 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
     if setting.dev_saved <= 0:
         return [
             f"Always search: on {saving.n_dev} dev questions {who} skips no search at its threshold, "
-            f"{setting.threshold:.6g} (rule {saving.rule}).",
+            f"{setting.threshold:.3g} (rule {saving.rule}).",
             _reaches(saving, always),
         ]
     lost = -setting.change.mean
@@ -93,7 +171,7 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
         f"right, {percent(always)} % when always searching, {percent(named['llm_only'].accuracy)} % without search.",
         f"On {saving.n} test questions, 95 % intervals: {percent_interval(setting.saved)} % of the {saving.saves} "
         f"skipped, accuracy {points_interval(setting.change)} points. "
-        f"The threshold is {setting.threshold:.6g} (rule {saving.rule}).",
+        f"The threshold is {setting.threshold:.3g} (rule {saving.rule}).",
         _certainty(saving),
         *([] if saving.other is None else [_at_most_right(saving, saving.other)]),
         _reaches(saving, always),
@@ -130,7 +208,7 @@ def _at_most_right(saving: Saving, setting: ThresholdSaving) -> str:
     """The gate at the threshold with the most right answers on dev."""
     gain = f"{points(setting.change.mean)} points, {points_interval(setting.change)}"
     return (
-        f"At the threshold with the most right answers on dev ({setting.threshold:.6g}) it skips "
+        f"At the threshold with the most right answers on dev ({setting.threshold:.3g}) it skips "
         f"{percent(setting.saved.mean)} % of the {saving.saves}, and {percent(setting.accuracy)} % are right: {gain}, "
         "against always searching."
     )
@@ -157,7 +235,7 @@ def table(results: Results, savings: Sequence[Saving]) -> list[list[str]]:
     for gate in (named[name] for name in RETRIEVER_SCORES if name in named):
         rows.append([
             f"{gate_name(gate.gate)} (saves passages)", percent(1 - gate.retrieval_ratio), percent(gate.accuracy),
-            *(f"{points(gain.mean)} {points_interval(gain)}" for gain in (gate.delta_vs_all_rag, gate.delta_vs_random)),
+            *map(_with_interval, (gate.delta_vs_all_rag, gate.delta_vs_random)),
         ])  # fmt: skip
     for saving in savings:
         setting = saving.noted
@@ -166,8 +244,8 @@ def table(results: Results, savings: Sequence[Saving]) -> list[list[str]]:
             + named[saving.gate].seen.mark,
             f"{percent(setting.saved.mean)} {percent_interval(setting.saved)}",
             percent(setting.accuracy),
-            f"{points(setting.change.mean)} {points_interval(setting.change)}",
-            f"{points(setting.over_random.mean)} {points_interval(setting.over_random)}",
+            _with_interval(setting.change),
+            _with_interval(setting.over_random),
         ])  # fmt: skip
     return rows
 

@@ -96,6 +96,22 @@
     fill(data, form);
   };
 
+  // The curve of the first screen: searches, right answers and money where the slider stands.
+  const slide = (input) => {
+    const [right, tops, money] = ["right", "tops", "money"].map((name) => JSON.parse(input.dataset[name] ?? "null"));
+    const mark = document.getElementById("slide-mark");
+    const say = (name, text) => (document.getElementById(`slide-${name}`).textContent = text);
+    input.addEventListener("input", () => {
+      const at = Number(input.value);
+      mark.style.left = `${at}%`;
+      mark.style.top = `${tops[at]}%`;
+      say("searches", Math.round((input.dataset.n * at) / 100));
+      say("right", right[at].toFixed(1));
+      if (money) say("money", money[at].toFixed(2));
+    });
+    input.hidden = false;
+  };
+
   // The cards of a gate's page: shown if they are of the chosen data set, relation, ...
   const cards = (form) => {
     const show = () => {
@@ -119,4 +135,6 @@
   if (source) selection(source);
   const form = document.getElementById("card-filters");
   if (form) cards(form);
+  const input = document.getElementById("slide");
+  if (input) slide(input);
 })();

@@ -26,7 +26,7 @@ from kbtrain.metrics.ranking import Curve
 from kbtrain.records import CONDITIONS
 from kbtrain.report import curves, figures, first_screen, summary, tables, words
 from kbtrain.report.curves import Band
-from kbtrain.report.examples import TEXT, ExampleKind, Selection
+from kbtrain.report.examples import TELLING, TEXT, ExampleKind, Selection
 from kbtrain.report.first_screen import FirstScreen
 from kbtrain.report.summary import Bills
 from kbtrain.show import number, p_value
@@ -122,12 +122,8 @@ def draw(
     main: str | None = None,
     shaded: Band | None = None,
 ) -> dict[str, str]:
-    """All figures by name; those without data are skipped. Curves are drawn wide, and narrow for a phone."""
-    svgs: dict[str, str | None] = {
-        f"{name}-{size}": curves.savings_figure(results, found_savings, main, shaded, f"{name}-{size}", whole)
-        for name, whole in (("savings", False), ("curves", True))
-        for size in ("wide", "narrow")
-    }
+    """All figures by name; those without data are skipped."""
+    svgs: dict[str, str | None] = {"curves": curves.savings_figure(results, found_savings, main, shaded, "curves")}
     for indicator in INDICATORS:
         svgs[f"histogram-{indicator}"] = figures.histogram(statistics, indicator) if statistics.n else None
         for condition in CONDITIONS:
@@ -191,6 +187,8 @@ def _values(report: Report) -> dict[str, Any]:
         "headline": headline(results, report.main_gate),
         "first": report.first,
         "first_head": first_screen.HEAD,
+        "five_head": first_screen.FIVE_HEAD,
+        "telling": [kind for kind in report.kinds if kind.name in TELLING and kind.examples],
         "interval": words.points_interval,
         "kind": summary.KIND,
         "conditions": [c for c in CONDITIONS if c in results.conditions],

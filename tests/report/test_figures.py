@@ -6,7 +6,7 @@ import re
 import warnings
 from collections import Counter
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,19 +18,14 @@ from kbtrain.evaluation.savings import Saving, ThresholdSaving
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.curves import (
-    CONTRAST,
-    FIRST,
-    GROUNDS,
     KINDS,
+    PALETTE,
+    Band,
     LineLabel,
-    annotate,
-    contrast,
-    distinct,
     leaders,
     looks,
     name_ends,
-    oklab,
-    rgb_of,
+    sliding_curve,
     spread,
 )
 from kbtrain.report.figures import panel, reliability
@@ -58,34 +53,13 @@ def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving
     )
 
 
-@pytest.mark.parametrize("saved", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize(("low", "accuracy", "above"), [(30, 0.46, True), (40, 0.99, False), (96, 0.985, True)])
-def test_the_label_stands_inside_the_figure_beside_its_dot(
-    saved: float, low: float, accuracy: float, above: bool
-) -> None:
-    _, axes = new_figure(11.2, 4.9)
-    axes.set_xlim(0, 100)
-    axes.set_ylim(low, low + 4 if low > 90 else 100 if accuracy > 0.9 else 55)
-    annotate(axes, saving_of := saving(saved, accuracy), "#0072b2", narrow=False)
-    (label,) = axes.texts
-    assert (
-        label.get_text()
-        == f"probe benefit\nskips {100 * saving_of.noted.saved.mean:.1f} % of the searches\n+2.9 points"
-    )
-    (x, y), (bottom, top) = label.get_position(), axes.get_ylim()
-    assert 20 < x < 80 and bottom < y < top <= 101
-    assert bool(y > 100 * accuracy) is above
-
-
-@pytest.mark.parametrize("wrap", [None, 13])
 @pytest.mark.parametrize("n", [2, 9, 30])
-def test_no_two_names_at_the_ends_overlap_and_they_keep_the_order_of_the_curves(n: int, wrap: int | None) -> None:
-    size = 8.5
-    figure, axes = new_figure(5 if wrap else 11, 1.0 + n * (2 if wrap else 1) * 1.3 * size / 72 + 1)
+def test_no_two_names_at_the_ends_overlap_and_they_keep_the_order_of_the_curves(n: int) -> None:
+    figure, axes = new_figure(5, 1.0 + n * 2 * 1.3 * 8.5 / 72 + 1)
     axes.set_ylim(30, 60)
     heights = np.random.default_rng(n).uniform(43.5, 44.5, n)  # all curves end near one point
     labels = [LineLabel(f"gate with a name {i}", 94, float(y), "#0072b2") for i, y in enumerate(heights)]
-    name_ends(axes, labels, size, wrap)
+    name_ends(axes, labels)
     figure.draw_without_rendering()
     boxes = {text.get_text().replace("\n", " "): text.get_window_extent() for text in axes.texts}
     ordered = sorted(boxes.values(), key=lambda box: box.y0)
@@ -126,19 +100,24 @@ def test_boxes_that_fit_stay_where_they_are_and_others_share_the_way() -> None:
     assert spread(np.array([0.0, 9.9]), np.array([2.0, 2.0]), 0, 10).tolist() == [1, 9]
 
 
-@pytest.mark.parametrize("n", [13, 40])
-def test_any_number_of_gates_has_colours_that_are_told_apart_on_white_and_on_dark(n: int) -> None:
-    colours = [colour for colour, style in looks([f"g{i}" for i in range(n)]).values() if style == "-"]
-    assert len(colours) == n and tuple(colours) == distinct(n + 6)[6:]  # the first six are of known kinds
-    points = [oklab(rgb_of(colour)) for colour in colours]
-    apart = min(float(np.linalg.norm(a - b)) for a, b in combinations(points, 2))
-    assert apart > 0.08  # about four times what an eye can just tell apart
-    assert all(contrast(rgb_of(c), rgb_of(ground)) >= CONTRAST for c in colours if c not in FIRST for ground in GROUNDS)
+def test_kinds_of_gates_have_colours_of_their_own_and_labels_their_dash() -> None:
+    found = looks(["stack_benefit", "stack_mastery", "probe_benefit", *(f"g{i}" for i in range(14))])
+    assert found["stack_benefit"][0] == found["stack_mastery"][0] != found["probe_benefit"][0]
+    assert found["stack_benefit"][1] != found["stack_mastery"][1]
+    assert len({colour for colour, _ in found.values()}) == 2 + 14 + 2 and len(set(PALETTE)) == 20
 
 
-def test_oklab_of_white_and_of_a_pure_red() -> None:
-    assert oklab(np.ones(3)) == pytest.approx([1, 0, 0], abs=1e-4)
-    assert oklab(np.array([1.0, 0, 0])) == pytest.approx([0.628, 0.225, 0.126], abs=1e-3)  # Ottosson's own table
+def test_a_sliding_curve_stands_at_the_threshold_and_names_its_levels_apart() -> None:
+    curve = SimpleNamespace(ratio=[0, 0.5, 1], accuracy=[0.4, 0.6, 0.42])
+    shaded = Band([0, 0.5, 1], [0.3, 0.5, 0.3], [0.5, 0.7, 0.5])
+    one = saving(0.5, 0.6)
+    gate = SimpleNamespace(n=200, curve=curve)
+    found = sliding_curve(gate, one, shaded, {"never": 0.4, "always": 0.42}, None, "USD")  # type: ignore[arg-type]
+    assert (found.searches, found.accuracy, found.dot) == (100, 60.0, (50.0, found.tops[50]))
+    assert len(found.right) == len(found.tops) == 101 and found.right[25] == 50.0 and min(found.tops) == found.tops[50]
+    assert [level.name for level in found.levels] == ["always 42.0 %", "never 40.0 %"]
+    assert found.levels[1].name_top - found.levels[0].name_top == pytest.approx(9)
+    assert found.line.startswith(f"0,{found.tops[0]} ") and len(found.band.split()) == 202
 
 
 def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind() -> None:
