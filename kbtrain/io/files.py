@@ -154,14 +154,14 @@ class BadField(ValueError):
         self.field = field
 
 
-def loads(text: str) -> Any:
+def loads(text: str, foreign: bool = False) -> Any:
     """The value of a JSON text in which every key stands once in its object, every number is finite and every text can
-    be written.
+    be written. In a ``foreign`` one NaN is null, as pandas means it.
 
     Raises ``ValueError``: :class:`BadField`, ``json.JSONDecodeError``, or itself for endless digits or brackets.
     """
     try:
-        return (_WRITTEN if _HALF.search(text) else _PLAIN).decode(text)
+        return (FOREIGN if foreign else _WRITTEN if _HALF.search(text) else _PLAIN).decode(text)
     except RecursionError as error:
         raise ValueError(str(error)) from None
 
@@ -188,6 +188,7 @@ def plain_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+FOREIGN = json.JSONDecoder(object_pairs_hook=written_object, parse_constant=lambda _: None)
 _WRITTEN, _PLAIN = (json.JSONDecoder(object_pairs_hook=hook) for hook in (written_object, plain_object))
 
 

@@ -94,10 +94,10 @@ def _optional(kind: type) -> frozenset[str]:
     )
 
 
-def value(line: str, path: Path | str, number: int) -> Any:
+def value(line: str, path: Path | str, number: int, foreign: bool = False) -> Any:
     """The JSON of one line, by :func:`kbtrain.io.files.loads`. Raises :class:`UserError` with file and line."""
     try:
-        return loads(line)
+        return loads(line, foreign)
     except json.JSONDecodeError as error:
         raise UserError(f"{at(path, number)}: broken JSON ({error.msg} at column {error.colno})") from None
     except BadField as error:

@@ -16,8 +16,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.io.jsonl import read_json
 from kbtrain.models.embedded import EMBEDDED, is_embedded, path_of
-from kbtrain.models.weights import open_weights, opening
+from kbtrain.models.weights import open_adapter, open_weights, opening
 
 NAMES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -79,6 +80,9 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (in eval mode, on its device) and tokenizer. One-line :class:`UserError` where it can't be opened."""
     path = resolve(model)
+    if (base := base_of(path)) is not None:
+        loaded, tokenizer = load_model(base, dtype, device)
+        return open_adapter(loaded, Path(path)).merge_and_unload().eval(), tokenizer  # type: ignore[operator]
     with _opening(path, model):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
@@ -86,9 +90,20 @@ def load_model(
         place = choose_device(device)
         torch_dtype = choose_dtype(dtype, place, config.model_type)
         options: dict[str, Any] = {"config": config, "dtype": torch_dtype, "trust_remote_code": False}
-        loaded: Any = open_weights(AutoModelForCausalLM, path, model, **options)
-    placed: PreTrainedModel = loaded.to(place).eval()
+        whole: Any = open_weights(AutoModelForCausalLM, path, model, **options)
+    placed: PreTrainedModel = whole.to(place).eval()
     return placed, tokenizer
+
+
+def base_of(path: str) -> str | None:
+    """The model that an adapter's own configuration names; None for a folder with a whole model, and for a hub id."""
+    adapter = Path(path) / "adapter_config.json"
+    if (Path(path) / "config.json").exists() or not adapter.exists():
+        return None
+    base = read_json(adapter).get("base_model_name_or_path")
+    if not isinstance(base, str):
+        raise UserError(f"{adapter}: field 'base_model_name_or_path': names no model; write the adapter's base there")
+    return base
 
 
 _Opened = dict[tuple[str, torch.dtype, str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]
@@ -117,7 +132,7 @@ def load_readable(
         return load_model(model, dtype, device)
     path = resolve(model)
     with _opening(path, model):
-        kind = AutoConfig.from_pretrained(path).model_type
+        kind = AutoConfig.from_pretrained(base_of(path) or path).model_type
     place = choose_device(device)
     key = (str(Path(path).resolve()) if Path(path).is_dir() else path, choose_dtype(dtype, place, kind), place)
     if key not in opened:
@@ -128,6 +143,7 @@ def load_readable(
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """The tokenizer, for back ends that hold the model elsewhere. Raises :class:`UserError`."""
     path = resolve(model)
+    path = base_of(path) or path
     with _opening(path, model):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         check_words(tokenizer)

@@ -162,7 +162,8 @@ def native(
     """A loader of one native file, and ``by_columns`` of a map of columns, as a loader of a file, archive or folder."""
 
     def load(path: Path, reading: Reading) -> Iterator[Loaded]:
-        of_columns = (replace(reading.columns, split=reading.split),) if by_columns else ()
+        split = reading.split or ("test" if reading.shares else None)  # then no column is asked for it
+        of_columns = (replace(reading.columns, split=split),) if by_columns else ()
         for file in data_files(
             path, suffixes, only=reading.only, leave_out=leave_out, split=reading.split, splits=splits
         ):

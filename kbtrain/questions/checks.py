@@ -184,7 +184,7 @@ def near_duplicates(questions: Sequence[Question]) -> list[NearPair]:
 
     Of each pair of splits a question of the earlier one is paired with the most similar question of the later one:
     cosine of character n-grams weighted by their rarity (TF-IDF), so that questions of one pattern about two things are
-    far apart. Exact repeats (:func:`find_leaks`) are counted, too.
+    far apart. Exact repeats (:func:`find_leaks`) are counted, however short.
     """
     held_out = [q for q in questions if q.split != "train"]
     if not held_out or len({q.split for q in questions}) < 2:
@@ -199,15 +199,18 @@ def near_duplicates(questions: Sequence[Question]) -> list[NearPair]:
         against = [q for q in held_out if q.split == other_split]
         if not earlier or not against:
             continue
+        repeats = {leak_key(q): q for q in reversed(against)}
         columns = vectorizer.transform([query_text(q) for q in against]).T.tocsc()
         for start in range(0, len(earlier), _BLOCK):
             block = earlier[start : start + _BLOCK]
             cosines = (vectorizer.transform([query_text(q) for q in block]) @ columns).toarray()
             best = cosines.argmax(axis=1)
             for question, place, row in zip(block, best, cosines, strict=True):
-                if row[place] >= ALIKE:
-                    twin = against[place]
-                    pairs.append(NearPair(question.id, split, twin.id, twin.split, float(row[place])))
+                twin = repeats.get(leak_key(question))
+                cosine = float(row[place]) if twin is None else 1.0
+                if cosine >= ALIKE:
+                    twin = twin or against[place]
+                    pairs.append(NearPair(question.id, split, twin.id, twin.split, cosine))
     return pairs
 
 

@@ -25,7 +25,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.text_files import open_decompressed, opener_of, plain_name
 from kbtrain.questions.base import titled
 from kbtrain.questions.reading.files import ARCHIVES, DOCUMENTS, DataFile, data_files, text_lines
-from kbtrain.questions.reading.rows import SourceRecord
+from kbtrain.questions.reading.rows import SourceRecord, without_header
 from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import Hit, Passage
 
@@ -95,9 +95,10 @@ def _passages_of_rows(path: Path, columns: Mapping[str, str]) -> Iterator[Passag
     for file in data_files(path, ROWS, split="train"):  # a split given: none is read from the names
         numbered = "id" not in columns
         for n, row in enumerate(any_rows(file), 1):
-            numbered &= n > 1 or not row.has("id")
+            names = {"id": "_id"} if row.has("_id") and not row.has("id") else {}  # BEIR's
+            numbered &= n > 1 or not (row.has("id") or names)
             # ids of a list are by place: it may be all on one line
-            name = f"{file.label}-{n if row.path else row.line}" if numbered else _text(row, "id", columns)
+            name = f"{file.label}-{n if row.path else row.line}" if numbered else _text(row, "id", {**names, **columns})
             yield _passage(row, name, columns)
 
 
@@ -120,6 +121,8 @@ def _text(row: SourceRecord, target: str, columns: Mapping[str, str]) -> str:
     if target == "id" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if field not in row.data:
+        if without_header(row):
+            raise row.error(target, "missing; the first line is a passage: put the columns' names above it, as text")
         unmapped = [key for key in row.data if key not in FIELDS]
         mapped = (
             f'; {did_you_mean(field, unmapped)}; map yours: --columns "{_typed(_guessed(row.data, target))}"'

@@ -60,6 +60,7 @@ class Tokens:
         if text.isascii():
             return _ASCII_WORD.findall(text.lower())
         folded = unicodedata.normalize("NFKC", text.replace(_SPLITTING, " ")).lower()
+        folded = folded.replace("i\u0307", "i")  # the small form of \u0130
         return [piece for word in _WORD.findall(_DROPPED.sub("", folded)) for piece in self._pieces(word)]
 
     def words(self, text: str) -> list[str]:

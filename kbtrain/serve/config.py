@@ -73,6 +73,9 @@ class ServeConfig(Config):
         "auto takes the web search or the index of the gate's run folder, and without one the atlas for a model in "
         "this process",
     )
+    columns: dict[Literal["id", "title", "text"], str] = Field(
+        {}, description="of a corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
+    )
     search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")
     k: int | None = Field(
         None, ge=1, le=100, description="passages put into the prompt; null: as many as the gate was trained for, or 3"

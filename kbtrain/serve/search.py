@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -174,7 +174,7 @@ def open_search(config: ServeConfig) -> Search | None:
     if is_index(Path(name)):
         return vector_search(VectorIndex.open(Path(name)))
     if name == "atlas" or Path(name).exists():
-        return _bm25(name)
+        return _bm25(name, {str(field): column for field, column in config.columns.items()})
     return _function(name)
 
 
@@ -239,7 +239,7 @@ def _service_of(evidence: Path) -> WebService | None:
         raise UserError(f"{meta_path(evidence)}: field 'web': {one_line(error)}; name a search (--search)") from None
 
 
-def _bm25(name: str) -> Search:
+def _bm25(name: str, columns: Mapping[str, str]) -> Search:
     from kbtrain.questions.catalogue import atlas_passages
     from kbtrain.retrieval.bm25 import BM25
     from kbtrain.retrieval.corpus import is_documents, named_corpus, read_passages
@@ -250,7 +250,7 @@ def _bm25(name: str) -> Search:
         index = BM25.build(atlas_passages())
     else:
         with named_corpus(Path(name)):
-            index = BM25.build(read_passages(Path(name)))
+            index = BM25.build(read_passages(Path(name), columns))
     index.warm_up()
     searcher = DistinctSearch(index)
     return thread_search(name, lambda query, k: searcher.search([query], k)[0], threads=1)

@@ -108,6 +108,23 @@ def test_an_adapter_must_be_whole(folder: Path, adapter: Path) -> None:
         open_adapter(opened(folder), adapter)
 
 
+def test_an_adapter_is_opened_with_the_base_that_its_own_configuration_names(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    base = make_folder(tmp_path / "base")
+    whole, _ = load_model(str(base), "fp32", "cpu")
+    beside: Any = get_peft_model(whole, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))  # type: ignore[arg-type]
+    beside.save_pretrained(tmp_path / "adapter")
+    ids = torch.tensor([[1, 2, 3]])
+    expected = beside.eval()(ids).logits
+    merged, tokenizer = load_model(str(tmp_path / "adapter"), "fp32", "cpu")
+    assert torch.allclose(merged(ids).logits, expected, atol=1e-5)
+    assert tokenizer("a b").input_ids == load_tokenizer(str(tmp_path / "adapter"))("a b").input_ids
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"adapter_config\.json: field 'base_model_name_or_path': names no model"):
+        load_model(str(tmp_path / "adapter"))
+
+
 def test_an_adapter_that_asks_for_another_package_is_one_line(folder: Path, adapter: Path) -> None:
     path = adapter / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "megatron_config": {"a": 1}}))

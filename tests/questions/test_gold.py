@@ -20,7 +20,8 @@ from kbtrain.records import Question
 EMPTY = ["", " ", "\u200b", "\ufeff", "\u2060", "\u00ad", ",", "...", "-", "\u2014", "\u0313", "\u00b4", "\ufe0f",
          "\u3164", "\u2066\u2069", "``", "?", "\u034f"]  # fmt: skip
 PLACEHOLDERS = ["No Answer Present.", "<unk>", "N/A", "n/a", "#N/A", "no_answer", "CANNOTANSWER", "Unanswerable",
-                " no  answer present ", "[UNK]", "NoAns", "invalid question", "I don\u2019t know.", "Keine Antwort"]  # fmt: skip
+                " no  answer present ", "[UNK]", "NoAns", "invalid question",
+                "I don\u2019t know.", "Keine Antwort"]  # fmt: skip
 
 
 def loaded(folder: Path, *rows: object, **reading: object) -> list:

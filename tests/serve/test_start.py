@@ -59,6 +59,14 @@ def test_a_corpus_that_cannot_be_searched_is_told_by_its_name(text, says, tmp_pa
         open_search(ServeConfig(gate=gate, port=0, search=str(tmp_path / "passages.jsonl")))
 
 
+def test_a_corpus_of_other_columns_is_searched_by_their_map(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"nr": 7, "head": "Oslo", "body": "A city."}\n')
+    columns = {"id": "nr", "title": "head", "text": "body"}
+    config = ServeConfig(gate=tmp_path, search=str(tmp_path / "corpus.jsonl"), columns=columns)
+    (hit,) = asyncio.run(open_search(config).find("Where is Oslo?", 1))
+    assert (hit.passage_id, hit.title, hit.text) == ("7", "Oslo", "A city.")
+
+
 def test_an_index_is_searched_once_at_the_start_whatever_its_language(tmp_path, monkeypatch):
     import bm25s
 

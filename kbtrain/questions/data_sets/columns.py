@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -33,8 +32,8 @@ from kbtrain.questions.base import (
     letters_of,
 )
 from kbtrain.questions.reading.files import SPLITS, DataFile, data_files, split_word
-from kbtrain.questions.reading.rows import SourceRecord, as_rows, format_value, plain, plain_answer
-from kbtrain.questions.reading.tables import OBJECTS, PARQUET, TABLES, any_rows, csv_rows, python_list
+from kbtrain.questions.reading.rows import SourceRecord, as_rows, format_value, plain, plain_answer, without_header
+from kbtrain.questions.reading.tables import OBJECTS, PARQUET, TABLES, any_rows, cell_value, csv_rows, python_list
 from kbtrain.records import Grading, Language, Passage, Question, Split
 
 FIELDS = (
@@ -42,6 +41,7 @@ FIELDS = (
     "entities", "fact_type", "false_premise", "needs_knowledge", "contexts",
 )  # fmt: skip
 _OTHER_NAMES = {"text": "question", "answers": "answer"}
+_SYNONYMS = {**_OTHER_NAMES, "id": "_id"}  # BEIR's and MongoDB's
 _USUAL = {  # what others call the two
     "text": ("prompt", "query", "input", "instruction", "user_input", "problem", "ask", "q"),
     "answers": ("gold", "golds", "target", "reference", "output", "response", "label", "solution", "ground_truth", "a",
@@ -114,6 +114,8 @@ def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -
     """Raise :class:`UserError` for a question without text or answers, with the map that would read this row."""
     required = ("text",) if without_gold else ("text", "answers")
     missing = [name for name in required if name not in row.data]
+    if missing and without_header(native):
+        raise native.error(missing[0], "missing; the first line is a question: put the columns' names above it")
     if missing:
         columns = ", ".join(list(native.data)[:20])
         mapping = _map(native.data)
@@ -182,7 +184,7 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
 
 def _own_column(row: SourceRecord, key: str) -> str:
     """Column of a field that the map does not name; one that is null gives way to its other name."""
-    synonym = _OTHER_NAMES.get(key, key)
+    synonym = _SYNONYMS.get(key, key)
     return key if key in row.data and (row.has(key) or not row.has(synonym)) else synonym
 
 
@@ -195,6 +197,7 @@ def reach(row: SourceRecord, column: str) -> Any:
         return row.data[column]
     value: Any = row.data
     for part in column.split("."):
+        value = cell_value(value)
         if isinstance(value, list) and all(isinstance(inner, dict) for inner in value):
             value = _flat([inner.get(part) for inner in value])
         elif isinstance(value, dict) and part in value:
@@ -228,6 +231,9 @@ def _gold_answers(row: SourceRecord, language: Language) -> tuple[str, ...]:
         return row.having({"answers": texts}).gold_answers("answers")
     if value is None:
         return ()
+    if isinstance(inner := cell_value(value), dict):
+        names = ", ".join(map(str, list(inner)[:20]))
+        raise row.error("answers", f"an object of {names}; name the one with the answers: answers.{next(iter(inner))}")
     return (row.having({"answers": plain_answer(value, language)}).text_or_empty("answers"),)
 
 
@@ -237,13 +243,7 @@ def _is_list(value: Any) -> bool:
 
 def _read_list(row: SourceRecord, key: str) -> list[Any]:
     value = row.data[key]
-    if isinstance(value, list):
-        return value
-    try:
-        values = json.loads(value)
-    except (ValueError, RecursionError):
-        return python_list(row, key)
-    return values if isinstance(values, list) else [values]
+    return value if isinstance(value, list) else python_list(row, key)
 
 
 def _letters(row: SourceRecord, options: tuple[str, ...], answer_as: AnswerAs) -> tuple[str, ...]:
@@ -269,9 +269,12 @@ def _read_integer(row: SourceRecord, key: str) -> int:
 def _split(row: SourceRecord, split: Split) -> Split:
     if not row.has("split"):
         return split
-    word = split_word(row.text("split").replace("/", " "), SPLITS, f"{row.file}:{row.line}: field 'split'")
+    value = row.data["split"]
+    place = f"{row.file}:{row.line}: field 'split'"
+    word = split_word(value.replace("/", " "), SPLITS, place) if isinstance(value, str) else ""
     if not word:
-        raise row.error("split", f"expected train, dev or test, found {format_value(row.data['split'])}")
+        remedy = "say it for all by --split, or make splits by --shares 0.5,0.25,0.25"
+        raise row.error("split", f"expected train, dev or test, found {format_value(value)}; {remedy}")
     return SPLITS[word]
 
 
@@ -301,7 +304,7 @@ def csv_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
         yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
 
 
-_RECORD_NAMES = {"question": "text", "answer": "answers"}
+_RECORD_NAMES = {"question": "text", "answer": "answers", "_id": "id"}
 
 
 def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:

@@ -8,16 +8,13 @@ from typing import Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
-from kbtrain.io.files import BadField, written_object
+from kbtrain.io.files import FOREIGN, BadField
 from kbtrain.questions.reading.files import DataFile, text_chunks, text_lines
 from kbtrain.questions.reading.rows import SourceRecord
 
 _SPACE = " \t\r\n"
 _TOKEN = 16  # characters; an error so near the end may be a token that continues in the next chunk
 MAX_RECORD = 1 << 28  # characters
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=written_object)
 
 
 def json_rows(file: DataFile) -> Iterator[SourceRecord]:
@@ -34,7 +31,7 @@ def jsonl_rows(file: DataFile) -> Iterator[SourceRecord]:
     """One object a line; blank lines are skipped."""
     for number, line in text_lines(file):
         if line.strip():
-            yield _row(file, number, jsonl.value(line, file.name, number))
+            yield _row(file, number, jsonl.value(line, file.name, number, foreign=True))
 
 
 def rows_under(file: DataFile, key: str) -> Iterator[SourceRecord]:
@@ -119,7 +116,7 @@ class Cursor:
         self.peek()
         while True:
             try:
-                value, end = _DECODER.raw_decode(self._text, self._at)
+                value, end = FOREIGN.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 cut = error.msg.startswith("Unterminated") or error.pos >= len(self._text) - _TOKEN
                 if cut and self._more():

@@ -7,12 +7,19 @@ the commas, and Python would read ``'a' 'b'`` as one text: so commas are put bac
 from __future__ import annotations
 
 import ast
+import contextlib
 import csv
 import io
+import json
+import math
 import re
 import tokenize
 from collections.abc import Iterator, Sequence
+from datetime import date, time
+from decimal import Decimal
 from typing import Any
+
+import numpy as np
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.text_files import open_seekable
@@ -31,7 +38,7 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
     """(line, cells) of every row that is not blank. Raises :class:`UserError` for quotes that do not match.
 
     A first line ``sep=;`` gives spreadsheets the table's separator, and is skipped. A table of commas whose header has
-    only ";", quotes aside, is separated by these: spreadsheets do so where numbers have a comma.
+    only ";" or tabs, quotes aside, is separated by these: spreadsheets do so where numbers have a comma.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
     numbered = text_lines(file)
@@ -39,8 +46,8 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
     start, first = 1, [head]
     if separator := re.fullmatch(r"sep=([,;|\t])", head.rstrip("\r\n"), re.IGNORECASE):
         delimiter, start, first = separator[1], 2, []
-    elif delimiter == "," and ";" in (bare := _QUOTED.sub("", head)) and "," not in bare:
-        delimiter = ";"
+    elif delimiter == "," and "," not in (bare := _QUOTED.sub("", head)):
+        delimiter = next((sign for sign in ";\t" if sign in bare), ",")
 
     def lines() -> Iterator[str]:
         nonlocal line
@@ -89,12 +96,31 @@ def parquet_rows(file: DataFile) -> Iterator[SourceRecord]:
     with open_seekable(file.raw, file.name) as stream:
         try:
             for batch in ParquetFile(stream).iter_batches(batch_size=1024):
+                single = {field.name for field in batch.schema if re.search(r"\b(half)?float\b", str(field.type))}
                 for data in batch.to_pylist():
                     number += 1
-                    yield SourceRecord(data, file.name, number)
+                    cells = {name: _as_json(value, name in single) for name, value in data.items()}
+                    yield SourceRecord(cells, file.name, number)
         except pyarrow.ArrowException as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"{at(file.name)}: cannot be read as Parquet ({reason:.100}); get the file again") from None
+
+
+def _as_json(value: Any, single: bool) -> Any:
+    """A Parquet value as JSON would have it: NaN as null, a number of ``single`` precision without the digits that it
+    does not have (0.1), dates as text.
+    """
+    if isinstance(value, list):
+        return [_as_json(inner, single) for inner in value]
+    if isinstance(value, dict):
+        return {name: _as_json(inner, single) for name, inner in value.items()}
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(str(np.float32(value))) if single else value
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, date | time):
+        return value.isoformat().removesuffix("T00:00:00")
+    return value
 
 
 def any_rows(file: DataFile) -> Iterator[SourceRecord]:
@@ -119,13 +145,20 @@ _ENDS = {tokenize.STRING, tokenize.NUMBER, tokenize.NAME}
 
 def python_list(row: SourceRecord, key: str) -> list[Any]:
     """The list in the cell ``key``. Raises :class:`kbtrain.errors.UserError` with file, line and field."""
-    text = row.text(key)
-    try:
-        value = ast.literal_eval(_with_commas(text))
-    except (ValueError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
-        raise row.error(key, f"expected a list like ['a', 'b'], found {format_value(text)}") from None
+    value = cell_value(row.text(key))
     if not isinstance(value, list):
-        raise row.error(key, f"expected a list, found {type(value).__name__} {format_value(text)}")
+        raise row.error(key, f"expected a list like ['a', 'b'], found {format_value(row.text(key))}")
+    return value
+
+
+def cell_value(value: Any) -> Any:
+    """The list or object in a cell, as JSON, Python or numpy prints it; any other value itself."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(value)
+    with contextlib.suppress(ValueError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
+        return ast.literal_eval(_with_commas(value))
     return value
 
 
