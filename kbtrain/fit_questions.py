@@ -210,9 +210,9 @@ def agree(settings: Fit, config: Path, say: Say) -> None:
     _tell(f"forecast, {settings.pilot} questions of the pilot included:", *expected.lines(prices))
     if not settings.yes:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise UserError("no question was asked, since nobody can be asked here; the same command with --yes begins")
+            raise UserError("stopped after the forecast: nobody can be asked here; the same command with --yes begins")
         if input("Begin? [y/N] ").strip().lower() not in ("y", "yes"):
-            raise UserError("no question was asked; the same command asks again")
+            raise UserError("stopped after the forecast; the same command asks again")
     write_atomically(note, json.dumps(key))
 
 

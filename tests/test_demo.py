@@ -44,15 +44,6 @@ def test_every_stage_takes_its_arguments_and_stays_in_the_run_folder(size):
         assert folder == run_folder(size)
 
 
-def test_the_second_judge_is_trained_with_passages_and_scored_with_them():
-    steps = chain("full")
-    built = [step.arguments for step in steps if step.script == "build"]
-    trained = [" ".join(step.arguments) for step in steps if step.script == "train_kbm"]
-    assert "build_double_judgement" in built[1] and "examples_double/train.jsonl" in trained[1]
-    assert "examples_double" not in trained[0] and trained[1].endswith("--output runs/demo-full/kbm_double")
-    assert [s.arguments[-1] for s in steps if s.script == "score_reference"] == ["runs/demo-full/kbm_double"]
-
-
 def test_a_chain_shows_each_stage_with_its_minutes_and_one_line_and_ends_with_the_closing_block(tmp_path, capfd):
     first, last, run = tmp_path / "first.py", tmp_path / "last.py", tmp_path / "run"
     first.write_text("print('a table\\nof many lines\\n3 questions -> here')\n")

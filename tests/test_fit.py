@@ -43,7 +43,7 @@ def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ModelServer(logprobs=False, missing=("completions",), say=replies(write_files(tmp_path))) as server:
         shown, error = command(tmp_path, server.url).communicate()
-        assert error.splitlines()[-1].startswith("error: no question was asked, since nobody can be asked here; ")
+        assert error.splitlines()[-1].startswith("error: stopped after the forecast: nobody can be asked here; ")
         assert "test questions show a difference of right answers to ±" in shown
         for name in ("requests", "tokens", "money", "time"):
             assert any(line.startswith(f"{name}  ") for line in shown.splitlines()), name

@@ -368,12 +368,3 @@ def test_other_inputs_are_named_or_the_work_is_done_again(
         one_line(ran, says.replace("data_gen/", "(data_gen/|.kbtrain run )"), world)
     else:
         assert ran.code == 0 and content(world) != content(chain / "after" / stage), ran.said
-
-
-def test_another_gate_is_scored_afresh(chain: Path, found: Callable[[str, str], Path]) -> None:
-    world = found("after", "score")
-    shutil.rmtree(world / "run/features")
-    assert fork("fit", world, "--labels", "hard").code == 0
-    ran = fork("score", world)
-    assert ran.code == 0 and "scores of other inputs were replaced" in ran.said
-    assert content(world)[MADE["score"]] != content(chain / "after" / "score")[MADE["score"]]

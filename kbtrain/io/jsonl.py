@@ -53,8 +53,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 @functools.cache
 def _left_out(kind: type) -> tuple[tuple[str, Any], ...]:
-    fields = dataclasses.fields(kind)
-    return tuple((field.name, field.default) for field in fields if field.metadata.get("omit_default"))
+    return tuple((f.name, f.default) for f in dataclasses.fields(kind) if f.metadata.get("omit_default"))
 
 
 def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
@@ -98,29 +97,29 @@ def value(line: str, path: Path | str, number: int, foreign: bool = False) -> An
     """The JSON of one line, by :func:`kbtrain.io.files.loads`. Raises :class:`UserError` with file and line."""
     try:
         return loads(line, foreign)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{at(path, number)}: broken JSON ({error.msg} at column {error.colno})") from None
-    except BadField as error:
-        raise UserError(f"{at(path, number, error.field)}: {error}") from None
-    except ValueError as error:  # a number of thousands of digits, thousands of brackets
-        raise UserError(f"{at(path, number)}: broken JSON ({str(error)[:80]})") from None
+    except ValueError as error:
+        raise _refusal(error, path, number) from None
+
+
+def _refusal(error: ValueError, path: Path | str, number: int | None, remedy: str = "") -> UserError:
+    """What :func:`kbtrain.io.files.loads` refused, with file, line and field."""
+    if isinstance(error, BadField):
+        return UserError(f"{at(path, number, error.field)}: {error}{remedy}")
+    if isinstance(error, json.JSONDecodeError):
+        place, words = at(path, number or error.lineno), f"{error.msg} at column {error.colno}"
+    else:  # a number of thousands of digits, thousands of brackets
+        place, words = at(path, number), str(error)[:80]
+    return UserError(f"{place}: broken JSON ({words}){remedy}")
 
 
 def read_value(path: Path | str, if_missing: str = "", if_broken: str = "") -> Any:
     """The content of a JSON file. Raises :class:`UserError` if it is missing or broken, ending in the remedy given."""
     if if_missing and not path_exists(path):
         raise UserError(f"{at(path)}: no such file; {if_missing}")
-    remedy = f"; {if_broken}" if if_broken else ""
     try:
         return loads(read_text(path))
-    except BadField as error:
-        raise UserError(f"{at(path, field=error.field)}: {error}{remedy}") from None
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{at(path, error.lineno)}: broken JSON ({error.msg} at column {error.colno}){remedy}"
-        ) from None
     except ValueError as error:
-        raise UserError(f"{at(path)}: broken JSON ({str(error)[:80]}){remedy}") from None
+        raise _refusal(error, path, None, f"; {if_broken}" if if_broken else "") from None
 
 
 def read_json(path: Path | str) -> dict[str, Any]:

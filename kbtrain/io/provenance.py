@@ -311,7 +311,7 @@ class Artifact:
         return "" if self.edited or unchanged(self.path) else "changed afterwards"
 
     def records(self, remedy: str = "") -> Records:
-        """The file's records, to be appended; see :class:`Records`."""
+        """The file's records, to be appended."""
         return Records(self.path, self.key or {}, remedy)
 
     def finish(self, extra: Mapping[str, Any] | None = None) -> None:
