@@ -21,6 +21,7 @@ from kbtrain.gates.scoring import ScoredChunk, ScoreFile, Timing
 from kbtrain.io.files import (
     beside,
     errors_of,
+    has_content,
     missing_file_message,
     path_exists,
     put_in_place,
@@ -143,6 +144,16 @@ def test_a_command_says_in_one_line_what_no_writer_named(
     assert shown.startswith(said) and shown.count("\n") == 1
 
 
+def test_output_that_nobody_takes_is_one_line() -> None:
+    command = [sys.executable, "-m", "kbtrain.cli", "ls", "launch"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: disk is full; free some space and run the same command again\n",
+    )
+
+
 def test_what_lies_beside_a_folder_given_by_dots_lies_beside_the_folder(tmp_path, monkeypatch):
     inner = tmp_path / "run" / "inner"
     inner.mkdir(parents=True)
@@ -239,3 +250,16 @@ def test_a_file_a_link_and_nothing_are_replaced(tmp_path: Path) -> None:
         with replacing(tmp_path / name) as partial:
             partial.write_text("new")
         assert not (tmp_path / name).is_symlink() and (tmp_path / name).read_text() == "new"
+
+
+def test_an_empty_file_is_not_begun_and_a_link_to_nowhere_is_told_of(tmp_path: Path) -> None:
+    """A full disk and a kill leave empty files."""
+    path, link = tmp_path / "f", tmp_path / "link"
+    assert not has_content(path)
+    path.touch()
+    assert not has_content(path)
+    path.write_text("x")
+    assert has_content(path)
+    link.symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match="link: no such file"):
+        has_content(link)
