@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from kbtrain.answers.writing import CJK
 from kbtrain.records import Example, TurnExample, Utterance
@@ -260,6 +260,7 @@ def input_kind(value: str | Example) -> UtteranceKind | None:
     return None if kind == "acknowledgement" and len(value.context) > 1 else kind
 
 
+BY_RULE: frozenset[str] = frozenset(get_args(UtteranceKind))  # reasons of a rule
 BY_THRESHOLD = frozenset({"above-threshold", "below-threshold", "always", "never"})  # reasons of a score
 
 

@@ -13,7 +13,7 @@ from support import scripts
 from kbtrain import cli
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("data_gen", "recipes", "eval", "benchmarks")
+FOLDERS = ("data_gen", "recipes", "eval")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 SCRIPTS = [path.relative_to(ROOT) for path in FILES if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
 

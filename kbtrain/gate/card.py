@@ -418,18 +418,17 @@ def set_best(folder: Path | str, best: BestKey) -> None:
 
 @contextmanager
 def _changing(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Threshold]]]:
-    """Content of ``gate.json`` and its thresholds, to be changed; written afterwards, and the README's section on
-    thresholds, if there is one."""
+    """Content of ``gate.json`` and its thresholds, to be changed; written afterwards, behind the README's section on
+    thresholds, if there is one: a change that was killed in between is made by the same command again."""
     readme = folder / README
     with writing(folder / CARD):  # read and written again: another process's threshold would be lost
         data = read_gate_json(folder)
         thresholds = _thresholds(data, folder / CARD)
         yield data, thresholds
         best = (data.get("best") or {}).get("key")
-        text = with_thresholds(read_text(readme), thresholds, best) if path_exists(readme) else None
+        if path_exists(readme):
+            write_atomically(readme, with_thresholds(read_text(readme), thresholds, best))
         write_atomically(folder / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
-        if text is not None:
-            write_atomically(readme, text)
 
 
 def kept_thresholds(card: Mapping[str, Any], folder: Path) -> dict[str, Threshold]:

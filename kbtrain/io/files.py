@@ -257,6 +257,12 @@ def beside(path: Path, ending: str) -> Path:
     return named.parent / (named.name + ending)
 
 
+def outcomes_path(log: Path) -> Path:
+    """The file of verdicts beside a decision log: ``decisions-outcomes.jsonl`` of ``decisions.jsonl``; of a device the
+    log itself."""
+    return log if log.exists() and not log.is_file() else log.with_stem(f"{log.stem}-outcomes")
+
+
 def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path)) if path.name in ("", "..") else path
 

@@ -44,9 +44,18 @@ from kbtrain.questions.reading.files import data_file
 from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Question, SampleSet
 from kbtrain.report.page import render
-from kbtrain.report.traffic import check_one_gate, gate_rows, interval_cell, left_out_text, names_of, read_log
+from kbtrain.report.traffic import (
+    BY_A_RULE,
+    check_one_gate,
+    gate_rows,
+    interval_cell,
+    left_out_text,
+    names_of,
+    read_log,
+)
 from kbtrain.report.words import percent, points, points_interval
 from kbtrain.show import aligned
+from kbtrain.utterances import utterance_kind
 
 Goal = Literal["best_accuracy", "max_loss"]
 RUN = "main"  # sampling run of an audit
@@ -87,10 +96,9 @@ class Audit:
 def audit_lines(audit: Audit) -> list[str]:
     """Do the next step of an audit; lines about it and about the step after it. Raises :class:`UserError`."""
     lines = []
-    if not path_exists(audit.run / "questions.jsonl"):
+    if meta_of(audit.run / "questions.jsonl").get("stage") != "audit":
+        _check_of_audit(audit.run)
         lines = _draw(audit)
-    elif meta_of(audit.run / "questions.jsonl").get("stage") != "audit":
-        raise UserError(f"{audit.run}: a run folder that is not an audit's; give another --run")
     if not path_exists(meta_path(audit.run / "samples.db")):  # written by the last answer
         return [*lines, *([] if audit.dry_run else _answer_commands(audit))]
     check_unchanged(audit.run / "questions.jsonl")
@@ -104,6 +112,14 @@ def audit_lines(audit: Audit) -> list[str]:
 
 
 # Drawing turns
+
+
+def _check_of_audit(run: Path) -> None:
+    """Raise :class:`UserError` for files of another run. An audit that was killed while it drew is drawn again: its
+    turns are whole, and noted as an audit's, before there are questions."""
+    begun = meta_of(run / "turns.jsonl").get("stage")
+    if begun != "audit" and (begun is not None or path_exists(run / "questions.jsonl")):
+        raise UserError(f"{run}: a run folder that is not an audit's; give another --run")
 
 
 def _draw(audit: Audit) -> list[str]:
@@ -128,11 +144,11 @@ def _draw(audit: Audit) -> list[str]:
         nothing = f"dry run: nothing was written; {2 * len(questions)} answers would be generated and judged"
         return [line, nothing, answers_cost(audit.folder, len(questions), audit.prices)]
     audit.run.mkdir(parents=True, exist_ok=True)
-    jsonl.write(audit.run / "turns.jsonl", [AuditTurn(question_hash(text), score) for text, score in drawn])
-    jsonl.write(audit.run / "questions.jsonl", questions.values())
     extra = {"gate": gate, "turns": len(turns), "drawn": len(drawn), "left_out": dict(left_out)}
     options = {"folder": str(audit.folder), "n": audit.n, "seed": audit.seed}
-    for name in ("turns.jsonl", "questions.jsonl"):
+    rows = [AuditTurn(question_hash(text), score) for text, score in drawn]
+    for name, records in (("turns.jsonl", rows), ("questions.jsonl", list(questions.values()))):
+        jsonl.write(audit.run / name, records)
         write_meta(audit.run / name, stage="audit", config=options, inputs=[], extra=extra)
     return [line]
 
@@ -147,13 +163,17 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
     if audit.turns is not None:
         gate = load_gate(audit.folder, audit.key)
         texts = [text for text in read_questions_file(audit.turns, audit.field) if isinstance(text, str)]
+        ruled = [text for text in texts if utterance_kind(text) is not None]
+        texts = [text for text in texts if utterance_kind(text) is None]
+        if ruled:
+            left_out[BY_A_RULE] = len(ruled)
         turns = list(zip(texts, gate.score(texts), strict=True)) if texts else []
         gates[gate.name] += len(turns)
     else:
         assert audit.log is not None
         for row in gate_rows(read_log(audit.log), names_of(audit.folder, audit.key), left_out):
             text = row.get("question")
-            if not isinstance(text, str):
+            if text is None:
                 left_out["without the question's text (start the server with --log-text)"] += 1
             else:
                 gates[str(row["gate"]).partition("@")[0]] += 1
@@ -321,8 +341,8 @@ def _write_sheets(audit: Audit, questions: Mapping[str, Question], answers: Answ
     table = csv.DictWriter(text, ["id", "question", "answer_a", "answer_b", "a_right", "b_right"])
     table.writeheader()
     table.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
-    write_atomically(sheet, text.getvalue())
     write_atomically(page, render("audit_sheet.html.j2", autoescape=True, rows=rows, title="Right or wrong?"))
+    write_atomically(sheet, text.getvalue())  # last: where it is there, both are
     return [
         f"wrote {sheet} and {page}: {len(rows)} questions with two answers each, in random order",
         f"judge some or all of them (1 right, 0 wrong), from the top; then: {_command(audit, '--verdicts', sheet)}",
@@ -447,7 +467,10 @@ def _gain_text(gain: Delta) -> str:
 def _apply(
     audit: Audit, gate: str, old: Threshold | None, proposal: Mapping[str, Any], value: float, scores: Any
 ) -> str:
+    hashed = read_meta(audit.run / "turns.jsonl")["sha256"]
     before = None if old is None else old.model_dump(mode="json")
+    if old and old.dev_file_sha256 == hashed:  # this very audit, with more verdicts or as it was
+        before = old.evidence.get("before")
     evidence = {
         "traffic": {"n": len(scores), "scores": kept_scores(scores)},
         "audit": proposal,
@@ -455,7 +478,6 @@ def _apply(
         **({"guarantee": proposal["guarantee"]} if proposal["guarantee"] else {}),
     }
     rule = f"{audit.goal} of {proposal['judged']} audited turns"
-    hashed = read_meta(audit.run / "turns.jsonl")["sha256"]
     entry = Threshold(
         threshold=value, rule=rule, dev_file_sha256=hashed, n_dev=proposal["judged"], evidence=evidence,
         dev=old.dev if old else {},

@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, at
@@ -28,6 +29,7 @@ from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import Asked, question_shift
 from kbtrain.gates.registry import load_gate, read_card
+from kbtrain.io.files import outcomes_path, path_exists
 from kbtrain.io.jsonl import lines
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores, shift
@@ -37,25 +39,46 @@ from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.records import GateExample
 from kbtrain.report.words import percent, percent_interval
 from kbtrain.show import aligned
+from kbtrain.utterances import BY_RULE
 
 LEAST = 50  # scores, or decisions with a verdict: fewer say little about a share
-UNSCORED, OTHER_GATES = "without a score", "of other gates or versions"  # reasons why a row of a log is skipped
+# reasons why a row of a log is skipped
+UNSCORED, OTHER_GATES, BY_A_RULE = "without a score", "of other gates or versions", "decided by a rule, not by a score"
+
+
+class LogRow(BaseModel):
+    """The fields of a log's line that are read here, with their types: ``"false"`` is no bool, and true no number."""
+
+    model_config = ConfigDict(strict=True)
+    score: float | None = None
+    time: Annotated[float, Field(ge=0, le=253402300799)] | None = None  # to the year 9999
+    propensity: float | None = None
+    right: float | bool | None = None
+    searched: bool | None = None
+    gate: str | None = None
+    reason: str | None = None
+    rule: str | None = None
+    id: str | None = None
+    outcome_of: str | None = None
+    question: str | None = None
+    question_hash: str | None = None
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """The decisions of a log and of its rotated files, the oldest first. Raises :class:`UserError`."""
-    return (row for row in _rows(path) if "outcome_of" not in row)
+    return (row for row in _rows(path) if row.get("outcome_of") is None)
 
 
 def read_outcomes(path: Path) -> dict[str, float]:
-    """The last verdict on each request of a log, by the request's id: 1 right, 0 wrong."""
+    """The last verdict on each request of a log, by the request's id: 1 right, 0 wrong. They are in a file beside the
+    log; those of older versions, and of other servers, in the log itself."""
     verdicts = {}
-    for row in _rows(path):
-        if "outcome_of" in row:
-            right = row.get("right")
-            if not isinstance(right, int | float) or not 0 <= right <= 1:
-                raise UserError(f"{at(path)}: outcome of {row['outcome_of']!r:.40}: no verdict from 0 to 1")
-            verdicts[str(row["outcome_of"])] = float(right)
+    files = [path, *([outcomes_path(path)] if path_exists(outcomes_path(path)) else [])]
+    for row in (row for file in files for row in _rows(file) if row.get("outcome_of") is not None):
+        right = row.get("right")
+        if right is None or not 0 <= right <= 1:
+            raise UserError(f"{at(path)}: outcome of {row['outcome_of']!r:.40}: no verdict from 0 to 1")
+        verdicts[row["outcome_of"]] = float(right)
     return verdicts
 
 
@@ -70,9 +93,12 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 raise UserError(f"{at(file, number)}: broken JSON; is it a log of kbtrain serve?") from None
             if not isinstance(row, dict):
                 raise UserError(f"{at(file, number)}: no decision of kbtrain serve")
-            for field in ("score", "time", "propensity"):
-                if not isinstance(row.get(field), int | float | None):
-                    raise UserError(f"{at(file, number, field)}: expected a number, found {row[field]!r:.40}")
+            try:
+                LogRow.model_validate(row)
+            except ValidationError as error:
+                first = error.errors()[0]
+                message = f"{first['msg'][0].lower()}{first['msg'][1:]}, found {first['input']!r:.40}"
+                raise UserError(f"{at(file, number, str(first['loc'][0]))}: {message}") from None
             yield row
 
 
@@ -108,6 +134,8 @@ def gate_rows(
             left_out[UNSCORED] += 1
         elif row.get("gate") not in names:
             left_out[OTHER_GATES] += 1
+        elif row.get("rule") or row.get("reason") in BY_RULE:
+            left_out[BY_A_RULE] += 1
         else:
             yield row
 

@@ -99,12 +99,12 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
 
 
 async def outcomes_route(service: Service, exchange: Exchange) -> None:
-    """A verdict on an answer that was given, by the request's id, into the decision log."""
+    """A verdict on an answer that was given, by the request's id, into the file beside the decision log."""
     body = read_fields(OutcomeBody, read_object(await exchange.body()))
-    if service.log is None:
+    if service.outcomes is None:
         raise Refused(409, "no_log", "this server writes no decision log; start it with --log")
     row = {"time": round(time.time(), 3), "outcome_of": body.id, "right": float(body.right), "source": body.source}
-    if not service.log.write(row, None, False):
+    if not service.outcomes.write(row, None, False):
         raise Refused(503, "log_full", "the decision log cannot take more now", headers={"retry-after": "1"})
     await exchange.json({"id": body.id, "right": row["right"]})
 

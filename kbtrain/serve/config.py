@@ -22,6 +22,8 @@ StatesFrom = Literal["auto", "upstream", "here"]
 Context = Literal["last", "window", "condense"]
 GatedInput = Literal["auto", "question", "turn"]
 ToolRule = Literal["keep", "remove", "force"]
+ServerPolicy = Literal["gate", "always", "never", "pass"]
+NO_SEARCH = frozenset({"never", "pass"})  # policies
 SEARCH_TOOLS = ("*search*", "*retriev*")  # patterns of names
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
@@ -105,7 +107,12 @@ class ServeConfig(Config):
     batch: int = Field(32, ge=1, description="questions scored at once")
     queue: int = Field(256, ge=1, description="questions that may wait; beyond: 503 with Retry-After")
 
-    shadow: bool = Field(False, description="decide and record, but never search")
+    policy: ServerPolicy = Field(
+        "gate",
+        description="what is done: what the gate decides; always or never a search; or pass: requests go on as they "
+        "came. The log has what the gate would do; a request's header x-kbtrain-retrieve wins over always and never",
+    )
+    shadow: bool = Field(False, description="another name for policy: pass")
     log: Path | None = Field(None, description="decision log, JSON lines")
     explore: float = Field(
         0.0,
@@ -127,6 +134,15 @@ class ServeConfig(Config):
     max_question_chars: int = Field(20_000, ge=1, description="a longer question passes ungated")
     read_timeout_s: float = Field(10.0, gt=0, description="time for a request's head, and again for its body")
     max_inflight: int = Field(1000, ge=1, description="requests under way; beyond: 503 with Retry-After")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_shadow(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("shadow") is not True:
+            return data
+        if data.get("policy", "pass") != "pass":
+            raise ValueError("key 'shadow': another name for policy: pass; give one of the two")
+        return data | {"policy": "pass"}
 
     @model_validator(mode="after")
     def _check_model(self) -> ServeConfig:
@@ -150,8 +166,8 @@ class ServeConfig(Config):
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")
         answers = self.upstream is not None or self.model is not None
-        if self.explore and (self.log is None or self.shadow or (answers and self.search == "none")):
-            raise ValueError("key 'explore': needs log and a search, and no shadow: it changes what is done")
+        if self.explore and (self.log is None or self.policy != "gate" or (answers and self.search == "none")):
+            raise ValueError("key 'explore': needs log and a search, and policy: gate: it changes what is done")
         return self
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ from kbtrain.gates.registry import load_gate
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.records import Example, GateExample, Hit, Titles, TurnExample
 from kbtrain.runtime.cores import leave_a_core
-from kbtrain.serve.config import OnGateFailure, ServeConfig
+from kbtrain.serve.config import NO_SEARCH, OnGateFailure, ServeConfig
 from kbtrain.serve.gate_model import states_server
 from kbtrain.serve.problem import NO_AIM, Aim, Busy, Refused
 from kbtrain.utterances import UtteranceKind, decide_by, input_kind
@@ -145,7 +145,7 @@ class LoadedGate:
         return threshold
 
     def threshold_for(self, aim: Aim) -> float | None:
-        """Threshold of the request's aim, else the one in use; None without any, in shadow mode."""
+        """Threshold of the request's aim, else the one in use; None without any."""
         if aim.threshold is not None:
             return self.check(aim.threshold, "threshold")
         return self.threshold if aim.budget is None else self.at_budget(aim.budget)
@@ -181,7 +181,7 @@ class ScoredInput:
 
 class Decider:
     """A gate behind its worker. Raises :class:`UserError` for a gate without a threshold, unless one is given or the
-    server is in shadow mode.
+    server's policy needs none.
 
     ``prepare`` is called with each gate that is opened again, before it is in place.
     """
@@ -210,15 +210,15 @@ class Decider:
                 loaded.threshold = loaded.check(c.threshold, "threshold")
             except Refused as refused:
                 raise UserError(f"key 'threshold': {refused}") from None
-        if loaded.threshold is None and not c.shadow:
+        if loaded.threshold is None and c.policy == "gate":
             raise UserError(
                 f"gate '{loaded.gate.name}': no threshold in its folder; choose one on dev questions "
-                "(eval/calibrate.py), or give one: --threshold; --shadow records scores without one"
+                "(eval/calibrate.py), or give one: --threshold; --policy always or pass records scores without one"
             )
         if c.gated != "auto" and c.gated not in loaded.gate.reads:
             raise UserError(f"key 'gated': gate '{loaded.gate.name}' does not read a {c.gated}")
-        if loaded.after_search and (c.shadow or c.search == "none"):
-            reason = "shadow mode never searches" if c.shadow else "give it a search (--search)"
+        if loaded.after_search and (c.policy in NO_SEARCH or c.search == "none"):
+            reason = f"policy {c.policy} never searches" if c.policy in NO_SEARCH else "give it a search (--search)"
             raise UserError(f"gate '{loaded.gate.name}': reads what a search found; {reason}")
         loaded.gate.answer_within(c.gate_deadline_s)
         return loaded

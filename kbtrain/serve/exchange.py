@@ -192,13 +192,16 @@ class Upload:
 
 
 CLOSE = {"connection": "close"}
+MOST_MEMBERS = 16  # of a file of gzip; clients send one
 
 
 def _unpacked(data: bytes, limit: int) -> bytes:
     """The content of a gzip file or of a zlib stream, never more than ``limit`` bytes. Raises :class:`Refused`."""
-    parts, size = [], 0
+    parts, size = list[bytes](), 0
     try:
         while data:
+            if len(parts) == MOST_MEMBERS:  # each costs a copy of all that follow
+                raise Refused(400, "body", f"the body has more than {MOST_MEMBERS} members of gzip", headers=CLOSE)
             unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either form by its head
             parts.append(unpack.decompress(data, limit - size + 1))
             size += len(parts[-1])

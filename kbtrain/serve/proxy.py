@@ -24,10 +24,10 @@ from urllib.parse import quote_from_bytes
 from kbtrain.answers.thoughts import split_thought
 from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.prompts.kbm import condense_prompt, evidence_text
-from kbtrain.serve.decide import decide_without_gate
+from kbtrain.serve.decide import decide_without_gate, gate_failure
 from kbtrain.serve.exchange import Exchange, Header, Upload
 from kbtrain.serve.gate_model import continue_draft
-from kbtrain.serve.problem import BadBody, Policy, Refused, read_object
+from kbtrain.serve.problem import BadBody, Busy, Policy, Refused, read_object
 from kbtrain.serve.request_forms import FORMS, Body, GatedMessage, search_tools, steer_tools, with_evidence
 from kbtrain.serve.service import RequestTrace, Service
 from kbtrain.serve.upstream import ErrorEvents, Upstream, read_whole
@@ -132,8 +132,8 @@ class ProxiedRequest:
         await self._decide()
         needed, trace.searches = trace.searches, False
         trace.propensity = None  # the model decides if it searches
-        if service.config.shadow:
-            trace.reason, trace.tool, trace.withheld = "shadow" if needed else trace.reason, "kept", needed
+        if service.config.policy == "pass":
+            trace.tool = "kept"
             return self.body
         changed, trace.tool = steer_tools(self.path, self.body, tools, needed, self.policy.tool or service.config.tool)
         return changed
@@ -147,12 +147,14 @@ class ProxiedRequest:
             await self._search_and_decide(self.gated.value)
         else:
             await self._decide()
-            if trace.searches and (service.config.shadow or service.search is None):
-                trace.searches, trace.withheld = False, service.config.shadow
+            if trace.searches and service.search is None:
+                trace.searches = False
                 if trace.reason != "gate-failed":  # a failure is reported in any case
-                    trace.reason = "shadow" if service.config.shadow else "no-search"
+                    trace.reason = "no-search"
             if trace.searches:
                 await self._search()
+        if service.config.policy == "pass":
+            return self.body
         evidence = evidence_text(trace.hits, loaded.titles) if trace.hits else None
         if evidence is None:
             trace.hits = ()
@@ -171,11 +173,12 @@ class ProxiedRequest:
             self.trace.hits = self.trace.hits if self.trace.searches else ()
 
     async def _decide(self) -> None:
-        """Set decision, reason, and if a search is needed."""
+        """Set decision, reason, and if a search is made."""
         trace, gated, policy = self.trace, self.gated, self.policy
         if gated.value is None:
             trace.reason = gated.reason
-        elif gated.kind is not None and policy.retrieve == "auto":  # the kind wins over any score
+            return
+        if gated.kind is not None and policy.retrieve == "auto":  # the kind wins over any score
             trace.reason = gated.kind
         elif policy.retrieve != "auto":
             trace.reason, trace.searches = "forced", policy.retrieve == "always"
@@ -189,11 +192,17 @@ class ProxiedRequest:
             except Exception as error:  # noqa: BLE001 - a gate may raise any, the client gets an answer
                 trace.searches = self._decide_without_gate(error)
             trace.gate_seconds = time.perf_counter() - began
+        trace.follow(self.service.config.policy)
 
     def _decide_without_gate(self, error: Exception) -> bool:
-        if not isinstance(error, Refused):
+        """True to retrieve. Where the policy decides, a gate that fails or has no room ends no request."""
+        config = self.service.config
+        if not isinstance(error, Refused) or (isinstance(error, Busy) and config.policy != "gate"):
             self.trace.reason = "gate-failed"
-        return decide_without_gate(error, self.service.config.on_gate_failure)
+        if config.policy == "gate" or not self.trace.reason:
+            return decide_without_gate(error, config.on_gate_failure)
+        gate_failure(error)  # logs it
+        return config.on_gate_failure == "retrieve"
 
     async def _search(self) -> None:
         """Set the hits; a failure or a deadline leaves none, with the reason."""

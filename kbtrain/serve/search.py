@@ -30,7 +30,7 @@ from kbtrain.records import Hit
 from kbtrain.retrieval.base import DistinctSearch, distinct, hit_of, refilled
 from kbtrain.retrieval.vectors import VectorIndex, is_index
 from kbtrain.retrieval.web import WebSearch, WebService
-from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.config import NO_SEARCH, ServeConfig
 from kbtrain.serve.decide import as_exception
 from kbtrain.serve.gate_model import is_of_demo
 from kbtrain.serve.problem import Refused
@@ -194,8 +194,8 @@ def check_search(name: str) -> None:
 def automatic(config: ServeConfig) -> str | WebService | None:
     """The search of the gate's run folder: its index, or the service that its evidence is from.
 
-    Without one it is the atlas for a model in this process, and none without a model or in shadow mode. Raises
-    :class:`UserError` for an upstream without anything to search.
+    Without one it is the atlas for a model in this process, and none without a model or by a policy without searches.
+    Raises :class:`UserError` for an upstream without anything to search.
     """
     run = config.gate.resolve().parent
     if config.upstream is None and config.model is None:
@@ -209,7 +209,7 @@ def automatic(config: ServeConfig) -> str | WebService | None:
         return source
     if config.model is not None:
         return "atlas"
-    if config.shadow:
+    if config.policy in NO_SEARCH:
         return None
     raise UserError(
         f"key 'search': no index beside {config.gate}; give a corpus, an address or a function, or none (gate alone)"

@@ -78,6 +78,14 @@ def is_listening(url: str) -> bool:
         return False
 
 
+POLICIES = {
+    "always": "every question is searched; the log has what the gate would do (would_search)",
+    "never": "nothing is searched; the log has what the gate would do (would_search)",
+    "pass": "nothing is searched or changed: answers as without kbtrain, for clients that search by themselves; the "
+    "log has what the gate would do (would_search)",
+}
+
+
 def startup_lines(service: Service) -> list[str]:
     """Lines about what was opened: gate and key, threshold and its figures, the cost of a decision, prompt, search."""
     config, loaded = service.config, service.decider.loaded
@@ -96,8 +104,7 @@ def startup_lines(service: Service) -> list[str]:
     if service.upstream is not None:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
         lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {service.decider.k}")
-        if config.shadow:
-            lines.append("shadow mode: nothing is searched or changed; the log records each decision (would_search)")
+        lines += [f"policy {config.policy}: {POLICIES[config.policy]}"] if config.policy != "gate" else []
     else:
         lines.append("no model: this server only decides (/v1/gate); for answers add --upstream URL or --model NAME")
     if loaded.after_search:
@@ -123,7 +130,7 @@ def _threshold_lines(service: Service) -> list[str]:
     config, loaded = service.config, service.decider.loaded
     threshold = loaded.threshold
     if threshold is None:
-        return ["no threshold: shadow mode records scores alone; choose one on them: kbtrain calibrate (--log)"]
+        return [f"no threshold: policy {config.policy} records scores; choose one on them: kbtrain calibrate (--log)"]
     card = loaded.gate.card
     chosen = card.thresholds.get(loaded.gate.name) if card and config.threshold is None else None
     origin = "--threshold" if chosen is None else f"rule {chosen.rule}"

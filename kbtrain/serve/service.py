@@ -16,8 +16,9 @@ from urllib.parse import quote
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Saves
 from kbtrain.gates.question_shift import question_numbers
+from kbtrain.io.files import outcomes_path
 from kbtrain.records import Hit
-from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.config import NO_SEARCH, ServeConfig, ServerPolicy
 from kbtrain.serve.decide import Decider, Input, LoadedGate, ServedDecision, gate_failure, user_text
 from kbtrain.serve.decision_log import DecisionLog, Metrics
 from kbtrain.serve.exchange import Endpoint, Keys
@@ -26,7 +27,7 @@ from kbtrain.serve.problem import Aim, Refused
 from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
 from kbtrain.serve.search import Search, check_search, find_within, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream
-from kbtrain.utterances import BY_THRESHOLD, UtteranceKind
+from kbtrain.utterances import BY_RULE, BY_THRESHOLD, UtteranceKind
 
 SCHEMA = "1"
 LONGEST_IDS = 2000  # characters of a debug header
@@ -42,7 +43,7 @@ class RequestTrace:
 
     route: str
     reason: str = ""
-    searches: bool = False  # by the gate, by force, or without a gate
+    searches: bool = False  # by the gate, by force, by the server's policy, or without a gate
     decision: ServedDecision | None = None
     gate_seconds: float | None = None
     search_seconds: float | None = None
@@ -55,7 +56,8 @@ class RequestTrace:
     request_id: str = ""  # clients report outcomes by it; empty without a log
     propensity: float | None = None  # probability of the action, where the server explores
     error_inside: bool = False  # the upstream's, in an answer of status 200
-    withheld: bool = False  # a search that shadow mode did not make
+    wanted: bool | None = None  # the search before the server's policy
+    rule: str = ""  # kind of utterance that decided in the gate's place
     began: float = field(default_factory=time.perf_counter)
 
     def explore(self, share: float) -> None:
@@ -65,6 +67,18 @@ class RequestTrace:
         if random.random() < share:
             self.reason, self.searches = "explored", random.random() < 0.5
         self.propensity = 1 - share / 2 if self.searches == self.decision.retrieve else share / 2
+
+    def follow(self, policy: ServerPolicy) -> None:
+        """Do what the server's policy says, and note what would be done without it.
+
+        A request's own wish wins over ``always`` and ``never``, and ``pass`` over all.
+        """
+        self.wanted, self.rule = self.searches, self.reason if self.reason in BY_RULE else ""
+        if policy == "gate" or (self.reason == "forced" and policy != "pass"):
+            return
+        self.searches = policy == "always"
+        if self.searches != self.wanted and self.reason != "gate-failed":  # a failure is reported in any case
+            self.reason = "policy"
 
     def headers(self, gate: str, debug: bool) -> dict[str, str]:
         """The ``x-kbtrain-*`` headers of the answer."""
@@ -147,7 +161,7 @@ class Service:
             self.upstream = LocalModel(config.model)
         self.upstream_check = None if self.upstream is None else ReadyCheck(self._list_models, (FRESH, FRESH))
         self.search_check: ReadyCheck | None = None
-        if self.search is not None and not config.shadow:
+        if self.search is not None and config.policy not in NO_SEARCH:
             # a success holds until a request's search fails: a search may cost money
             self.search_check = ReadyCheck(
                 functools.partial(find_within, self.search, PROBE, 1, config.search_deadline_s), (math.inf, AGAIN)
@@ -155,8 +169,12 @@ class Service:
         self._prepare(self.decider.loaded)
         self.decider.prepare = self._prepare
         self.log: DecisionLog | None = None
+        self.outcomes: DecisionLog | None = None  # a file of their own: no client's verdicts rotate decisions away
         if config.log is not None:
-            self.log = DecisionLog(config.log, config.log_max_mb, on_loss=self.metrics.log_lost.inc)
+            self.log, self.outcomes = (
+                DecisionLog(path, config.log_max_mb, on_loss=self.metrics.log_lost.inc)
+                for path in (config.log, outcomes_path(config.log))
+            )
         self.metrics.inflight.set_function(lambda: Endpoint.inflight)
         self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
 
@@ -206,6 +224,7 @@ class Service:
         )  # fmt: skip
         if self.config.explore:
             trace.explore(self.config.explore)
+        trace.follow("gate" if self.config.policy == "pass" else self.config.policy)
         self.record(trace, "decided", 200)
         return replace(decision, retrieve=trace.searches, reason=trace.reason, request_id=trace.request_id)
 
@@ -250,7 +269,7 @@ class Service:
             m.decisions.labels(gate, "search" if trace.searches else "plain", trace.reason).inc()
         if trace.gate_seconds is not None:
             m.gate_seconds.observe(trace.gate_seconds)
-        if d is not None:
+        if d is not None and not trace.rule:
             m.score.observe(d.score)
         if self.log is not None and not self._write(self.log, trace, outcome, status):
             m.log_lost.inc()
@@ -267,7 +286,8 @@ class Service:
             "retrieve": None if d is None or d.threshold is None else d.retrieve,
             "reason": trace.reason,
             "searched": trace.searches,
-            "would_search": trace.searches or trace.withheld,
+            "would_search": trace.searches if trace.wanted is None else trace.wanted,
+            "rule": trace.rule or None,
             "propensity": trace.propensity,
             "passages": len(trace.hits),
             "saves": trace.saves,
@@ -279,7 +299,7 @@ class Service:
             "seconds": round(time.perf_counter() - trace.began, 4),
             "outcome": outcome,
             "status": status,
-            "mode": "shadow" if self.config.shadow else "act",
+            "policy": self.config.policy,
             "asked": question_numbers(trace.query, self.decider.loaded.vocabulary) if d and trace.query else None,
         }
         return log.write(row, trace.query, self.config.log_text)
@@ -291,5 +311,6 @@ class Service:
             await self.search.close()
         if self.upstream is not None:
             await self.upstream.close()
-        if self.log is not None:
-            await asyncio.to_thread(self.log.close)
+        for log in (self.log, self.outcomes):
+            if log is not None:
+                await asyncio.to_thread(log.close)

@@ -142,7 +142,7 @@ def test_it_is_a_gate_of_questions_too(recipe, data, tmp_path, name, kind, chang
     asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
     found = opened.score(asked)
     assert type(opened) is kind and source.names == ("q",)  # its folder's name, among others of its kind
-    assert all(0 < score < 1 for score in found) and len(set(found)) == 2
+    assert all(0 < score < 1 for score in found)
     assert source.scores(source.open(), asked) == {"q": pytest.approx(found, abs=1e-6)}
     assert (opened.card.labels, opened.card.key) == (changes.get("labels", "hard"), changes.get("key", "mastery"))
     assert run_snippet(tmp_path / "q")[1].startswith("[Decision(score=")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 
 import numpy as np
@@ -14,7 +15,7 @@ from kbtrain.evaluation.audit import JudgedTurns, audit_figures, best_threshold,
 from kbtrain.gate.card import Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import gate_identity
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import write_meta
+from kbtrain.io.provenance import write_atomically, write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.records import GREEDY, Question, Sample, SampleSet
 from kbtrain.report.audit import AuditTurn, read_sheet
@@ -142,6 +143,74 @@ def main_raises(*words):
 
     args = _arguments([str(word) for word in words])
     args.run(args)
+
+
+class Killed(BaseException):
+    """The end of the process, at a write."""
+
+
+@pytest.mark.parametrize("place", range(1, 7))
+def test_an_audit_that_was_killed_while_it_wrote_is_drawn_and_laid_out_by_the_same_command(
+    folder, log, tmp_path, capsys, monkeypatch, place
+):
+    run, command = tmp_path / "audit", (folder, "--log", log, "--run", tmp_path / "audit", "--n", 60)
+    writes, move = [], os.replace
+
+    def moved(source, target):
+        writes.append(target)
+        if len(writes) == place:
+            raise Killed
+        move(source, target)
+
+    def dying(*words):
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "replace", moved)
+                main(["audit", *map(str, words)])
+        except Killed:
+            return
+
+    dying(*command)
+    run_audit(capsys, *command)
+    answer(run)
+    dying(folder, "--run", run)
+    run_audit(capsys, folder, "--run", run)
+    assert (run / "sheet.csv").exists() and (run / "sheet.html").read_text().count("<section") == 60
+    assert len(list(jsonl.read(AuditTurn, run / "turns.jsonl"))) == 60
+
+
+def test_a_folder_with_turns_of_another_run_is_refused(folder, log, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "turns.jsonl").write_text("{}\n")
+    write_meta(tmp_path / "run" / "turns.jsonl", stage="collect_turns", config={}, inputs=[])
+    assert main(["audit", str(folder), "--log", str(log), "--run", str(tmp_path / "run")]) == 2
+    assert "a run folder that is not an audit's; give another --run" in capsys.readouterr().err
+    assert (tmp_path / "run" / "turns.jsonl").read_text() == "{}\n"
+
+
+def test_applied_twice_or_rolled_back_twice_the_first_threshold_is_back(folder, log, tmp_path, capsys, monkeypatch):
+    run, before = tmp_path / "audit", read_gate_json(folder)["thresholds"]
+    (folder / "README.md").write_text("# A gate\n\n## Threshold\n")
+    set_threshold(folder, "encoder_probe", Threshold.model_validate(before["encoder_probe"]))
+    page = (folder / "README.md").read_text()
+    run_audit(capsys, folder, "--log", log, "--run", run, "--n", 60)
+    answer(run)
+    run_audit(capsys, folder, "--run", run)
+    judge(run / "sheet.csv")
+    for _ in range(2):
+        run_audit(capsys, folder, "--run", run, "--verdicts", run / "sheet.csv", "--apply", "--replace")
+    assert page != (folder / "README.md").read_text()
+    with monkeypatch.context() as patched:  # killed between the two files
+        patched.setattr("kbtrain.gate.card.write_atomically", write_then_die)
+        with pytest.raises(Killed):
+            main(["audit", str(folder), "--rollback"])
+    assert "is 0.5 (given) again" in run_audit(capsys, folder, "--rollback")
+    assert read_gate_json(folder)["thresholds"] == before and (folder / "README.md").read_text() == page
+
+
+def write_then_die(path, text):
+    write_atomically(path, text)
+    raise Killed
 
 
 def test_a_judge_labels_all_and_people_a_part(folder, log, tmp_path, capsys):

@@ -32,7 +32,9 @@ def test_a_coin_decides_a_share_and_verdicts_join_their_decisions(gate, tmp_path
             assert running.post("/v1/outcomes", {**first, "right": 0.25}).status == 200
             for wrong in ({"id": "", "right": 1}, {"id": "a"}, {"id": "a", "right": 2}, {**first, "why": "x"}):
                 assert running.post("/v1/outcomes", wrong).status == 400
-            wait_until(lambda: log.read_text().count("\n") == 43)
+            wait_until(lambda: log.read_text().count("\n") == 41)
+    kept = [json.loads(line) for line in (tmp_path / "log-outcomes.jsonl").read_text().splitlines()]
+    assert [row["right"] for row in kept] == [1.0, 0.25] and "outcome_of" not in log.read_text()
     rows = {row["id"]: row for row in read_log(log)}
     assert len(set(names)) == 40 and set(names) < set(rows)  # verdicts are no decisions
     assert read_outcomes(log) == {names[0]: 0.25}  # the last one counts
@@ -44,6 +46,16 @@ def test_a_coin_decides_a_share_and_verdicts_join_their_decisions(gate, tmp_path
         assert row["reason"] == reply.headers["x-kbtrain-reason"]
     assert {row["reason"] for row in drawn} == {"explored", "above-threshold"}
     assert {row["searched"] for row in drawn if row["reason"] == "explored"} == {True, False}
+
+
+def test_verdicts_on_what_nobody_asked_take_no_decision_away(gate, tmp_path):
+    log = tmp_path / "log.jsonl"
+    with serving(gate, log=log, log_max_mb=0.002) as running:
+        (asked,) = running.post("/v1/gate", {"questions": [NEEDS]}).json["decisions"]
+        for i in range(60):
+            assert running.post("/v1/outcomes", {"id": f"unknown-{i}", "right": 1}).status == 200
+    assert [row["id"] for row in read_log(log)] == [asked["id"]]
+    assert len(list(tmp_path.glob("log-outcomes.jsonl.*"))) > 1  # they rotate each other
 
 
 CHAT = {"messages": [{"role": "user", "content": NEEDS}]}

@@ -145,7 +145,7 @@ def test_the_search_of_the_run_folder_is_taken_once_it_is_known(tmp_path):
     with pytest.raises(UserError, match=r"meta\.json: field 'web': "):
         open_search(config)
     evidence.unlink()
-    assert automatic(config.model_copy(update={"shadow": True})) is None  # shadow mode needs no search
+    assert automatic(config.model_copy(update={"policy": "pass"})) is None  # needs no search
     with pytest.raises(UserError, match="no index beside"):
         automatic(config)
 

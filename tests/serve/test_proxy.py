@@ -11,6 +11,8 @@ from stub_upstream import StubUpstream
 
 from kbtrain.prompts.kbm import background
 from kbtrain.report.traffic import calibrate_traffic
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.problem import Busy
 from kbtrain.serve.server import startup_lines
 from kbtrain.serve.upstream import UpstreamReply
 
@@ -276,16 +278,63 @@ def test_passages_show_their_titles_as_in_the_answers_that_the_gate_is_about(gat
         assert (f"{CORPUS[0]['title']}: {CORPUS[0]['text']}" in text) == shown
 
 
-def test_shadow_decides_and_records_but_changes_nothing(gate, stub, corpus, tmp_path):
-    log = tmp_path / "log.jsonl"
-    with serving(gate, upstream=stub.url, search=corpus, shadow=True, log=log) as server:
-        data = json.dumps(chat(NEEDS)).encode()
-        found = kb(server.ask("POST", "/v1/chat/completions", data))
-    assert (found["reason"], found["retrieved"]) == ("shadow", "0") and float(found["score"]) > 0.5
-    assert stub.requests[0][2] == data
-    row = json.loads(log.read_text())
-    assert (row["mode"], row["retrieve"], row["passages"]) == ("shadow", True, 0)
-    assert (row["searched"], row["would_search"]) == (False, True)  # what was done, and would have been
+POLICIES = {  # whether a question is searched that needs it, one that does not, and a greeting
+    "gate": (True, False, False), "always": (True, True, True), "never": (False,) * 3, "pass": (False,) * 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_policy_does_what_it_says_and_logs_what_the_gate_would_do(gate, stub, tmp_path, policy):
+    log, texts = tmp_path / "log.jsonl", (NEEDS, KNOWN, "Hello!")
+    settings = {"upstream": stub.url, "search": "serve_support:echo", "prompt": "trained"}
+    with serving(gate, policy=policy, log=log, **settings) as server:
+        bodies = [json.dumps(chat(text)).encode() for text in texts]
+        found = [kb(server.ask("POST", "/v1/chat/completions", body)) for body in bodies]
+        wishes = [kb(ask(server, chat(text), retrieve=wish)) for text, wish in ((KNOWN, "always"), (NEEDS, "never"))]
+        decided = server.post("/v1/gate", {"questions": list(texts)}).json["decisions"]
+    done = POLICIES[policy]
+    assert tuple(headers["retrieved"] == "1" for headers in found) == done
+    gate_s = [("above-threshold", True), ("below-threshold", False), ("greeting", False)]
+    reasons = [reason if would == did else "policy" for (reason, would), did in zip(gate_s, done, strict=True)]
+    assert [headers["reason"] for headers in found] == reasons
+    assert [wish["retrieved"] for wish in wishes] == ["0" if policy == "pass" else "1", "0"]
+    unchanged = [request[2] == body for request, body in zip(stub.requests, bodies, strict=False)]
+    assert all(unchanged) if policy == "pass" else not any(unchanged)
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {row["policy"] for row in rows} == {policy}
+    assert [row["would_search"] for row in rows[:3]] == [True, False, False]  # and what was done:
+    assert tuple(row["searched"] for row in rows[:3]) == done
+    assert [row["retrieve"] for row in rows[:3]] == [True, False, None]
+    assert [row["rule"] for row in rows[:3]] == [None, None, "greeting"] == [row["rule"] for row in rows[5:]]
+    handed = POLICIES["gate" if policy == "pass" else policy]  # clients of /v1/gate do what they are told
+    assert tuple(decision["retrieve"] for decision in decided) == handed
+
+
+def test_shadow_is_a_name_for_pass(gate):
+    assert (
+        ServeConfig(gate=gate, shadow=True).policy
+        == "pass"
+        == ServeConfig(gate=gate, shadow=True, policy="pass").policy
+    )
+    with pytest.raises(ValueError, match="key 'shadow': another name for policy: pass; give one of the two"):
+        ServeConfig(gate=gate, shadow=True, policy="always")
+
+
+def test_always_does_not_depend_on_the_gate(gate, stub):
+    """It is the way back: a gate that fails, or has no room, ends no request and takes no search away."""
+    settings = {"upstream": stub.url, "search": "serve_support:echo", "on_gate_failure": "error"}
+    with serving(gate, policy="always", **settings) as server:
+        for error in (ArithmeticError("no number"), Busy("the queue is full")):
+            server.service.decider.decide = failing(error)
+            found = kb(ask(server, chat(KNOWN)))
+            assert (found["reason"], found["retrieved"]) == ("gate-failed", "1")
+
+
+def failing(error):
+    async def decide(*_):
+        raise error
+
+    return decide
 
 
 def test_shadow_mode_needs_no_threshold(stub, corpus, tmp_path):
@@ -294,11 +343,11 @@ def test_shadow_mode_needs_no_threshold(stub, corpus, tmp_path):
         found = kb(ask(server, chat(NEEDS)))
         assert (found["reason"], found["retrieved"]) == ("no-threshold", "0") and float(found["score"]) > 0.5
         assert "threshold" not in found
-        assert kb(ask(server, chat(NEEDS), threshold="0.5"))["reason"] == "shadow"
+        assert kb(ask(server, chat(NEEDS), threshold="0.5"))["reason"] == "policy"
         (decision,) = server.post("/v1/gate", {"questions": [NEEDS]}).json["decisions"]
         assert decision["score"] > 0.5 and decision["threshold"] is None and decision["retrieve"] is None
-        assert "no threshold: shadow mode" in startup_lines(server.service)[1]
-        assert startup_lines(server.service)[-1].startswith("shadow mode: nothing is searched or changed; the log")
+        assert "no threshold: policy pass records scores" in startup_lines(server.service)[1]
+        assert startup_lines(server.service)[-1].startswith("policy pass: nothing is searched or changed: answers as")
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(row["threshold"], row["retrieve"]) for row in rows] == [(None, None), (0.5, True), (None, None)]
     many = [json.dumps(rows[0] | {"score": i / 100}) + "\n" for i in range(100)]

@@ -90,6 +90,11 @@ def test_other_tools_and_other_patterns_get_passages_as_ever(gate, server, stub)
         assert ask(own, NEEDS, [SEARCH])[1]["x-kbtrain-retrieved"] == "1"
         assert ask(own, NEEDS, [OTHER])[1]["x-kbtrain-tool"] == "kept"
     with serving(gate, upstream=stub.url, search="serve_support:echo", shadow=True) as shadow:
-        for text, reason in ((NEEDS, "shadow"), (KNOWN, "below-threshold")):
+        for text, reason in ((NEEDS, "policy"), (KNOWN, "below-threshold")):
             _, found = ask(shadow, text, [SEARCH], "force")
             assert (found["x-kbtrain-tool"], found["x-kbtrain-reason"]) == ("kept", reason)
+    for policy, done in (("always", ("kept", "forced")), ("never", ("removed", "removed"))):
+        with serving(gate, upstream=stub.url, search="none", policy=policy) as server:
+            for text in (NEEDS, KNOWN):
+                tools = tuple(ask(server, text, [SEARCH], tool)[1]["x-kbtrain-tool"] for tool in ("remove", "force"))
+                assert tools == done

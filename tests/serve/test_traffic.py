@@ -33,12 +33,15 @@ def test_the_threshold_searches_for_the_wanted_share(folder, tmp_path):
     with open(log, "a") as file:
         file.write('{"gate": "other@0", "score": 0.5}\n' + json.dumps({"gate": name, "score": None}) + "\n")
         file.write(json.dumps({"gate": name, "score": float("inf")}) + "\n")
+        for decided in ({"reason": "greeting"}, {"reason": "policy", "rule": "arithmetic"}):  # whatever the score
+            file.write(json.dumps({"gate": name, "score": 0.999, "searched": False, **decided}) + "\n")
     lines = calibrate_traffic(folder, log, 0.3)
     noted = read_gate_json(folder)["thresholds"]["encoder_probe"]
     assert noted["threshold"] == pytest.approx(0.695) == threshold_of([i / 100 for i in range(100)], 0.3)
     assert (noted["rule"], noted["n_dev"]) == ("ratio 0.3 of logged traffic", 100)
     assert noted["evidence"]["dev_scores"][0] == 0.01  # what dev said stays
     assert "100 scores" in lines[0] and "1 of other gates or versions, 2 without a score" in lines[0]
+    assert "skipped: 2 decided by a rule, not by a score, 1 of" in lines[0]
     assert (
         "distributed as on dev" in lines[1]
         and "49.0% of them" in lines[2]
@@ -134,12 +137,26 @@ def test_a_log_is_rotated_by_size_and_read_in_order(tmp_path):
     assert numbers == list(range(numbers[0], 60)) and numbers[0] > 0
 
 
-@pytest.mark.parametrize("row", ['{"score": "high"}', '{"score": 0.5, "time": "now"}'])
-def test_a_row_that_holds_text_for_a_number_is_one_line(tmp_path, row):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("score", value) for value in ("high", True, [0.5])),
+        *(("time", value) for value in ("now", -1, 1e300, float("inf"))),
+        *(("searched", value) for value in ("false", "true", 0)),
+        *(
+            (field, value)
+            for field in ("gate", "id", "question", "question_hash", "reason")
+            for value in ([], {"a": 1}, 7)
+        ),
+        ("propensity", "0.5"),
+    ],
+)
+def test_a_field_of_another_type_is_one_line(tmp_path, field, value):
     path = tmp_path / "log.jsonl"
-    path.write_text('{"score": 0.5, "time": 1.0}\n' + row)
-    with pytest.raises(UserError, match=r"log\.jsonl:2: field '(score|time)': expected a number, found '(high|now)'"):
+    path.write_text('{"score": 0.5, "time": 1.0, "searched": null}\n' + json.dumps({"score": 1, field: value}))
+    with pytest.raises(UserError, match=rf"log\.jsonl:2: field '{field}': input should be .*, found ") as error:
         list(read_log(path))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("torn", ['{"i": 1, "pa', "x" * 100_000, ""])
