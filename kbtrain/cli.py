@@ -175,13 +175,10 @@ def _add_chains_and_models(parsers: Parsers) -> None:
     models = _command(parsers, "models", commands.list_models, "models that kbtrain can fetch by itself")
     actions = models.add_subparsers(metavar="ACTION", required=True)
     actions.add_parser("list", help="their names and whether they are here")
-    for action, run, text in (
-        ("get", commands.get_model, "fetch and convert one, once"),
-        ("path", commands.model_path, "print its folder"),
-    ):
+    for action, text in (("get", "fetch and convert one, once"), ("path", "print its folder")):
         sub = actions.add_parser(action, help=text)
         _add(sub, "name", "NAME", "as in kbtrain models list")
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=commands.model, fetch=action == "get")
 
 
 def _add_fit(parsers: Parsers) -> None:
@@ -267,24 +264,13 @@ def _add_use(parsers: Parsers) -> None:
     decide.add_argument("--dtype", default="auto", choices=get_args(DtypeName), help="auto: as saved (default)")
     decide.add_argument("--device", default="auto", metavar="auto|cpu|cuda", help="default: auto")
 
-    serve = _command(
-        parsers,
-        "serve",
-        commands.serve,
-        "put a gate in front of a model: an OpenAI-compatible server",
-        usage="kbtrain serve FOLDER [--upstream URL | --model NAME] [--config FILE] [--key value | key=value ...]",
-        add_help=False,
-    )
-    _add(serve, "arguments", "FOLDER", "the gate's folder, then keys", nargs=argparse.REMAINDER)
-    mcp = _command(
-        parsers,
-        "mcp",
-        commands.mcp,
-        "offer a gate to agents: an MCP server with tools should_search and search",
-        usage="kbtrain mcp FOLDER [--search FOLDER|FILE|URL] [--config FILE] [--key value | key=value ...]",
-        add_help=False,
-    )
-    _add(mcp, "arguments", "FOLDER", "the gate's folder, then keys", nargs=argparse.REMAINDER)
+    servers = {
+        "serve": (commands.serve, "put a gate in front of a model: an OpenAI-compatible server"),
+        "mcp": (commands.mcp, "offer a gate to agents: an MCP server with tools should_search and search"),
+    }
+    for name, (run, about) in servers.items():
+        server = _command(parsers, name, run, about, add_help=False)  # its help is of its keys
+        _add(server, "arguments", "FOLDER", "the gate's folder, then keys", nargs=argparse.REMAINDER)
 
     calibrate = _command(
         parsers, "calibrate", commands.calibrate, "a gate's threshold from the decision log of kbtrain serve"

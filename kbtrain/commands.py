@@ -252,16 +252,13 @@ def list_models(args: argparse.Namespace) -> None:
         sys.stdout.write(f"{name}  {model.about}, {model.licence}  [{state}]\n")
 
 
-def get_model(args: argparse.Namespace) -> None:
+def model(args: argparse.Namespace) -> None:
     from kbtrain.models import embedded
 
-    folder = embedded.path_of(args.name, say=lambda message: step(f"{message} ..."))
-    sys.stdout.write(f"{args.name} is in {folder}\n")
-
-
-def model_path(args: argparse.Namespace) -> None:
-    from kbtrain.models import embedded
-
+    if args.fetch:
+        folder = embedded.path_of(args.name, say=lambda message: step(f"{message} ..."))
+        sys.stdout.write(f"{args.name} is in {folder}\n")
+        return
     folder = embedded.folder_of(args.name)
     if not embedded.is_ready(args.name):
         raise UserError(f"{args.name} is not fetched yet; run: kbtrain models get {args.name}")

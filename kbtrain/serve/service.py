@@ -73,7 +73,9 @@ class RequestTrace:
 
         A request's own wish wins over ``always`` and ``never``, and ``pass`` over all.
         """
-        self.wanted, self.rule = self.searches, self.reason if self.reason in BY_RULE else ""
+        explored = self.decision if self.reason == "explored" else None
+        self.wanted = explored.retrieve if explored else self.searches
+        self.rule = self.reason if self.reason in BY_RULE else ""
         if policy == "gate" or (self.reason == "forced" and policy != "pass"):
             return
         self.searches = policy == "always"

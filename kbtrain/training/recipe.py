@@ -226,7 +226,7 @@ def start_processes(device: str) -> int:
 
     Raises :class:`UserError` if the launcher, accelerate and torch do not agree on it.
     """
-    from accelerate.state import PartialState  # type: ignore[import-untyped]
+    from accelerate.state import PartialState
 
     require("deepspeed", "train", under_deepspeed())
     expected = int(os.environ.get("WORLD_SIZE", "1"))
