@@ -113,6 +113,7 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     settings.check()
     run = settings.run
     questions = settings.columns or json.dumps(propose_columns(settings.file))
+    say(f"columns of the questions: {questions}")
     if settings.answers is not None:
         follow(_import_steps(settings, questions), run, say, "questions.jsonl", lambda _: [_planned(run)])
         effect = compare_answers(run)

@@ -123,6 +123,9 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     path.write_text(json.dumps({"nr": 1, "query": "a?", "ground_truth": "b"}) + "\n")
     assert propose_columns(path) == {"text": "query", "answers": "ground_truth"}
+    path.write_text(json.dumps({"question": "a?", "text": "a passage", "answer": "b"}) + "\n")
+    with pytest.raises(UserError, match="there is 'question', too; choose one"):
+        propose_columns(path)
     path.write_text(json.dumps({"query": "a?", "solved": "b"}) + "\n")
     with pytest.raises(UserError, match=r"q\.jsonl:1: .*There is query, solved; name it: --columns .*THEIR_ANSWERS"):
         propose_columns(path)

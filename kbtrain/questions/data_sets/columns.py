@@ -126,11 +126,12 @@ def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -
 def propose_columns(path: Path) -> dict[str, str]:
     """The map of columns that reads questions from a table, by the names in its first row.
 
-    Raises :class:`UserError` where no name tells which column holds the questions, or their answers.
+    Raises :class:`UserError` where no name tells which column holds the questions, or their answers, or two may.
     """
     row = next((row for file in data_files(path, (*OBJECTS, *TABLES)) for row in any_rows(file)), None)
     if row is None:
         raise UserError(f"{at(path)}: no rows in it")
+    _refuse_both(row, Columns())
     mapping = _proposed(row.data)
     if unknown := next((name for name, column in mapping.items() if column.startswith("THEIR_")), None):
         raise row.error(
