@@ -23,7 +23,7 @@ from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import AccuracyKind, dev_kind, entities_of
 from kbtrain.evaluation.results import STAGE_OF, GateResult, check_result, load
 from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
-from kbtrain.evaluation.savings import Saving, SavingOptions, four_fold, order_curves, savings
+from kbtrain.evaluation.savings import Saving, SavingOptions, four_fold, savings
 from kbtrain.evaluation.scores import StoredScores, stored_scores
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import read_card
@@ -108,7 +108,6 @@ def main(config: ReportConfig) -> None:
         if path_exists(config.run / name):
             check_current(config.run / name, *inputs, command=f"eval/{STAGE_OF[name]}.py")
     bills = read_bills(config.run / "cost.json")
-    orders = order_curves(outcomes, scored, kind)
     svgs = draw(results, label_counts, gate_savings, main, shaded)
     report = Report(
         config.title,
@@ -116,12 +115,11 @@ def main(config: ReportConfig) -> None:
         label_counts,
         kinds,
         gate,
+        first,
         svgs,
         examples,
         pages,
         bills,
-        first,
-        orders,
         cuts.get(main or ""),
     )
     texts = {

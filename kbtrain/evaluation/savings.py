@@ -19,12 +19,11 @@ from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.gate.card import Saves
 from kbtrain.metrics import thresholds
-from kbtrain.metrics.ranking import Curve, normalised_area, oracle_curve, retrieval_curve
+from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import Delta, PolicyDraws, draw_policies, interval, question_counts
 from kbtrain.records import Outcome
 
 LIMIT = 0.02  # of All-RAG's accuracy: a loss that the report rules out, or not
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,7 @@ class ThresholdSaving:
 
 @dataclass(frozen=True)
 class Saving:
-    """One gate at its ``noted`` threshold, chosen by ``rule``, and at that of best_accuracy.
-
-    ``as_all_rag`` and ``within``: the least share of test questions searched for at which the gate's order reaches
-    All-RAG's accuracy, and that accuracy minus ``limit``.
-    """
+    """One gate at its ``noted`` threshold, chosen by ``rule``, and at that of best_accuracy."""
 
     gate: str
     limit: float
@@ -59,8 +54,6 @@ class Saving:
     dev_area: float | None
     noted: ThresholdSaving
     most_right: ThresholdSaving
-    as_all_rag: float
-    within: float
     saves: Saves = "searches"
 
     @property
@@ -122,13 +115,11 @@ def savings(
     for gate in scores:
         rule, thresholds_of = cuts[gate]
         at_noted, at_right = (_setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of)
-        curve = retrieval_curve(columns[gate], llm, rag)
         area = None if rank[gate] == -math.inf else rank[gate]
-        as_all_rag, within = (fewest_searches(curve, float(rag.mean()) - lost) for lost in (0.0, LIMIT))
         rows.append(
             Saving(
                 gate, LIMIT, rule, len(dev), len(test), area, noted=at_noted, most_right=at_right,
-                as_all_rag=as_all_rag, within=within, saves="passages" if gate in options.after_search else "searches",
+                saves="passages" if gate in options.after_search else "searches",
             )
         )  # fmt: skip
     return sorted(rows, key=lambda row: rank[row.gate], reverse=True)
@@ -160,32 +151,6 @@ def most_right(scores: Floats, answers: Correctness, training: thresholds.Traini
 def _dev(scores: Floats, answers: Correctness) -> thresholds.Dev:
     """For rules that do not ask what is needed."""
     return thresholds.Dev(scores, answers.llm, answers.rag, np.zeros_like(scores))
-
-
-def order_curves(
-    test: Sequence[Outcome], scores: Mapping[str, Mapping[str, float]], kind: AccuracyKind = "greedy"
-) -> dict[str, Curve]:
-    """The exact curve of each gate's order of the test questions, and the oracle's."""
-    correctness = oc.answers(test, kind)
-    curves = {
-        gate: retrieval_curve(np.array([of[o.question_id] for o in test]), correctness.llm, correctness.rag)
-        for gate, of in scores.items()
-    }
-    return curves | {"oracle": oracle_curve(correctness.llm, correctness.rag)}
-
-
-def fewest_searches(curve: Curve, accuracy: float, rounding: float = _ROUNDING) -> float:
-    """The least share of questions searched for at which a curve reaches an accuracy, as exact as ``rounding``; 1 if it
-    never does."""
-    reached = curve.accuracy >= accuracy - rounding
-    if not reached.any():
-        return 1.0
-    first = int(np.argmax(reached))
-    if first == 0:
-        return 0.0
-    low, high = curve.accuracy[first - 1], curve.accuracy[first]
-    part = min(1.0, max(0.0, (accuracy - low) / (high - low)))
-    return float(curve.ratio[first - 1] + part * (curve.ratio[first] - curve.ratio[first - 1]))
 
 
 def band(scores: Floats, answers: Correctness, ratios: Floats, draws: int = 1_000) -> tuple[Floats, Floats]:

@@ -48,7 +48,7 @@ class FirstScreen:
     ``tiles``.
 
     ``sentences``: what is saved; the same with intervals; the verdict; at the threshold for right answers, where
-    another is noted; when All-RAG is reached. ``rows``: name and figures of every gate, under :data:`HEAD`.
+    another is noted. ``rows``: name and figures of every gate, under :data:`HEAD`.
     """
 
     subtitle: str
@@ -151,7 +151,7 @@ def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
 
 
 def sentences(results: Results, saving: Saving | None, candidates: int, best: bool = True) -> list[str]:
-    """The first is the news; the last says where the accuracy of always searching is reached."""
+    """The first is the news."""
     if saving is None:
         return ["No gate with scores of the dev and test questions was evaluated."]
     named = {g.gate: g for g in results.gates}
@@ -162,7 +162,6 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
         return [
             f"Always search: on {saving.n_dev} dev questions {who} skips no search at its threshold, "
             f"{setting.threshold:.3g} (rule {saving.rule}).",
-            _reaches(saving, always),
         ]
     lost = -setting.change.mean
     cost = f"for {percent(lost)} points of accuracy" if lost > 0 else f"and gains {percent(-lost)} points of accuracy"
@@ -174,7 +173,6 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
         f"The threshold is {setting.threshold:.3g} (rule {saving.rule}).",
         _certainty(saving),
         *([] if saving.other is None else [_at_most_right(saving, saving.other)]),
-        _reaches(saving, always),
         *([AFTER_SEARCH] if saving.saves == "passages" else []),
     ]
 
@@ -211,15 +209,6 @@ def _at_most_right(saving: Saving, setting: ThresholdSaving) -> str:
         f"At the threshold with the most right answers on dev ({setting.threshold:.3g}) it skips "
         f"{percent(setting.saved.mean)} % of the {saving.saves}, and {percent(setting.accuracy)} % are right: {gain}, "
         "against always searching."
-    )
-
-
-def _reaches(saving: Saving, always: float) -> str:
-    whole = saving.as_all_rag > 1 - 1e-9
-    where = "only by searching for all" if whole else f"with {percent(saving.as_all_rag)} % of the searches"
-    return (
-        f"In the order of its scores it reaches the accuracy of always searching ({percent(always)} %) {where}, and "
-        f"that minus {percent(saving.limit, 0)} points with {percent(saving.within)} % (read off the test questions)."
     )
 
 

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from kbtrain.evaluation.groups import GroupRow, JudgedQuestions, group_rows
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving
 from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
-from kbtrain.metrics.ranking import Curve
 from kbtrain.records import CONDITIONS
 from kbtrain.report import curves, figures, first_screen, summary, tables, words
 from kbtrain.report.curves import Band
@@ -97,8 +96,7 @@ def page(template: str, **values: Any) -> str:
 @dataclass(frozen=True)
 class Report:
     """All that the templates show. ``main_gate`` is the gate of the headline and of the gate's errors; ``pages`` are
-    the gates' own pages, relative to the report; ``orders`` the exact curves of the gates' orders of the questions;
-    ``cut`` the main gate's threshold.
+    the gates' own pages, relative to the report; ``cut`` the main gate's threshold.
     """
 
     title: str
@@ -106,12 +104,11 @@ class Report:
     statistics: LabelStatistics
     kinds: list[ExampleKind]
     main_gate: GateResult | None
+    first: FirstScreen
     figures: dict[str, str] = field(default_factory=dict)
     selection: Selection | None = None
     pages: dict[str, str] = field(default_factory=dict)
     bills: Bills | None = None
-    first: FirstScreen | None = None
-    orders: Mapping[str, Curve] = field(default_factory=dict)
     cut: float | None = None
 
 
@@ -129,25 +126,6 @@ def draw(
         for condition in CONDITIONS:
             svgs[f"panel-{indicator}-{condition}"] = figures.panel(statistics, indicator, condition)
     return {name: svg for name, svg in svgs.items() if svg is not None}
-
-
-def headline(results: Results, gate: GateResult | None) -> str:
-    """Result of the main gate in one sentence, beside everything it must be measured by."""
-    if gate is None:
-        return "No gate with a learnt score was evaluated."
-    named = {g.gate: g for g in results.gates}
-    beside = [
-        f"{text} {words.percent(named[name].accuracy)} %"
-        for name, text in (("llm_only", "never searching"), ("all_rag", "always searching"), ("oracle", "the oracle"))
-        if name in named
-    ]
-    return (
-        f"{words.gate_name(gate.gate)} searches for {words.percent(gate.retrieval_ratio)} % of the {gate.n} questions "
-        f"(threshold by rule '{gate.threshold_rule}'), and {words.percent(gate.accuracy)} % of all answers are right. "
-        f"As many searches at random: {words.percent(gate.random_accuracy)} % (difference "
-        f"{words.points(gate.delta_vs_random.mean)} points, 95 % interval "
-        f"{words.points_interval(gate.delta_vs_random)}); {'; '.join(beside)}."
-    )
 
 
 def render_html(report: Report) -> str:
@@ -180,11 +158,8 @@ def _values(report: Report) -> dict[str, Any]:
         "rows": [summary.row(gate) for gate in results.gates],
         "scored": [gate for gate in results.gates if gate.threshold_rule is not None],
         "caption": summary.caption(results),
-        "needed": summary.searches_needed(results, report.orders),
-        "gains": [f"{part:.0%}".replace("%", " %") for part in summary.GAINS],
         "drawn": summary.bootstrap_units(results.meta),
         "verdicts": summary.verdicts(results, words.gate_name),
-        "headline": headline(results, report.main_gate),
         "first": report.first,
         "first_head": first_screen.HEAD,
         "five_head": first_screen.FIVE_HEAD,
@@ -220,8 +195,8 @@ def render_gate(
         naming=names_with_marks(report.results.gates),
         title=report.title,
         gate=gate,
-        subtitle=report.first.subtitle if report.first else summary.caption(report.results),
-        said=sentences or [headline(report.results, gate)],
+        subtitle=report.first.subtitle,
+        said=sentences,
         errors=errors,
         dimensions=report.selection.dimensions if report.selection else [],
         pages={name: PurePosixPath(target).name for name, target in report.pages.items()},

@@ -7,25 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.cost import GateBill
 from kbtrain.evaluation.results import GateResult, Results
-from kbtrain.evaluation.savings import fewest_searches
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read_value
 from kbtrain.llm.forecast import Prices
-from kbtrain.metrics.ranking import Curve
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.words import chosen_by, percent, points, points_interval
 from kbtrain.show import aligned, p_value, signed
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
-GAINS = (0.5, 0.8, 1.0)  # parts of what searching always gains over never searching
-_ROUNDED = 1e-6  # accuracies of results.json have six digits
 KIND = {
     "greedy": "accuracy of greedy answers",
     "expected": "expected accuracy (mean share of right sampled answers)",
@@ -42,27 +37,6 @@ def row(gate: GateResult) -> list[str]:
         *map(percent, (gate.auroc, gate.average_precision, gate.f1, gate.fdr, gate.oracle_normalised_area)),
         p_value(gate.p_vs_random_holm),
     ]
-
-
-def searches_needed(results: Results, exact: Mapping[str, Curve] | None = None) -> list[tuple[str, list[str]]]:
-    """Of each gate's order: the least percent of searches for these :data:`GAINS` of what searching always gains.
-
-    ``exact``: gates' curves, where the scores are available; else the one of results.json, which is rounded. Best
-    first; empty where searching always gains nothing, or one of the two ways without a gate is missing.
-    """
-    named = {gate.gate: gate for gate in results.gates}
-    if not {"llm_only", "all_rag"} <= named.keys():
-        return []
-    never, always = named["llm_only"].accuracy, named["all_rag"].accuracy
-    if always <= never:
-        return []
-    needed = {}
-    for gate in results.gates:
-        if gate.gate not in {"llm_only", "all_rag"}:
-            rounded = Curve(np.asarray(gate.curve.ratio), np.asarray(gate.curve.accuracy))
-            curve = (exact or {}).get(gate.gate, rounded)
-            needed[gate.gate] = [fewest_searches(curve, never + part * (always - never), _ROUNDED) for part in GAINS]
-    return [(name, [percent(x) for x in needed[name]]) for name in sorted(needed, key=lambda name: needed[name][-1])]
 
 
 def interval(delta: Delta) -> str:

@@ -48,8 +48,6 @@ def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving
         None,
         noted=here,
         most_right=here,
-        as_all_rag=0.2,
-        within=0.1,
     )
 
 

@@ -15,10 +15,9 @@ from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.outcomes import ConditionOutcome, summarise
 from kbtrain.evaluation.results import Results, check, load, save, to_json
-from kbtrain.evaluation.savings import order_curves
 from kbtrain.records import Outcome
 from kbtrain.report.first_screen import rule_of
-from kbtrain.report.summary import caption, searches_needed, verdicts
+from kbtrain.report.summary import caption, verdicts
 
 
 @pytest.fixture(scope="module")
@@ -77,42 +76,6 @@ def test_of_many_gates_that_know_nothing_few_worlds_call_one_better() -> None:
         called.append((any(g.beats_random for g in found), any(g.delta_vs_random.above_zero for g in found)))
     corrected, by_interval = np.mean(called, axis=0)
     assert corrected <= 0.1 < 0.25 < by_interval
-
-
-def test_searches_needed_for_parts_of_what_searching_always_gains(results: Results) -> None:
-    kbm, always = results.gates  # its first search mends one of eight questions, as much as searching always gains
-    never = dataclasses.replace(always, gate="llm_only", accuracy=3 / 8)
-    whole = dataclasses.replace(results, gates=[dataclasses.replace(always, gate="all_rag"), never, kbm])
-    ((name, cells),) = searches_needed(whole)
-    assert name == "kbm_mastery" and [float(x) for x in cells] == pytest.approx([6.25, 10, 12.5], abs=0.051)
-    assert searches_needed(results) == []  # without "never" there is no gain to have a part of
-    harmed = dataclasses.replace(never, accuracy=always.accuracy)
-    assert searches_needed(dataclasses.replace(whole, gates=[whole.gates[0], harmed, kbm])) == []
-
-
-def test_searches_needed_where_retrieval_never_breaks(results: Results) -> None:
-    """340 of 385 questions come before the last that retrieval mends: the order needs 340 searches, and not all."""
-    import numpy as np
-
-    mends = [(i < 330 and i % 3 == 0) or i == 339 for i in range(385)]
-    dev, test = (
-        [Outcome(f"{s}{i}", s, None, i >= 351, i >= 351 or mended, None, None, 2, 3) for i, mended in enumerate(mends)]
-        for s in ("dev", "test")
-    )
-    scores, ones = -np.arange(385.0), np.ones(385)
-    gates = [
-        GateInput("all_rag", ones, ones, fixed=0.5),
-        GateInput("llm_only", 0 * ones, 0 * ones, fixed=0.5),
-        GateInput("oracle", 0 * ones, np.array(mends, float), fixed=0.5),
-        GateInput("kbm_mastery", scores, scores),
-    ]
-    settings = Settings(tau_mastery=0.5, target_ratio=0.25, bootstrap_draws=20, random_draws=20)
-    whole = dataclasses.replace(results, gates=evaluate(dev, test, gates, settings)[0])
-    curves = order_curves(test, {"kbm_mastery": {o.question_id: -i for i, o in enumerate(test)}})
-    exact, coarse = dict(searches_needed(whole, curves)), dict(searches_needed(whole))
-    assert (exact["kbm_mastery"][-1], exact["oracle"][-1]) == ("88.3", "28.8")  # 340 and 111 of 385
-    for name, cells in exact.items():  # the curve of results.json has a point a percent, and six digits
-        assert [float(x) for x in coarse[name]] == pytest.approx([float(x) for x in cells], abs=1.05)
 
 
 def test_what_is_written_is_read_back(results: Results, tmp_path: Path) -> None:
