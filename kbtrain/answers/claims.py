@@ -24,7 +24,7 @@ _MARKS = re.compile(
 _DOUBT = re.compile(  # without any of these a place of the gold answer is claimed
     r"\b(?:not|never|neither|nor|or|cannot|than|compared|comparison|without|except|excluding|unlike|rather|instead"
     r"|opposed|contrary|incorrect|wrong|false|mistaken|may|maybe|perhaps|possibly|probably|might|could|alternatively"
-    r"|but|formerly|originally|previously|once|used to|anything|others)\b"
+    r"|but|doubts?|until|formerly|originally|previously|once|used to|anything|others)\b"
     r"|n['\u2019]t\b|\w/\w|[不非而或错可也]|还是",
     re.IGNORECASE,
 )
@@ -41,7 +41,8 @@ _DENIED_LEFT = re.compile(
     r"|opposed to|contrary to|no longer|not just any|anything but|all but|everything but)"
     r"(?: (?:in|at|on|by|from|to|for|of)){0,1} $"
     rf"| (?:neither|rather than|instead of|other than|unlike|nor)(?: [^\s{_COMMA}{_STOP}]+){{1,3}} (?:or|nor) $"
-    r"| (?:don t|doesn t|didn t|not) (?:think|believe|say|mean)(?: that)?(?: \w+){0,2} (?:is|was|be|s) $"
+    r"| (?:don t|doesn t|didn t|not|doubt|doubts) (?:think|believe|say|mean|that|if|whether)"
+    r"(?: that)?(?: \w+){0,2} (?:is|was|be|s) $"
 )
 _FORMER_LEFT = re.compile(
     r" (?:used to be|formerly|originally|once|previously)(?: (?:called|known as|named|in|at))? $"
@@ -50,6 +51,7 @@ _FORMER_LEFT = re.compile(
     r"(?: (?:it|this|he|she|they))?(?: (?:is|was|s|are|were))?(?: in| at)? $"
     r"| (?:mention|mentions|mentioned|mentioning) $"
 )
+_WAS_LEFT = re.compile(r" (?:was|were) $")
 _NOW_RIGHT = re.compile(rf"^(?: {_COMMA})?(?: (?:but|now|today|until|and now|and is now|before|others))\b")
 _DENIED_NEAR = re.compile(r" (?:not|\w+n t|never|neither|nor|rather than|instead of|other than|except) $")
 _WRONG = "incorrect|wrong|false|mistaken|ruled out|excluded"
@@ -108,7 +110,7 @@ _OR_LEFT_ZH = re.compile(
 )
 _PERHAPS_ZH = re.compile(r"可 能|也 许|或 许|大 概|说 不 定|要 么")
 
-# Other places whose name holds the name of a place.
+# Other places and persons whose name holds the name of one.
 _LONGER = """
 american samoa; american virgin islands; arkansas city; atlantic city; belize city; british columbia; british guiana
 british honduras; central african republic; east germany; east timor; equatorial guinea; french guiana; french guinea
@@ -117,6 +119,7 @@ kansas city; kuwait city; mexico city; new amsterdam; new brunswick; new caledon
 new hampshire; new haven; new ireland; new jersey; new london; new mexico; new orleans; new south wales; new york
 new zealand; north korea; northern ireland; oklahoma city; panama city; papua new guinea; port of spain; salt lake city
 sea of japan; south africa; south korea; south sudan; spanish guinea; virginia beach; west germany; west virginia
+martin luther king; george washington carver; john paul jones
 罗马尼亚; 索马里; 索马里兰; 马里兰; 马里亚纳; 印度尼西亚; 印度洋; 赤道几内亚; 几内亚比绍; 巴布亚新几内亚; 新几内亚
 南苏丹; 北爱尔兰; 法属圭亚那; 美属萨摩亚; 新墨西哥; 墨西哥城; 墨西哥湾; 西弗吉尼亚; 巴拿马城; 危地马拉城; 科威特城
 新西兰; 阿曼湾; 几内亚湾; 日本海; 新泽西; 泽西城; 中非共和国; 东帝汶; 新南威尔士; 新不伦瑞克; 新英格兰; 新伦敦
@@ -227,7 +230,7 @@ def _denied(
         return True
     if (_DENIED_NEAR if negative else _DENIED_LEFT).search(left):
         return True
-    if _FORMER_LEFT.search(left) and _NOW_RIGHT.search(right):
+    if (_FORMER_LEFT.search(left) and _NOW_RIGHT.search(right)) or (_WAS_LEFT.search(left) and right[:7] == " until "):
         return True
     if not negative:
         negation = _NOT_WHAT.search(right)

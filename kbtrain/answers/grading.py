@@ -19,7 +19,7 @@ from kbtrain.answers import forms, yes_no
 from kbtrain.answers.answer_text import answer_text
 from kbtrain.answers.claims import is_claimed
 from kbtrain.answers.missing import before_disclaimer, is_missing
-from kbtrain.answers.names import alternatives, has_numeral_behind, spelled_out
+from kbtrain.answers.names import alternatives, has_numeral_behind, spelled_out, without_kind
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
 from kbtrain.answers.words import folded, normalise, words
 from kbtrain.answers.words import is_empty as is_empty
@@ -318,6 +318,7 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
 def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Answer and gold answers as they are compared: quantities by their values, all else by its words."""
     golds = tuple(dict.fromkeys(part for gold in question.answers for part in (gold, *alternatives(gold))))
+    golds += tuple(filter(None, (without_kind(gold, f"{question.text} {answer}") for gold in golds)))
     if has_chinese(answer):
         yield answer, golds
         return
@@ -357,7 +358,7 @@ def _gives(question: Question, answer: str) -> bool:
     if is_missing(answer) and not any(map(is_missing, golds)):
         answer_text = answer = before_disclaimer(answer_text)
     if not any(
-        _holds(answer_text, gold) and _in_capitals(answer, gold) and not has_numeral_behind(answer, gold)
+        _holds(answer_text, gold) and _in_capitals(answer, gold, question.text) and not has_numeral_behind(answer, gold)
         for gold in golds
     ):
         return False
@@ -369,7 +370,12 @@ _FUNCTION_WORDS = frozenset("it who us me you they them her him he she we one wi
 _MONTHS_GO_ON = r"\s*(?:$|[.,;:!)]|\d|(?:is|was|and|to|in|of)\b)"  # behind a month that begins a sentence
 
 
-def _in_capitals(answer: str, gold: str) -> bool:
+_WHO = re.compile(
+    r"\b(?:who|(?:which|what) (?:band|singer|group|artist|actor|author|writer|composer|team))\b", re.IGNORECASE
+)
+
+
+def _in_capitals(answer: str, gold: str, question: str) -> bool:
     """False where a gold name is an everyday word in the answer: US, WHO, It, May, The Who."""
     bare = gold.replace(".", "").strip().removeprefix("The ")
     word = bare.casefold()
@@ -378,10 +384,11 @@ def _in_capitals(answer: str, gold: str) -> bool:
     if bare.isupper() and word in _ALSO_WORDS:
         return re.search(rf"(?<!\w){r'[.]? ?'.join(bare)}(?!\w)", answer) is not None
     if word not in _FUNCTION_WORDS:
-        return True
+        common = re.search(rf"\b(?i:the|a) {re.escape(word)}\b", answer)  # "the prince of Monaco" for Prince
+        return not common or answer.islower() or bare in answer or _WHO.search(question) is None
     within = rf"(?<=[\w,][ ])[\"'\u201c*_]*{bare}(?!\w)|[\"'\u201c*_]{bare}[\"'\u201d*_]"
     begins = rf"(?<!\w){bare}(?={_MONTHS_GO_ON})" if word in ("may", "march", "august") else r"(?!)"
-    small = rf"\b(?:in|of|during|by|until|since) {word}\b" if answer.islower() else r"(?!)"
+    small = rf"\b(?:in|of|during|by|until|since|early|late|mid) {word}\b" if answer.islower() else r"(?!)"
     return re.search(f"{within}|{begins}|{small}", answer) is not None
 
 

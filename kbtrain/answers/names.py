@@ -14,7 +14,7 @@ _OTHER_PLACE = frozenset(  # with these a shorter name is another one: West Afri
     "American French Spanish Dutch Papua United Royal National Saint San Santa The A An World Super Final".split()
 )
 _NAMESAKES = frozenset({"John Adams", "George Bush", "Johann Bach", "Martin Luther", "Robert Stevenson"})
-_ROMAN = "(?:X{0,3}(?:IX|IV|V?I{1,3}|V)|X{1,3})"
+_ROMAN = "(?:(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{1,3}|V)|XC|XL|LX{0,3}|X{1,3})"
 _NUMBERED = re.compile(rf"^(?P<name>.*[^\W\d_]) (?P<numeral>{_ROMAN})$")
 _THE_ORDINAL = re.compile(r"^(?P<name>[A-Z][^\W\d_]*) the (?P<ordinal>[A-Z][a-z]+|\d{1,2}(?:st|nd|rd|th))$")
 _FORMER = re.compile(
@@ -23,13 +23,15 @@ _FORMER = re.compile(
     re.IGNORECASE,
 )
 _EITHER = re.compile(r"\s*[|\n]\s*|;\s+|\s+/\s+|\s+OR\s+")
-_OR = re.compile(r"(?<=[^\W_]) or (?=[A-Z\d])")
+_OR = re.compile(r"(?<=[^\W_]) or (?=[A-Z\d])|(?<=\w) or (?=\w+$)")
+_TITLE = re.compile(r"^(?:Pope|King|Queen|Emperor|Empress|President|Sir|Saint|General|Lord|Lady|Dr\.?) (?=\S+ \S)")
+_KIND = re.compile(r"^(?P<name>.+?)\s*\((?P<kind>[a-z][a-z ]*)\)$")
 _VIETNAMESE = re.compile("[\u1ea0-\u1ef9\u0110\u0111\u01a0\u01a1\u01af\u01b0]|[\u00c0-\u00fd] [A-Z]")
 
 
 def numeral_of(roman: str) -> int:
-    """The value of a Roman numeral below 40."""
-    values = [{"I": 1, "V": 5, "X": 10}[char] for char in roman]
+    """The value of a Roman numeral below 100."""
+    values = [{"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}[char] for char in roman]
     return sum(-v if v < later else v for v, later in zip(values, [*values[1:], 0], strict=True))
 
 
@@ -47,6 +49,12 @@ def alternatives(gold: str) -> tuple[str, ...]:
     former = _FORMER.match(gold)
     parts = [former["name"], former["other"]] if former else _EITHER.split(gold)
     return tuple(part.strip() for part in parts if part.strip())
+
+
+def without_kind(gold: str, text: str) -> str | None:
+    """Mercury, of "Mercury (planet)", where a question or answer (``text``) says the kind."""
+    match = _KIND.match(gold)
+    return match["name"] if match and match["kind"] in text.casefold() else None
 
 
 def either_or(gold: str) -> tuple[str, ...]:
@@ -75,6 +83,8 @@ def writings(text: str) -> Iterator[str]:
         yield from {"World War 1": ["the Great War"]}.get(f"{numbered['name']} {number}", [])
     elif ordinal := _THE_ORDINAL.match(text):
         yield f"{ordinal['name']} {ordinal['ordinal']}"
+    if _TITLE.match(text):
+        yield _TITLE.sub("", text)
     if _VIETNAMESE.search(text) and all(len(word) <= 6 for word in text.split()):
         yield text.replace(" ", "")  # Hanoi
     yield from _short_names(text)

@@ -73,8 +73,15 @@ _MONEY = {
     "yen": "jpy, japanese yen",
     "yuan": "cny, rmb, renminbi, chinese yuan",
     "rupees": "₹, rs., rs, rupee, inr, indian rupees",
-    "krw": "₩, south korean won",
     "rubles": "₽, ruble, rouble, roubles, rub",
+    "won": "₩, krw, south korean won",
+    "pesos": "peso, mxn",
+    "reais": "real, brl",
+    "liras": "lira, ₺",
+    "kroner": "krone, nok, dkk, kr",
+    "zlotys": "zloty, zł, pln",
+    "rand": "zar, rands",
+    "baht": "thb, ฿",
     "francs": "chf, sfr, sfr., franc, swiss francs, swiss franc",
     "aud": "a$, au$, australian dollars",
     "cad": "c$, ca$, canadian dollars",
@@ -106,6 +113,8 @@ _PARTS: dict[tuple[str, str], int | Fraction] = {
     ("min", "sec"): 60,
     ("lb", "oz"): 16,
     ("pounds", "oz"): 16,
+    **{("km", "m"): 1000, ("m", "cm"): 100, ("cm", "mm"): 10, ("m", "mm"): 1000, ("kg", "g"): 1000, ("g", "mg"): 1000},
+    **{("ton", "kg"): 1000, ("l", "ml"): 1000, ("sec", "ms"): 1000, ("day", "h"): 24, ("week", "day"): 7},
     ("percent", ""): Fraction(1, 100),
 }
 _SCALES = {
@@ -129,7 +138,9 @@ _DIGITS = (
     r"|\d{1,3}(?:[,'\u2019]\d{3})+(?!\d)(?:\.\d+)?"  # 1,000 and 1'000
     r"|\d+[.,]\d+(?:e[+-]?\d+)?|\d+|\.\d+"
 )
+_PARTS_OF_ONE = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "tenth": 10}
 _NUMBER = (
+    rf"(?P<count>a|one|two|three|four)[ -](?P<of_one>{'|'.join(_PARTS_OF_ONE)})s?\b|"
     rf"(?:(?P<whole>\d+)[ \u00a0-])?(?P<top>\d+)\s?[/\u2044]\s?(?P<bottom>\d+)(?![/\d])"
     rf"|(?P<digits>{_DIGITS})|(?P<words>(?:{_WORD})(?:(?:[ -]|,? and )(?:{_WORD}))*)"
 )
@@ -244,6 +255,9 @@ def plain_digits(text: str) -> str:
     """Digits of any script as ASCII, vulgar fractions as 3/4, and TeX's numbers without its commands."""
     if "\\" in text or "$" in text:
         text = _without_tex(text)
+    text = _RAISED.sub(lambda match: f"^{unicodedata.normalize('NFKC', match[0])}", text)
+    if "^" in text:
+        text = _POWER.sub(lambda match: str(int(match[1]) ** int(match[2])), text)
     if text.isascii():
         return text
     text = text.replace("\u066b", ".").replace("\u066c", ",").replace("\u2212", "-")
@@ -258,6 +272,8 @@ def _digit(char: str, before: str) -> str:
     return char
 
 
+_RAISED = re.compile("(?<=[0-9])[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]+")
+_POWER = re.compile(r"(?<![\w.^])(\d{1,3})\s?\^\s?\{?(\d{1,2})\}?(?![\w^])")
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]+)\}\s*\{([^{}]+)\}|(\d)\s*(\d))")
 _STYLE = re.compile(r"\\(?:boxed|fbox|text\w*|math\w*|operatorname)\s*\{([^{}]*)\}")
 _MATHS = re.compile(r"\$\$?(?=\S)([^$\n]{1,80}?)(?<=\S)\$\$?(?!\d)|\\[(\[](.*?)\\[)\]]", re.DOTALL)
@@ -312,7 +328,7 @@ def _plain(match: re.Match[str]) -> Quantity | None:
     unit = match["lead"] or match["money"] or match["unit"] or ("ad" if match["era"] else "")
     scale = match["scale"]
     money = bool(match["lead"] or match["money"]) or UNITS.get((match["unit"] or "").lower()) in MONEY
-    attached = not match["gap"] and scale and (scale.isupper() or scale == "k")
+    attached = scale and ((not match["gap"] and (scale.isupper() or scale == "k")) or scale in ("B", "M"))
     if scale and scale.lower() in _SHORT_SCALES and not (money or attached):
         return Quantity(begin, end, values, UNITS.get(scale.lower(), scale.lower()))  # 5 m is five metres
     if match["words"] and match["words"].lower() == "one" and not (scale or unit):
@@ -338,6 +354,9 @@ def _values(match: re.Match[str]) -> frozenset[Fraction]:
     if match["top"]:
         bottom = int(match["bottom"])
         return frozenset({int(match["whole"] or 0) + Fraction(int(match["top"]), bottom)} if bottom else ())
+    if match["of_one"]:
+        count = {"a": 1, **number_words()}[match["count"].lower()]
+        return frozenset({Fraction(count, _PARTS_OF_ONE[match["of_one"].lower()])})
     if match["words"]:
         run = re.split(r"[ ,-]+", match["words"].lower())
         value, size = number_at(run)
