@@ -59,7 +59,9 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     table = "\n".join(rows)
     (tmp_path / "report.md").write_text(f"# Report\n\n{table}\n\n| gate | other |\n|---|---|\n")
     gates = {"llm_only": 0.25, "all_rag": 0.5, "probe_benefit": 0.6}
-    results = [{"gate": name, "accuracy": one} for name, one in gates.items()]
+    change = {"mean": 0.1, "low": -0.05, "high": 0.25}
+    common = {"retrieval_ratio": 0.6, "delta_vs_all_rag": change}
+    results = [{"gate": name, "accuracy": one, **common} for name, one in gates.items()]
     (tmp_path / "results.json").write_text(json.dumps({"gates": results}))
     common = {"n": 4, "low": 0.1, "high": 0.9, "broken": 0, "prompt_tokens": 60.4}
     never, one = ({**common, "setting": {"candidates": "c", "k": k}, "right": 1 + k, "repaired": k} for k in (0, 1))
@@ -69,6 +71,7 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     figures.store_run(store, tmp_path)
     demo = store["demo"]
     assert demo["pilot"][1] == ["1, chosen", "50.0 [10.0, 90.0]", "1", "0", "60"]
+    assert demo["front"][-2] == ["the best gate on dev, probe benefit", "600", "60.0", "+10.0 [-5.0, +25.0]"]
     assert demo["gates"]["rows"][2][:2] == ["probe benefit", "40.0 [30.0, 50.0]"]
     assert demo["closing"][-1].endswith("open runs/demo/report.html")
     assert demo["right"] == {"never search": "25.0", "always search": "50.0", "probe benefit": "60.0"}

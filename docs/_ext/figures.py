@@ -74,8 +74,9 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         "demo-pilot": lambda: table(_PILOT, demo["pilot"]),
         "demo-pilot-test": lambda: table(_PILOT, demo["pilot_test"]),
         "demo-cost": lambda: table(_COSTS, list(_costs(demo))),
-        "alternatives": lambda: table(store["alternatives"]["columns"], store["alternatives"]["rows"]).replace(
-            "{demo}", demo["effect"]
+        "alternatives": lambda: _alternatives(store, store["alternatives"]["rows"]),
+        "alternatives-measured": lambda: _alternatives(
+            store, [row for row in store["alternatives"]["rows"] if not row[-1].startswith("not measured")]
         ),
     }
     return texts[name]()
@@ -143,6 +144,10 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     demo["front"].insert(-1, front_row(f"the best gate on dev, {best[0]}", one))
     if (run / "savings.svg").exists():
         SAVINGS.write_bytes((run / "savings.svg").read_bytes())
+
+
+def _alternatives(store: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> str:
+    return table(store["alternatives"]["columns"], rows).replace("{demo}", store["demo"]["effect"])
 
 
 def front_row(label: str, gate: Mapping[str, Any]) -> list[str]:
