@@ -123,7 +123,7 @@ class Scored(NamedTuple):
 
 def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]) -> Scored:
     """One gate's file."""
-    started, target, splits = time.monotonic(), score_path(config.run, gate.name), config.splits
+    started, target = time.monotonic(), score_path(config.run, gate.name)
     to_score, hashes = with_evidence(config.run, gate, to_score, hashes)
     trained = seen_in_training(gate, to_score.examples, to_score.reads, config.allowed())
     for line in seen_messages(gate.name, trained, to_score.reads):
@@ -148,8 +148,8 @@ def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes
             "gates": sources_of(gate, config.run),
         }
         scores.finish("score", config, list(to_score.files.values()), started, gate.names, **extra)
-    if to_score.reads == "turn" and gate.folder and "dev" in splits:
-        note_best_f1(gate.folder, gate, target, to_score.examples["dev"], to_score.files["turns.jsonl"])
+    if to_score.dev and "dev" in config.splits:
+        note_best_f1(gate, target, to_score.dev, to_score.files["turns.jsonl"])
     return Scored(gate.names, total, scores.restarted)
 
 
@@ -157,8 +157,6 @@ def members_engine(
     config: ScoreConfig, inputs: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]
 ) -> Engine | None:
     """For a gate made of others whose scores are all stored: one that reads them. None: the members are asked."""
-    if gate.opening is None or gate.folder is None:
-        return None
 
     def is_stored(member: GateHandle) -> bool:
         if not is_finished(config.run, member):
@@ -168,7 +166,7 @@ def members_engine(
             return False  # it reads what the member says itself
         return not examples_left(config.run, member, inputs_of(config, member, files), member_inputs.examples)
 
-    return from_members(gate.opening, config.run, is_stored)
+    return from_members(gate, config.run, is_stored)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from kbtrain.gate.card import CARD, STAGES
 from kbtrain.gate.gate import ByName, Reads
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates.fit_kind import fit_and_write
-from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle, handle_of_prompt, handle_of_replies
+from kbtrain.gates.handles import GateHandle, gate_identity, handle, handle_of_prompt, handle_of_replies
 from kbtrain.gates.prompted import PROMPTED
-from kbtrain.gates.registry import GATES, kind_of, read_card
+from kbtrain.gates.registry import GATES, kind_named, read_card
 from kbtrain.gates.scoring import (
     Chunk,
     Engine,
@@ -125,9 +125,9 @@ def check_own_prompts(inputs: ScoringInputs, gates: Sequence[GateHandle]) -> Non
         return
     answered = own_prompts(rule, path)
     for gate in gates:
-        if gate.folder is None:
+        card = gate.card
+        if card is None:
             continue
-        card = read_card(gate.folder)
         if (card.label_rule or hasattr(card, "prompt_fingerprint")) and card.own_prompts() != answered:
             of_gate, of_run = (p.fingerprint() if p else "the project's" for p in (card.own_prompts(), answered))
             raise UserError(
@@ -243,20 +243,18 @@ class _Stored:
         return n * seconds, {what: n * value for what, value in (spent or {"requests": 1.0}).items()}
 
 
-def from_members(opening: GateOpening, run: Path, stored: Callable[[GateHandle], bool]) -> Engine | None:
-    """An engine of the stack that ``opening`` names, if ``stored`` says of each member that its scores are
-    in ``run``.
+def from_members(gate: GateHandle, run: Path, stored: Callable[[GateHandle], bool]) -> Engine | None:
+    """An engine of a stack, if ``stored`` says of each member that its scores are in ``run``.
 
     None for gates of other kinds, and where a member's scores are missing. Costs are the sum of the members'.
     """
-    folder = Path(opening.model)
-    card, kind = read_card(folder), kind_of(folder)[1]
-    if kind.of_members is None:
+    of_members = None if gate.card is None else kind_named(gate.card.kind).of_members
+    if gate.card is None or gate.folder is None or gate.opening is None or of_members is None:
         return None
-    score: FromMembers = partial(kind.of_members, card)
+    score: FromMembers = partial(of_members, gate.card)
     members = []
-    for part in card.parts():
-        member = handle(folder / part, opening.dtype, states=opening.states)
+    for part in gate.card.parts():
+        member = handle(gate.folder / part, gate.opening.dtype, states=gate.opening.states)
         if not stored(member):
             return None
         members.append(_read(member, run))

@@ -185,27 +185,6 @@ class KeyedGate(Gate):
         return other
 
 
-class Combination(Gate):
-    """A gate that reads its members' scores: it needs what any of them needs, and reads what all of them read."""
-
-    def __init__(self, gates: Sequence[Gate]) -> None:
-        self.gates = list(gates)
-        self.needs_evidence = any(gate.needs_evidence for gate in gates)
-        self.reads = frozenset.intersection(*(gate.reads for gate in gates))
-        self.spent = Counter()  # a member that counts nothing makes one request each
-
-    def member_scores(self, examples: Sequence[Example]) -> list[ByName]:
-        """Scores of each member, in the members' order; what they cost is counted."""
-        by_member: list[ByName] = []
-        for gate in self.gates:
-            before = Counter(gate.spent)
-            by_member.append(gate.score_all(examples))
-            cost = {name: n - before[name] for name, n in gate.spent.items()} or {"requests": len(examples)}
-            for name, n in cost.items():
-                self.spent[name] += n  # 0 stays: it says that no request was made
-        return by_member
-
-
 def logistic(log_odds: float) -> float:
     """The logistic function, without overflow."""
     return 1 / (1 + math.exp(-log_odds)) if log_odds >= 0 else math.exp(log_odds) / (1 + math.exp(log_odds))

@@ -17,7 +17,7 @@ from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
 from kbtrain.gates.kind import QUESTION
 from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.prompted import PROMPTED, SampledPrompt, need_text, replies_fingerprint
-from kbtrain.gates.registry import GATES, check_parts, kind_of, load_gate, read_card
+from kbtrain.gates.registry import GATES, cards_of, kind_named, load_gate, read_card
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
 from kbtrain.llm.backends import LLMConfig, read_llm_config
@@ -59,6 +59,7 @@ class GateHandle:
     within_answer: bool = False  # its pass is what the plain answer begins with
     server: bool = False  # a model elsewhere: requests are paid by their tokens
     models: tuple[str, ...] = ()  # language models and encoders that are opened for the scores
+    card: GateCard | None = None  # of a folder's gate
 
     @property
     def folder(self) -> Path | None:
@@ -115,42 +116,42 @@ def handle(
     Its scores depend on its weights and on its card, but not on the thresholds noted there. A folder that does not
     carry a kind's name gives its own to the scores (``encoder0``: a second encoder of the run).
     """
-    kind_name, kind = kind_of(folder)
-    card = kind.card.read(folder, kind_name)
-    check_parts(folder, card)
-    singles, gate_name = single_gates(folder), name or folder.resolve().name
+    cards = cards_of(folder)
+    card, singles = cards[folder], [card for card in cards.values() if not card.parts()]
+    gate_name = name or folder.resolve().name
     model = None if states is None else model_read(folder)
     served = None if states is None or model is None else read_llm_config(Path(states))
-    stored = {} if gate_name in GATES or gate_name == kind_name else _names_of_folder(card, kind_name, gate_name)
+    stored = {} if gate_name in GATES or gate_name == card.kind else _names_of_folder(card, gate_name)
 
     def open_gate() -> Gate:
         server = connect_states(served, model) if served and model else None
         return load_gate(folder, dtype=dtype, device=device, states=server)
 
     def passes(example: Example) -> list[Pass]:
-        return [prompt_pass for _, single in singles for prompt_pass in single.passes(example)]
+        return [prompt_pass for single in singles for prompt_pass in single.passes(example)]
 
     return GateHandle(
         names=tuple(stored.get(score, score) for score in card.names()),
-        identity=identity_of(_content(folder) + (f":states of {served.served_name}" if served else "")),
+        identity=identity_of(_content(folder, cards) + (f":states of {served.served_name}" if served else "")),
         open=open_gate,
         opening=GateOpening(str(folder), dtype, device, name=name, states=states),
         name=gate_name,
-        reads=kind.reads,
+        reads=kind_named(card.kind).reads,
         stored=stored,
         stage=card.stage,
         held_out={stored.get(score, score): scores for score, scores in read_held_out(folder).items()},
         passes=passes,
         within_answer=card.within_answer,
-        server=_is_paid_by_tokens([single for _, single in singles]),
-        models=tuple(sorted(_models(folder, card))),
+        server=_is_paid_by_tokens(singles),
+        models=tuple(sorted(_models(cards))),
+        card=card,
     )
 
 
-def _names_of_folder(card: GateCard, kind: str, folder: str) -> dict[str, str]:
+def _names_of_folder(card: GateCard, folder: str) -> dict[str, str]:
     """The scores' names after the folder: ``lora_mastery`` for ``kbm_mastery`` of the folder ``lora``; a single score
     has the folder's."""
-    names = card.names()
+    names, kind = card.names(), card.kind
     if len(names) == 1:
         return {names[0]: folder}
     return {name: folder + name.removeprefix(kind) if name.startswith(kind) else f"{folder}_{name}" for name in names}
@@ -163,16 +164,12 @@ def _is_paid_by_tokens(cards: Sequence[GateCard]) -> bool:
 
 def single_gates(folder: Path) -> list[tuple[Path, GateCard]]:
     """Folders and cards of the gates that a gate is made of in the end; its own where it is made of none."""
-    card = read_card(folder)
-    parts = [single for part in card.parts() for single in single_gates(folder / part)]
-    return parts or [(folder, card)]
+    return [(place, card) for place, card in cards_of(folder).items() if not card.parts()]
 
 
-def _models(folder: Path, card: GateCard) -> set[str]:
-    """The gate's own folder, which holds configuration and tokenizer, its base model, and those of its parts."""
-    opened_here = card.base_model and not card.asks_server
-    models = {str(folder), *([card.base_model] if card.base_model and opened_here else [])}
-    return models.union(*(_models(folder / part, read_card(folder / part)) for part in card.parts()))
+def _models(cards: Mapping[Path, GateCard]) -> set[str]:
+    """The folders, which hold configuration and tokenizer, and the base models that are opened here."""
+    return {*map(str, cards), *(c.base_model for c in cards.values() if c.base_model and not c.asks_server)}
 
 
 def check_bases(folder: Path) -> None:
@@ -232,7 +229,7 @@ def end_token_read(folder: Path) -> int | None:
 
 def gate_identity(folder: Path) -> str:
     """The :attr:`~GateHandle.identity` of a folder's gate: two trainings, or two versions of a folder, differ in it."""
-    return identity_of(_content(folder))
+    return identity_of(_content(folder, cards_of(folder)))
 
 
 def identity_of(content: str) -> str:
@@ -240,12 +237,12 @@ def identity_of(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def _content(folder: Path) -> str:
+def _content(folder: Path, cards: Mapping[Path, GateCard]) -> str:
     """Card without thresholds, hashes of weights and held-out scores; of a gate made of others: theirs."""
-    card = read_card(folder)
+    card = cards[folder]
     held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if path_exists(path)]
     if card.parts():
-        return ":".join([*(_content(folder / part) for part in card.parts()), card.depends(), *held_out])
+        return ":".join([*(_content(folder / part, cards) for part in card.parts()), card.depends(), *held_out])
     weights = map(file_sha256, sorted(folder.rglob("*.safetensors")))
     return ":".join([card.depends(), *weights, *held_out])
 

@@ -120,21 +120,22 @@ def package_of(kind: str) -> str | None:
 
 
 def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[str, Kind]:
-    """Name and kind of a folder's gate; ``content``: of its file, if it is read. Raises :class:`UserError` for none, a
-    broken one, or an unknown kind."""
+    """Name and kind of a folder's gate; ``content``: of its file, if it is read. Raises :class:`UserError`."""
     content = content or read_gate_json(folder)
-    name = str(content["kind"])
+    name = content["kind"]
     for key in DROPPED_KEYS.keys() & {str(key) for key in (content.get("key"), *(content.get("keys") or ()))}:
-        what = f"gates for key '{key}' are gone; kbtrain {DROPPED_KEYS[key]} is the last version that reads them"
-        raise UserError(f"{at(Path(folder) / CARD)}: {what}")
+        raise UserError(f"{at(Path(folder) / CARD)}: gates for key '{key}' are {_gone(DROPPED_KEYS[key])}")
     try:
         return name, kind_named(name)
     except KeyError:
-        if name in DROPPED:
-            what = f"gates of kind '{name}' are gone; kbtrain {DROPPED[name]} is the last version that reads them"
-            raise UserError(f"{at(Path(folder) / CARD)}: {what}") from None
         what = f"unknown kind '{name}'; {did_you_mean(name, kinds())}; one of another package needs that installed"
+        if name in DROPPED:
+            what = f"gates of kind '{name}' are {_gone(DROPPED[name])}"
         raise UserError(f"{at(Path(folder) / CARD)}: {what}") from None
+
+
+def _gone(version: str) -> str:
+    return f"gone; kbtrain {version} is the last version that reads them"
 
 
 def kind_named(name: str) -> Kind:
@@ -166,12 +167,11 @@ def load_gate(
     """
     _check_arguments(folder, key, dtype, device, revision)
     folder = folder_of(folder, revision)
-    name, kind = kind_of(folder)
-    if key is not None and not issubclass(kind.card, KeyedCard):
-        raise UserError(f"key '{key}': a gate of kind '{name}' has no keys; leave it out")
-    card = kind.card.read(folder, name)
-    check_parts(Path(folder), card)
+    card = cards_of(Path(folder))[Path(folder)]
+    if key is not None and not isinstance(card, KeyedCard):
+        raise UserError(f"key '{key}': a gate of kind '{card.kind}' has no keys; leave it out")
     card.check_weights(folder)
+    kind = kind_named(card.kind)
     try:
         served = kind.open_served if states is not None else None
         gate = served(Path(folder), states) if served and states else kind.open(Path(folder), dtype, device)
@@ -190,12 +190,14 @@ def _check_arguments(folder: object, key: object, dtype: object, device: object,
         raise UserError(f"key 'dtype': unknown {dtype!r:.60}; valid: {', '.join(get_args(DtypeName))}")
 
 
-def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> None:
-    """Raise :class:`UserError` for a gate made of others that is made of itself, or names folders far from its own.
+def cards_of(folder: Path, above: tuple[Path, ...] = ()) -> dict[Path, GateCard]:
+    """Cards of a folder's gate and of all that it is made of, by their folders, its own first.
 
-    Parts lie in its folder or beside it: a folder from elsewhere cannot make other files of this machine be opened.
+    Raises :class:`UserError` for a gate made of others that is made of itself, or names folders far from its own: parts
+    lie in its folder or beside it, so that one from elsewhere cannot make other files of this machine be opened.
     """
-    place = folder.resolve()
+    place, card = folder.resolve(), read_card(folder)
+    cards = {folder: card}
     for part in card.parts():
         if not part.isprintable() or len(part) > _LONGEST_NAME:
             raise UserError(f"{at(folder / CARD)}: part '{part[:40]}' is not a folder's name; remove it")
@@ -207,7 +209,8 @@ def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> N
             raise UserError(f"{at(folder / CARD)}: part '{part}' lies neither in nor beside this folder; copy it there")
         if target in (place, *above):
             raise UserError(f"{at(folder / CARD)}: part '{part}' leads back to the gate itself; take it out")
-        check_parts(target, read_card(target), (place, *above))
+        cards |= cards_of(folder / part, (place, *above))
+    return cards
 
 
 def folder_of(place: Path | str, revision: str | None = None) -> Path:

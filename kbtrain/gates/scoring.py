@@ -6,7 +6,6 @@ are there, so that an interrupted scoring resumes. One process writes them, wher
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -21,7 +20,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD, Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, handle
-from kbtrain.gates.registry import kind_of, kinds, read_card
+from kbtrain.gates.registry import kinds
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside, check_regular_or_absent, path_exists
 from kbtrain.io.provenance import (
@@ -66,21 +65,19 @@ def cost_facts(timings: Sequence[Timing], gates: Sequence[str], before: Mapping[
     ``spent``: requests, samples and tokens; empty for one request a question. ``before``: facts of the splits that were
     scored earlier. Where no batch notes its device, it is this process's.
     """
-    seconds, spent = (
-        {gate: dict(before.get(f"{what}_per_question", {}).get(gate, {})) for gate in gates}
-        for what in ("seconds", "spent")
-    )
-    for gate, split in itertools.product(gates, dict.fromkeys(timing.split for timing in timings)):
-        measured = [timing for timing in timings if gate in timing.gates and timing.split == split]
-        n = sum(timing.n for timing in measured) or 1
+    seconds, spent = dict[str, float](), dict[str, dict[str, float]]()
+    for split in dict.fromkeys(timing.split for timing in timings):
+        measured = [timing for timing in timings if timing.split == split]
+        n = sum(timing.n for timing in measured)
         names = sorted({name for timing in measured for name in timing.spent})
-        seconds[gate][split] = sum(timing.seconds for timing in measured) / n
-        spent[gate][split] = {name: sum(timing.spent.get(name, 0) for timing in measured) / n for name in names}
+        seconds[split] = sum(timing.seconds for timing in measured) / n
+        spent[split] = {name: sum(timing.spent.get(name, 0) for timing in measured) / n for name in names}
     devices = {name for timing in timings for name in timing.device.split(", ") if name}
     devices |= set(before["device"].split(", ")) if before else set()
+    of_before = {what: before.get(f"{what}_per_question", {}) for what in ("seconds", "spent")}
     return {
-        "seconds_per_question": seconds,
-        "spent_per_question": spent,
+        "seconds_per_question": {gate: of_before["seconds"].get(gate, {}) | seconds for gate in gates},
+        "spent_per_question": {gate: of_before["spent"].get(gate, {}) | spent for gate in gates},
         "device": ", ".join(sorted(devices)) or device(),
     }
 
@@ -316,21 +313,19 @@ def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
 
 def gates_of_run(run: Path, dtype: str = "auto", device: str = "auto", states: str | None = None) -> list[GateHandle]:
     """Gates with folders in a run folder, by kind, then name."""
-    order, folders = list(kinds()), (path.parent for path in run.glob(f"*/{CARD}"))
-    ordered = sorted(folders, key=lambda folder: (order.index(kind_of(folder)[0]), folder.name))
-    return [handle(folder, dtype, device, states=states) for folder in ordered]
+    gates = [handle(path.parent, dtype, device, states=states) for path in run.glob(f"*/{CARD}")]
+    order = list(kinds())
+    return sorted(gates, key=lambda gate: (order.index(gate.card.kind) if gate.card else 0, gate.name))
 
 
-def note_best_f1(folder: Path, gate: GateHandle, scores: Path, dev: Sequence[Example], dev_file: Path) -> None:
+def note_best_f1(gate: GateHandle, scores: Path, dev: Sequence[TurnExample], dev_file: Path) -> None:
     """Note the threshold of the best F1 on labelled dev turns in a gate's card; one that is there stays."""
-    labelled = [turn for turn in dev if isinstance(turn, TurnExample) and turn.label is not None]
-    card = read_card(folder)
-    name = card.names()[0]
-    if not labelled or name in card.thresholds:
+    labelled = [turn for turn in dev if turn.label is not None]
+    if not labelled or gate.folder is None or gate.card is None or (name := gate.card.names()[0]) in gate.card.thresholds:
         return
     from kbtrain.metrics.turns import best_f1_threshold
 
     by_id = {row.question_id: row.score for row in jsonl.read(GateScore, scores) if row.gate == gate.names[0]}
     best = best_f1_threshold([float(bool(turn.label)) for turn in labelled], [by_id[turn.id] for turn in labelled])
     chosen = Threshold(threshold=best.value, rule="best_f1", dev_file_sha256=file_sha256(dev_file), n_dev=len(labelled))
-    set_threshold(folder, name, chosen)
+    set_threshold(gate.folder, name, chosen)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import STAGES, KeyedCard, Stage
-from kbtrain.gate.gate import ByName, Combination, Gate, KeyedGate, logistic
+from kbtrain.gate.gate import ByName, Gate, KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, question_hash
 from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, held_out, least_loss
 from kbtrain.records import Example, GateExample, Target
@@ -174,14 +175,18 @@ class StackCard(KeyedCard):
         return combine_scores(self, columns, self.keys)
 
 
-class Stack(Combination, KeyedGate):
-    """Score = p(retrieval needed) in [0, 1] by :attr:`key`. It costs what its members cost: ``spent`` is their sum."""
+class Stack(KeyedGate):
+    """Score = p(retrieval needed) in [0, 1] by :attr:`key`. It needs what any of its members needs, reads what all of
+    them read, and costs what they cost: ``spent`` is their sum."""
 
     prefix = "stack"
     unit = "probability"
 
     def __init__(self, gates: Sequence[Gate], card: StackCard, key: Target | None = None) -> None:
-        super().__init__(gates)
+        self.gates = list(gates)
+        self.needs_evidence = any(gate.needs_evidence for gate in gates)
+        self.reads = frozenset.intersection(*(gate.reads for gate in gates))
+        self.spent = Counter()  # a member that counts nothing makes one request each
         self.card: StackCard = card
         self.keys: tuple[Target, ...] = card.keys
         self.key: Target = card.keys[0] if key is None else key
@@ -191,6 +196,17 @@ class Stack(Combination, KeyedGate):
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
         return self.card.of_members(self.member_scores(self.examples(inputs)))
+
+    def member_scores(self, examples: Sequence[Example]) -> list[ByName]:
+        """Scores of each member, in the members' order; what they cost is counted."""
+        by_member: list[ByName] = []
+        for gate in self.gates:
+            before = Counter(gate.spent)
+            by_member.append(gate.score_all(examples))
+            cost = {name: n - before[name] for name, n in gate.spent.items()} or {"requests": len(examples)}
+            for name, n in cost.items():
+                self.spent[name] += n  # 0 stays: it says that no request was made
+        return by_member
 
     @classmethod
     def load(cls, folder: Path | str, open_member: OpenMember) -> Stack:

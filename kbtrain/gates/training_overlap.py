@@ -14,7 +14,6 @@ from kbtrain.errors import UserError
 from kbtrain.gate.gate import Reads
 from kbtrain.gate.trained_on import entity_hashes, example_hash, sharing_entities, trained_among
 from kbtrain.gates.handles import GateHandle
-from kbtrain.gates.registry import read_card
 from kbtrain.records import Example, Split
 
 Counts = dict[str, dict[str, int]]  # by split: "questions" and "entities", where there are any
@@ -36,9 +35,9 @@ def seen_in_training(gate: GateHandle, by_split: BySplit, reads: Reads, allowed:
     Raises :class:`UserError` for what is not allowed.
     """
     folder = gate.folder
-    if folder is None:
+    if folder is None or gate.card is None:
         return {}
-    parts = [folder / part for part in read_card(folder).parts()]
+    parts = [folder / part for part in gate.card.parts()]
     held_out, of_parts = _held_out(gate)
     counts: Counts = {}
     for split, rows in by_split.items():

@@ -47,7 +47,6 @@ class Scorer:
         if model.device.type == "cpu":
             keep_freed_memory()
         self._freed: FreedMemory | None = FreedMemory() if model.device.type == "cpu" else None
-        self._most = 0  # tokens of the largest batch that was found to have room
         self.model = model
         self.encoder = encoder
         self._forget()
@@ -66,9 +65,7 @@ class Scorer:
             self._forget()
         with self._packed:
             prefix = None if was_training else self.prefix_of([row.prompt for row in rows])
-            batches = like_lengths(rows, self.tokens_per_batch)
-            self._warn_if_short([[rows[i] for i in batch] for batch in batches])
-            for batch in batches:
+            for batch in like_lengths(rows, self.tokens_per_batch):
                 for i, values in zip(batch, self._batch([rows[i] for i in batch], prefix), strict=True):
                     for key, p in zip(keys, marginals(values, len(keys)), strict=True):
                         by_key[key][i] = p
@@ -105,24 +102,6 @@ class Scorer:
         if not keeps_all(self.model):
             return ()
         return common_start([self.encoder.encode(probe).prompt for probe in _PROBES])
-
-    def n_batches(self, examples: Sequence[Example]) -> int:
-        """Number of forward passes for these examples (more where memory runs out)."""
-        return len(like_lengths([self.encoder.encode(e) for e in examples], self.tokens_per_batch))
-
-    def _warn_if_short(self, batches: Sequence[Sequence[Encoded]]) -> None:
-        """Say before the first pass if a batch, larger than any before, may take more memory than there is."""
-        if self._freed is None:
-            return
-        largest = max(
-            (len(rows) * max(len(r.prompt) + len(r.tree.tokens) for r in rows) for rows in batches), default=0
-        )
-        if largest > self._most:
-            from kbtrain.kernels.memory import warn_if_short
-            from kbtrain.llm.transformers_llm import pass_bytes
-
-            self._most = largest
-            warn_if_short(pass_bytes(self.model, largest), "a batch of these questions", "shorter references take less")
 
     def _batch(self, rows: list[Encoded], prefix: SharedPrefixCache | None) -> list[dict[Values, float]]:
         """One forward pass; when memory runs out, two of half the rows."""

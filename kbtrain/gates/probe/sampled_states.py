@@ -9,7 +9,7 @@ states (the folder was deleted, or an earlier run kept none) is drawn again in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from kbtrain.arrays import States
 from kbtrain.engine.vllm_args import engine_arguments
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, draft_facts, state_facts, state_folder
-from kbtrain.gates.probe.states import PER_FILE, StateStore, prompt_key
+from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.llm.backends import open_llm
 from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.llm.sample_stage import AnswersWithFacts, Engine, answers_of
@@ -145,7 +145,7 @@ class KeptStates:
     """
 
     def __init__(self, of_prompts: StateStore, of_drafts: StateStore) -> None:
-        self._folders = (JoiningStore(of_prompts, 1), JoiningStore(of_drafts, PARTS))
+        self._folders = ((of_prompts, 1), (of_drafts, PARTS))  # with how many of a row's parts each keeps
         self._drawn: dict[str, tuple[str, States]] = {}  # by question: its prompt's key, and states of both folders
 
     @classmethod
@@ -161,7 +161,7 @@ class KeptStates:
     def lacks(self, ids: Sequence[int]) -> bool:
         """True unless both folders have the states of the prompt of these token ids."""
         key = prompt_key(ids)
-        return not all(key in folder.store for folder in self._folders)
+        return not all(key in store for store, _ in self._folders)
 
     def add(self, question: str, ids: Sequence[int], states: States) -> None:
         """``states`` (layers, 3 d) of a question's prompt and of its draft; written by :meth:`write`."""
@@ -189,37 +189,7 @@ class KeptStates:
         for question in questions:
             if question in self._drawn:
                 rows.setdefault(*self._drawn.pop(question))
-        for folder in self._folders:
-            folder.add(rows)
-
-
-class JoiningStore:
-    """A folder of states that gets a small file a batch, and one file in their place once they hold as many prompts as
-    :data:`~kbtrain.gates.probe.states.PER_FILE`.
-
-    ``part``: how many of a row's :data:`~kbtrain.llm.sampler.states_observer.PARTS` the folder keeps. A process joins
-    its own files only: shards of a run share the folder.
-    """
-
-    def __init__(self, store: StateStore, part: int) -> None:
-        self.store = store
-        self._part = part
-        self._small: list[Path] = []
-        self._rows: dict[str, States] = {}  # of the small files
-
-    def add(self, rows: Mapping[str, States]) -> None:
-        """Write the rows whose keys are not in the folder."""
-        fresh = {key: row[..., : self._part * row.shape[-1] // PARTS] for key, row in rows.items()
-                 if key not in self.store}  # fmt: skip
-        if not fresh:
-            return
-        self._small.append(self.store.add([*fresh], np.stack([*fresh.values()]), sampled=True))
-        self._rows |= fresh
-        if len(self._rows) < PER_FILE:
-            return
-        if len(self._small) > 1:
-            joined = self.store.add([*self._rows], np.stack([*self._rows.values()]), sampled=True)
-            for path in self._small:
-                if path != joined:
-                    path.unlink(missing_ok=True)
-        self._small, self._rows = [], {}
+        for store, parts in self._folders:
+            fresh = {key: row[..., : parts * row.shape[-1] // PARTS] for key, row in rows.items() if key not in store}
+            if fresh:
+                store.add([*fresh], np.stack([*fresh.values()]), sampled=True)

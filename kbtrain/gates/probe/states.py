@@ -207,14 +207,6 @@ class StateStore:
         missing = {key: ids for ids in prompts if (key := prompt_key(ids)) not in self}
         if kept_by_sampling:
             self.warn_of_missing(len(missing), len(prompts))
-        if missing and model.device.type == "cpu":
-            from kbtrain.kernels.memory import warn_if_short
-            from kbtrain.llm.transformers_llm import pass_bytes
-
-            tokens = max(TOKENS_PER_BATCH, *map(len, missing.values()), 0)
-            warn_if_short(
-                pass_bytes(model, tokens), "a batch of prompts", "a smaller model, or shorter prompts, take less"
-            )
         for window in windows(missing, PER_FILE):
             batch = [missing[key] for key in window]
             self.add(window, prompt_states(model, batch) if read is None else read(batch))

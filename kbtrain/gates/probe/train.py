@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +20,15 @@ from kbtrain.gates.probe.gate import (
     Probe,
     ProbeCard,
     Reader,
-    batches_alike,
     need_scores,
     save_heads,
 )
 from kbtrain.gates.probe.head import Head, LayerFit, Method, fit_head, fit_layers, left_out
 from kbtrain.gates.probe.served import N_REFERENCE, write_reference
 from kbtrain.gates.probe.states import StateStore, prompt_key
-from kbtrain.io.provenance import package_versions, peak_rss_mb, write_atomically
+from kbtrain.io.provenance import package_versions, peak_rss_mb
 from kbtrain.metrics.ranking import auroc
 from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
-from kbtrain.show import COLOURS, new_figure, page
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import Ending, intervals_of_keys, largest_difference
 from kbtrain.training.folds import groups_of
@@ -39,8 +37,7 @@ from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
 if TYPE_CHECKING:
     from kbtrain.training.config import RecipeConfig
 
-FIGURE = "layers.svg"
-ALONE = 16  # examples that are read alone and in a batch, and again by the gate opened from its folder
+COMPARED = 16  # examples that are read again by the gate opened from its folder
 TOLERANCE = 1e-5  # of a score, between the fitted probe and the one opened from its folder
 
 
@@ -148,20 +145,18 @@ class ProbeEnding(Ending):
         dev = used_examples(data.dev, card.condition)
         scores = gate.score_all(dev)
         self.gate, self.fitted = gate, fitted
-        self.examples = (dev or used_examples(data.train, card.condition))[:ALONE]
+        self.examples = (dev or used_examples(data.train, card.condition))[:COMPARED]
         n = len(self.examples)
         self.kept = {name: values[:n] for name, values in scores.items()} if dev else gate.score_all(self.examples)
         self.intervals = _dev_figures(dev, scores, gate)
         self.figures = {f"auroc_{key}": float(text.split()[0]) for key, text in self.intervals.items()}
         self.facts = {"train_examples": len(data.train), "dev_examples": len(dev), "without_label": data.unlabelled}
-        batch = asdict(batch_agreement(gate, self.examples, self.kept))
-        self.run = {**run, **self.facts, "batch": batch, "peak_rss_mb": peak_rss_mb()}
+        self.run = {**run, **self.facts, "peak_rss_mb": peak_rss_mb()}
         self.card = card.model_copy(update={"run": self.run, "versions": package_versions()})
         self.trained_on, self.questions = f"{len(data.train)} examples", data.train
 
     def write(self, folder: Path) -> None:
         save_heads(folder / WEIGHTS, self.gate.heads)
-        write_atomically(folder / FIGURE, layer_figure(self.card))
         write_reference(folder, self.gate, self.examples[:N_REFERENCE])
         if self.card.condition != "rag":
             write_held_out(folder, {f"{self.card.PREFIX}_{key}": head.left_out for key, head in self.fitted.items()})
@@ -173,38 +168,6 @@ class ProbeEnding(Ending):
 
     def readme(self, worst: float) -> str:
         return _model_card(self.card, self.gate, self.intervals, len(self.examples)).text(worst)
-
-
-@dataclass(frozen=True)
-class BatchAgreement:
-    """Scores of ``n`` questions in a batch against those of each alone, over all keys: the ``largest`` difference, and
-    the share of decisions at the median score that ``differ``."""
-
-    n: int
-    largest: float
-    differ: float
-
-    def __str__(self) -> str:
-        return (
-            f"Scores of {self.n} questions in a batch and of each alone differ by {self.largest:.1g} at most; "
-            f"{self.differ:.1%} of the decisions at the median score differ."
-        )
-
-
-def batch_agreement(
-    gate: Probe, examples: Sequence[GateExample], scores: Mapping[str, Sequence[float]]
-) -> BatchAgreement:
-    """Read the examples the other way than for ``scores``, the gate's of these examples and of others behind them."""
-    prompts, in_batch = gate.reader.prompts(examples), batches_alike(gate.reader.model)
-    parts = [[ids] for ids in prompts] if in_batch else [prompts]
-    states = np.concatenate([gate.reader.read(part)[:, gate.layers] for part in parts])
-    largest, differ = 0.0, []
-    for key in gate.keys:
-        in_use, other = np.array(scores[f"{gate.prefix}_{key}"][: len(prompts)]), np.array(gate.scores_of(states, key))
-        largest = max(largest, float(np.abs(in_use - other).max()))
-        middle = np.median(other if in_batch else in_use)  # of those read alone
-        differ += ((in_use > middle) != (other > middle)).tolist()
-    return BatchAgreement(len(prompts), largest, float(np.mean(differ)))
 
 
 def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], gate: Probe) -> dict[Target, str]:
@@ -231,27 +194,10 @@ _PRICE: Mapping[Asked, str] = {
 }
 
 
-def layer_figure(card: ProbeCard) -> str:
-    """An SVG page: cross-validated AUROC of every layer, one line a key; the layers in use are marked."""
-    figure, axes = new_figure(6.4, 3.2)
-    names = ("blue", "orange", "green", "red", "purple")
-    for colour, (key, layers) in zip(names, card.heads.items(), strict=False):
-        points = [(layer.layer, layer.auroc) for layer in layers if layer.auroc is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), color=COLOURS[colour], label=key)
-            used = [(layer.layer, layer.auroc) for layer in layers if layer.used and layer.auroc is not None]
-            axes.plot(*zip(*used, strict=True), "o", color=COLOURS[colour], markersize=4)
-    axes.axhline(0.5, color=COLOURS["grid"], linewidth=1)
-    axes.set_xlabel("layer (from 0)")
-    axes.set_ylabel("AUROC, cross-validated")
-    axes.legend(frameon=False)
-    return page(figure)
-
-
 def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_compared: int) -> ModelCard:
     heads = [
         f"Head {key}: layers {', '.join(map(str, head.layers))}, {head.weight.size} weights; cross-validated AUROC of "
-        f"them {', '.join(str(layer.auroc) for layer in card.heads[key] if layer.used)} (training questions; {FIGURE})"
+        f"them {', '.join(str(layer.auroc) for layer in card.heads[key] if layer.used)} (training questions)"
         for key, head in gate.heads.items()
     ]
     base, draft = card.base_model, isinstance(card, DraftProbeCard)
@@ -274,7 +220,6 @@ def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_c
             holds,
             f"Method: {card.method}, {card.labels} labels; fitted to states in "
             f"{card.run.get('states_dtype', card.dtype)}, read in {card.dtype} in use.",
-            str(BatchAgreement(**card.run["batch"])),
             *heads,
             f"Labels: {', '.join(f'{key} {value}' for key, value in card.label_rule.items()) or 'rule not recorded'}",
             f"Prompt fingerprint: `{card.prompt_fingerprint}` (checked when the gate is opened).",

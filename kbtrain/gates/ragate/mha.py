@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +11,6 @@ from pydantic import Field
 from kbtrain.errors import UserError
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gates.encoder.gate import ClassifierGate, Feature, InputTokens, TextReader, feature_value
-from kbtrain.io.files import beside, put_in_place
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
 from kbtrain.training.config import ClassifierConfig
@@ -93,22 +91,6 @@ def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)
 
 
-def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
-    """The tokenizer of a training that resumes, from ``path``; else ``train`` makes it, and it is kept there.
-
-    Its weights belong to the entries' numbers, which another version of the library may give out otherwise.
-    """
-    from transformers import PreTrainedTokenizerFast
-
-    if not path.exists():
-        tokenizer: Any = train()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = beside(path, ".partial")
-        tokenizer.backend_tokenizer.save(str(partial))
-        put_in_place(partial, path)
-    return PreTrainedTokenizerFast(tokenizer_file=str(path), pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)
-
-
 def _texts(examples: Iterable[Example], inputs: Inputs) -> Iterator[str]:
     """Each utterance of a dialogue once, although it is in the context of all later turns; dialogues that share a name,
     since they begin alike, may differ at the same place."""
@@ -167,12 +149,9 @@ class MHAConfig(ClassifierConfig):
 
 
 def mha_input(config: MHAConfig, data: ClassifierData) -> MHAInput:
-    """Input with a tokenizer trained by the first rank, which a resumed run takes from its checkpoints."""
-    from kbtrain.training.recipe import main_first
-
-    examples, tokenizer_path = [row.example for row in data.train], config.output / "checkpoints" / "tokenizer.json"
-    new = partial(train_tokenizer, examples, config.inputs, config.vocabulary)
-    return MHAInput(main_first(lambda: kept_tokenizer(tokenizer_path, new)), config.max_length, config.inputs)
+    """Input with a tokenizer trained on the training examples: the same in every process."""
+    tokenizer = train_tokenizer((row.example for row in data.train), config.inputs, config.vocabulary)
+    return MHAInput(tokenizer, config.max_length, config.inputs)
 
 
 def new_gate(config: MHAConfig, reader: MHAInput, device: str) -> RagateMHA:

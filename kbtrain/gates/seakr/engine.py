@@ -96,7 +96,6 @@ class Uncertainty:
         room = sampling.max_new_tokens + TAIL_TOKENS
         shared, window = prefix_sharing(model, sampling.max_prompt_tokens, room)
         self._completer: BatchSampler | None = None
-        self._most = 0.0
         self._sampler = StateSampler(model, tokenizer, sampling, tap, shared, window)
         self._stopper = self._sampler.stopper
 
@@ -127,9 +126,7 @@ class Uncertainty:
                 room = self.settings.max_prompt_tokens
                 raise UserError(f"'{row.question_id}': prompt of {len(row.ids)} tokens; room for {room}")
         self._sampler.stopper = self._stopper if first is None else self._stopper.cut_at(first)
-        return self._in_order(
-            rows, self.settings.sampling(), lambda batch: map(self._thought, batch, self._closed_answers(batch))
-        )
+        return self._in_order(rows, lambda batch: map(self._thought, batch, self._closed_answers(batch)))
 
     def complete(self, prompts: Sequence[tuple[str, Sequence[int]]], tokens: int, stop: Sequence[str]) -> list[Thought]:
         """The greedy texts, of at most ``tokens`` tokens, without samples. Raises as :meth:`think`."""
@@ -143,35 +140,17 @@ class Uncertainty:
             shared, window = prefix_sharing(self.model, sampling.max_prompt_tokens, tokens)
             self._completer = BatchSampler(self.model, self.tokenizer, sampling, shared, window)
         completer = self._completer
-        return self._in_order(rows, sampling, lambda batch: map(_completed, batch, completer.sample(batch)))
+        return self._in_order(rows, lambda batch: map(_completed, batch, completer.sample(batch)))
 
     def _in_order(
-        self, rows: list[PromptRows], sampling: Sampling, think: Callable[[list[PromptRows]], Iterable[Thought]]
+        self, rows: list[PromptRows], think: Callable[[list[PromptRows]], Iterable[Thought]]
     ) -> list[Thought]:
         """One thought for each row, from batches of like length."""
         from kbtrain.models.batching import batches
 
-        in_batches = list(batches(rows, self.limits))
-        self._warn_if_short(in_batches, sampling)
+        in_batches = batches(rows, self.limits)
         thoughts = {id(row): thought for batch in in_batches for row, thought in zip(batch, think(batch), strict=True)}
         return [thoughts[id(row)] for row in rows]
-
-    def _warn_if_short(self, of_prompts: Sequence[Sequence[PromptRows]], sampling: Sampling) -> None:
-        """Say before the first pass if a batch, larger than any before, may take more memory than there is."""
-        from kbtrain.kernels.memory import warn_if_short
-        from kbtrain.llm.transformers_llm import batch_bytes
-        from kbtrain.models.batching import BatchLimits
-
-        if self.model.device.type != "cpu":
-            return
-        sizes = (
-            BatchLimits(sum(len(row.indices) for row in batch), len(batch) * max(len(row.ids) for row in batch))
-            for batch in of_prompts
-        )
-        largest = max((batch_bytes(self.model, size, sampling) for size in sizes), default=0.0)
-        if largest > self._most:
-            self._most = largest
-            warn_if_short(largest, "a batch of SeaKR's samples", "a smaller k, shorter answers or prompts take less")
 
     def _closed_answers(self, batch: list[PromptRows]) -> Iterator[list[AnswerWithStates]]:
         """Closed answers of a batch; when memory runs out, of its halves."""
