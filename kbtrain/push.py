@@ -34,7 +34,7 @@ _ORIGINALS = {  # names on the hub of the embedded models' original weights
     "smollm2-135m-instruct": "HuggingFaceTB/SmolLM2-135M-Instruct",
     "all-minilm-l6-v2": "sentence-transformers/all-MiniLM-L6-v2",
 }
-_SETTINGS = (CARD, "config.json", "generation_config.json", "*_config.json", "base.json", "probe.json")
+_SETTINGS = (CARD, "config.json", "generation_config.json", "*_config.json", "probe.json")
 _OWN_SECTIONS = ("Run", "Versions")  # of the folder's README: not of interest to others, and full of paths
 _PATH = re.compile(r"(?<![\w:./\\<-])(?:~|[A-Za-z]:)?[\\/][^\s\\/]+[\\/]")  # the begin of an absolute one
 

@@ -18,8 +18,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config, build, run_script
-from kbtrain.gates.draft.gate import TOKENS, TOP, DraftCard, DraftServer, Signal
-from kbtrain.gates.draft.server import DraftOfServer
+from kbtrain.gates.draft import TOKENS, TOP, DraftCard, DraftOfServer, DraftServer, Signal
 from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.net import LONGEST_ASKED, check_url

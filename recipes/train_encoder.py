@@ -31,7 +31,6 @@ from kbtrain.gates.encoder.train import (
     TunedConfig,
     classifier_rows,
     describe,
-    fit_base,
     train_probe,
     with_adapter,
 )
@@ -83,7 +82,6 @@ def train(
 
     acts = common_acts(data.train) if config.act_weight else ()
     weights = class_weights(data.train, config.class_weight)
-    base, offsets = fit_base(config.base, data, weights)
     set_seed(config.seed)  # the new classifier's first weights
     model, tokenizer = open_encoder(config.model, "fp32", recipe.device, n_logits=1 + len(acts))
     if config.gradient_checkpointing:
@@ -92,19 +90,18 @@ def train(
         freeze(model, config.frozen_layers)
     compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
     reader = EncoderInput(tokenizer, config.max_length, config.features)
-    gate = EncoderGate(model, reader, base=base)
+    gate = EncoderGate(model, reader)
     rates = Rates(config.learning_rate, config.layer_decay, config.head_learning_rate)
     trainer = ClassifierTrainer(
         with_adapter(model, config.lora_rank, config.lora_alpha) if config.method == "lora" else model,
         training_arguments(config, compute, recipe.device, has_dev=True),
-        classifier_rows(reader, data, acts, offsets),
+        classifier_rows(reader, data, acts),
         ClassifierCollator(pad_id(tokenizer), has_segments(model), len(acts)),
         Objective(weights, 1, config.label_smoothing, config.act_weight, rates),
         dev_metrics(gate, data),
     )
     recipe.train_to_end(trainer)
-    facts: dict[str, Any] = {"compute": compute, "acts_foreseen": acts, "class_weights": weights}
-    return gate, trainer, facts | ({"base_slope": base.slope, "base_intercept": base.intercept} if base else {})
+    return gate, trainer, {"compute": compute, "acts_foreseen": acts, "class_weights": weights}
 
 
 if __name__ == "__main__":

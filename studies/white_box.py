@@ -37,7 +37,7 @@ from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import read_labels
-from kbtrain.gates.draft.gate import signals
+from kbtrain.gates.draft import signals
 from kbtrain.gates.probe.gate import Reader
 from kbtrain.gates.probe.head import fit_head, fit_layers
 from kbtrain.gates.scoring import score_path

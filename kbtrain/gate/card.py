@@ -38,7 +38,7 @@ _SHOWN = 20  # gates of a folder that a message names
 README = "README.md"
 _WEIGHTS = frozenset({".safetensors", ".jinja", ".model"})
 _BESIDE_WEIGHTS = frozenset({
-    *("config.json", "adapter_config.json", "model.safetensors.index.json", "probe.json", "base.json", "tokens.json"),
+    *("config.json", "adapter_config.json", "model.safetensors.index.json", "probe.json", "tokens.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt"),
 })  # fmt: skip
@@ -355,15 +355,15 @@ class KeyedCard(GateCard):
 class ClassifierCard(GateCard):
     """The card of gates that classify: encoder, probe, RAGate-MHA. ``reads`` are the settings of the input.
 
-    ``key``: label of questions that was learnt; ``seed`` tells trainings on the same data apart; ``base``: gate whose
-    log odds it adds to.
+    ``key``: label of questions that was learnt; ``seed`` tells trainings on the same data apart; ``base``: None; up to
+    version 0.1.0 a gate whose log odds it added to.
     """
 
     base_model: str | None
     reads: dict[str, Any]
     labels: Literal["hard", "soft"]
     key: Key = "mastery"
-    base: Literal["dialogue_state"] | None = None
+    base: None = None
     seed: int
 
     def reader(self, kind: Callable[..., T], tokenizer: Any, folder: Path | str) -> T:

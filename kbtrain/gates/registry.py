@@ -15,9 +15,8 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD, ClassifierCard, GateCard, KeyedCard, read_gate_json
 from kbtrain.gate.gate import Gate, KeyedGate
 from kbtrain.gate.hub import local_folder
-from kbtrain.gates.draft.gate import DraftCard
-from kbtrain.gates.draft.server import load_draft
-from kbtrain.gates.draft.server import load_served as load_served_draft
+from kbtrain.gates.draft import DraftCard, load_draft
+from kbtrain.gates.draft import load_served as load_served_draft
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe, embedded
 from kbtrain.gates.features.gate import Features, FeaturesCard
@@ -125,6 +124,8 @@ def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[
     name = content["kind"]
     for key in DROPPED_KEYS.keys() & {str(key) for key in (content.get("key"), *(content.get("keys") or ()))}:
         raise UserError(f"{at(Path(folder) / CARD)}: gates for key '{key}' are {_gone(DROPPED_KEYS[key])}")
+    if content.get("base"):
+        raise UserError(f"{at(Path(folder) / CARD)}: encoders that add to a gate's log odds are {_gone('0.1.0')}")
     try:
         return name, kind_named(name)
     except KeyError:

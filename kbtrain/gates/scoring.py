@@ -320,12 +320,12 @@ def gates_of_run(run: Path, dtype: str = "auto", device: str = "auto", states: s
 
 def note_best_f1(gate: GateHandle, scores: Path, dev: Sequence[TurnExample], dev_file: Path) -> None:
     """Note the threshold of the best F1 on labelled dev turns in a gate's card; one that is there stays."""
-    labelled = [turn for turn in dev if turn.label is not None]
-    if not labelled or gate.folder is None or gate.card is None or (name := gate.card.names()[0]) in gate.card.thresholds:
+    labelled, card = [turn for turn in dev if turn.label is not None], gate.card
+    if gate.folder is None or card is None or not labelled or card.names()[0] in card.thresholds:
         return
     from kbtrain.metrics.turns import best_f1_threshold
 
     by_id = {row.question_id: row.score for row in jsonl.read(GateScore, scores) if row.gate == gate.names[0]}
     best = best_f1_threshold([float(bool(turn.label)) for turn in labelled], [by_id[turn.id] for turn in labelled])
     chosen = Threshold(threshold=best.value, rule="best_f1", dev_file_sha256=file_sha256(dev_file), n_dev=len(labelled))
-    set_threshold(gate.folder, name, chosen)
+    set_threshold(gate.folder, card.names()[0], chosen)

@@ -24,8 +24,7 @@ from kbtrain.training.base_trainer import BaseTrainer, names_optimizer
 class ClassifierRow:
     """``ids``: tokens; ``segments``: 0 or 1 each; ``other``: tokens of the knowledge, where it is read on its own.
 
-    ``need``: probability to be taught; ``auxiliary``: further yes/no targets, None where they are not known;
-    ``offset``: log odds that another model gives, to which the network's are added.
+    ``need``: probability to be taught; ``auxiliary``: further yes/no targets, None where they are not known.
     """
 
     ids: tuple[int, ...]
@@ -33,7 +32,6 @@ class ClassifierRow:
     other: tuple[int, ...] = ()
     need: float = 0.0
     auxiliary: tuple[float, ...] | None = None
-    offset: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,14 +54,12 @@ class ClassifierCollator:
         return batch
 
     def __call__(self, rows: Sequence[ClassifierRow]) -> dict[str, torch.Tensor]:
-        """Inputs, ``need`` (rows), ``auxiliary`` (rows, targets; -1: not known), and ``offset`` (rows) if any."""
+        """Inputs, ``need`` (rows) and ``auxiliary`` (rows, targets; -1: not known)."""
         unknown = (-1.0,) * self.n_auxiliary
         targets = {
             "need": torch.tensor([row.need for row in rows]),
             "auxiliary": torch.tensor([row.auxiliary or unknown for row in rows]).reshape(len(rows), self.n_auxiliary),
         }
-        if any(row.offset for row in rows):
-            targets["offset"] = torch.tensor([row.offset for row in rows])
         return self.inputs(rows) | targets
 
 
@@ -73,21 +69,17 @@ def need_logit(logits: torch.Tensor, classes: int) -> torch.Tensor:
 
 
 def classifier_loss(
-    logits: torch.Tensor,
-    need: torch.Tensor,
-    auxiliary: torch.Tensor,
-    objective: Objective,
-    offset: torch.Tensor | float = 0.0,
+    logits: torch.Tensor, need: torch.Tensor, auxiliary: torch.Tensor, objective: Objective
 ) -> torch.Tensor:
     """Weighted mean cross-entropy in nats; of a soft target both classes count by their share.
 
     ``logits``: (rows, classes + auxiliary targets). The auxiliary targets' own mean, over what is known, is added
-    with its weight. ``offset`` (rows) is added to the decision's log odds.
+    with its weight.
     """
     logits, smoothing, weights = logits.float(), objective.smoothing, objective.weights
     taught = need * (1 - smoothing) + smoothing / 2
     weight = need * weights[1] + (1 - need) * weights[0]
-    each = binary_cross_entropy_with_logits(need_logit(logits, objective.classes) + offset, taught, reduction="none")
+    each = binary_cross_entropy_with_logits(need_logit(logits, objective.classes), taught, reduction="none")
     loss = (each * weight).sum() / weight.sum()
     is_known = auxiliary >= 0
     if objective.auxiliary_weight and bool(is_known.any()):
@@ -201,9 +193,9 @@ class ClassifierTrainer(BaseTrainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The batch's weighted mean; ``num_items_in_batch`` counts tokens, which are none of our business."""
-        need, auxiliary, offset = inputs.pop("need"), inputs.pop("auxiliary"), inputs.pop("offset", 0.0)
+        need, auxiliary = inputs.pop("need"), inputs.pop("auxiliary")
         outputs = model(**inputs)
-        loss = classifier_loss(outputs.logits, need, auxiliary, self.objective, offset)
+        loss = classifier_loss(outputs.logits, need, auxiliary, self.objective)
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(

@@ -385,7 +385,6 @@ class ClassifierEnding(ExampleEnding):
             reads=gate.reader.settings,
             labels=config.labels,
             key=config.key,
-            base=gate.base.kind if getattr(gate, "base", None) else None,
             seed=config.seed,
             label_rule=label_rule(config.train),
         )
@@ -393,13 +392,10 @@ class ClassifierEnding(ExampleEnding):
 
     def readme(self, worst: float) -> str:
         card = self.card
-        points = [f"Reads: {', '.join(f'{key} {value}' for key, value in card.reads.items())}"]
-        if card.base:
-            points.append(
-                f"Its logit is added to the log odds of a {card.base} gate (`base.json`), fitted to the same training "
-                "turns: turns only."
-            )
-        points.append(f"Labels: {card.labels}" + "".join(f", {key} {value}" for key, value in card.label_rule.items()))
+        points = (
+            f"Reads: {', '.join(f'{key} {value}' for key, value in card.reads.items())}",
+            f"Labels: {card.labels}" + "".join(f", {key} {value}" for key, value in card.label_rule.items()),
+        )
         page = self.dev.page(
             title=f"Retrieval gate ({card.kind}{f' on {card.base_model}' if card.base_model else ''})",
             what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. "

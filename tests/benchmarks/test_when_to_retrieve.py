@@ -12,7 +12,7 @@ from support import scripts
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gates.draft.gate import Draft, DraftCard
+from kbtrain.gates.draft import Draft, DraftCard
 from kbtrain.models.load import load_model
 
 FOLDER = "benchmarks/when_to_retrieve"

@@ -16,9 +16,8 @@ import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
-from kbtrain.gate.gate import Combination
-from kbtrain.gates.draft.gate import SIGNALS, Draft, DraftCard, DraftServer, mean_ratio
-from kbtrain.gates.draft.server import draft_signals
+from kbtrain.gate.gate import Gate
+from kbtrain.gates.draft import SIGNALS, Draft, DraftCard, DraftServer, draft_signals, mean_ratio
 from kbtrain.gates.handles import answering_model, handle, model_read
 from kbtrain.llm.check_server import ServerAbilities, write_config
 from kbtrain.llm.check_thoughts import CheckedThoughts
@@ -243,8 +242,11 @@ def test_a_server_without_top_log_probabilities_and_one_that_moved(opened, serve
         kbtrain.load_gate(tmp_path / "moved")
 
 
-class Both(Combination):
+class Both(Gate):
     name = "both"
+
+    def __init__(self, gates):
+        self.gates = gates
 
     def score_examples(self, examples):
         raise NotImplementedError

@@ -379,9 +379,6 @@ def test_a_probe_is_fitted_to_the_answers_own_states_and_read_in_fp32_on_a_cpu(t
     assert (gate.card.dtype, gate.reader.model.dtype) == ("fp32", torch.float32)
     assert gate.card.run["states_dtype"] == "bf16" and stored_dtype(states) == "bf16"
     assert all(prompt_key(ids) in StateStore(states, store.facts) for ids in gate.reader.prompts(rows))  # 10 are added
-    batch = gate.card.run["batch"]
-    assert batch["n"] == 16 and batch["differ"] == 0 and batch["largest"] < 1e-5
-    assert "Scores of 16 questions in a batch and of each alone differ by" in (output / "README.md").read_text()
     assert "fitted to states in bf16, read in fp32 in use" in (output / "README.md").read_text()
 
 
@@ -389,7 +386,7 @@ def test_in_sixteen_bits_each_question_has_a_pass_of_its_own(train, monkeypatch)
     """The same score alone and among others, to the last bit; a batch would move some by rounding."""
     output = train(dtype="bf16")
     gate = kbtrain.load_gate(output)
-    assert gate.card.dtype == "bf16" and gate.card.run["batch"]["largest"] > 0
+    assert gate.card.dtype == "bf16"
     texts = [e.question for e in questions(12, "test", 300)]
     assert gate.score(texts) == [gate.score([text])[0] for text in texts]
     read, sizes = gate.reader.read, []
@@ -407,8 +404,7 @@ def test_a_folder_is_small_and_says_all(train, folder):
     best = max(card.heads["mastery"], key=lambda one: one.held_out)
     assert best.used and best.auroc > 0.9
     readme = (output / "README.md").read_text()
-    assert "auroc_benefit" in readme and "layers.svg" in readme and card.prompt_fingerprint in readme
-    assert "<svg" in (output / "layers.svg").read_text()
+    assert "auroc_benefit" in readme and card.prompt_fingerprint in readme
 
 
 def test_the_card_of_a_reader_says_that_another_model_answers(train, folder, tmp_path):

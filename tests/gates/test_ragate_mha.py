@@ -10,7 +10,7 @@ import torch
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.ragate.mha import Inputs, MHAInput, RagateMHA, kept_tokenizer, train_tokenizer
+from kbtrain.gates.ragate.mha import Inputs, MHAInput, RagateMHA, train_tokenizer
 from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel, sinusoids
 from kbtrain.records import Hit, Utterance
 from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow
@@ -155,7 +155,7 @@ def test_what_cannot_be_is_one_line():
         RagateMHA.load("/nowhere")
 
 
-def test_a_tokenizer_is_the_same_in_every_process_and_kept_for_a_training_that_goes_on(tmp_path):
+def test_a_tokenizer_is_the_same_in_every_process():
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
         "from tiny_turns import turn\n"
@@ -168,10 +168,6 @@ def test_a_tokenizer_is_the_same_in_every_process_and_kept_for_a_training_that_g
         for _ in range(3)
     ]
     assert len(set(runs)) == 1 and "museum" in runs[0]
-    first = kept_tokenizer(tmp_path / "t.json", lambda: train_tokenizer([turn(i) for i in range(40)], "contx", 300))
-    again = kept_tokenizer(tmp_path / "t.json", lambda: pytest.fail("trained again"))
-    assert again.get_vocab() == first.get_vocab()
-    assert again("Tell me about the museum")["input_ids"] == first("Tell me about the museum")["input_ids"]
 
 
 def test_a_tokenizer_learns_what_dialogues_of_one_name_say_at_the_same_place():

@@ -5,16 +5,13 @@ import os
 import shutil
 import signal
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from support.scripts import load, run
 from tiny_kbm import KINDS, QUESTIONS, labelled, make_folder, make_model, make_tokenizer
 
-import kbtrain.gates.probe.sampled_states
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, Reader, draft_facts, state_facts, state_folder
@@ -167,13 +164,11 @@ def test_what_cannot_be_kept_is_one_line(more, told):
 
 
 N_QUESTIONS = 40
-KILLS = (  # by a call of this method; the run has ten batches, and files of 12 prompts
+KILLS = (  # by a call of this method; the run has ten batches
     ("put", 1, "before"),
     ("add", 1, "after"),  # states of the prompt, not yet those of the draft
     ("add", 2, "after"),
     ("put", 2, "after"),
-    ("unlink", 1, "before"),  # joined, and the small files still there
-    ("unlink", 1, "after"),
     ("put", 1, "after"),
 )
 
@@ -201,7 +196,6 @@ def sample_in_a_child(home, folder, kill=None):
             script = load("data_gen/sample.py")
             more = ["--run", str(home), "--model", str(folder), "--samples", "{train: 3}", "--dtype", "fp32"]
             more += ["--max-new-tokens", "17", "--conditions", "[llm]", "--batch-rows", "16", "--keep-states", "true"]
-            kbtrain.gates.probe.sampled_states.PER_FILE = 12
             if kill is not None:
                 die(*kill)
             script.main(parse_args(script.SampleConfig, more))
@@ -213,16 +207,15 @@ def sample_in_a_child(home, folder, kill=None):
 
 def die(name, n, when):
     """Kill this process before or after the n-th call of a method."""
-    of = {"put": SampleStore, "add": StateStore, "unlink": Path}[name]
+    of = {"put": SampleStore, "add": StateStore}[name]
     real, calls = getattr(of, name), []
 
     def called(self, *args, **kwargs):
-        counts = name != "unlink" or self.suffix == ".safetensors"
-        calls.extend([1] if counts else [])
-        if counts and len(calls) == n and when == "before":
+        calls.append(1)
+        if len(calls) == n and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         done = real(self, *args, **kwargs)
-        if counts and len(calls) == n:
+        if len(calls) == n:
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 
@@ -266,15 +259,6 @@ def test_states_that_are_missing_are_drawn_again_in_their_own_batches(asked, fol
     assert answers(again, "main") == answers(asked, "main")
     for condition in ("llm", "draft"):
         assert fitted_scores(again, folder, condition) == fitted_scores(asked, folder, condition)
-
-
-def test_states_of_a_batch_are_joined_into_files_of_many(asked, folder):
-    assert sample_in_a_child(asked, folder) == 0
-    sizes = []
-    for path in (asked / "states" / "llm").glob("*.safetensors"):
-        with safe_open(path, "pt") as file:
-            sizes.append(file.get_slice("states").get_shape()[0])
-    assert sorted(sizes) == [4, 12, 12, 12]
 
 
 def test_a_probe_that_reads_states_which_sampling_should_have_kept_warns(asked, folder):

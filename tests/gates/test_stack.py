@@ -16,7 +16,7 @@ import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import entity_hashes, question_hash
-from kbtrain.gates.draft.gate import DraftCard
+from kbtrain.gates.draft import DraftCard
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.simple import Always
 from kbtrain.gates.stack import Input, Linear, fit_linear, held_out_log_odds

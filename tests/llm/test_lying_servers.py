@@ -12,8 +12,7 @@ import pytest
 from tiny_kbm import make_tokenizer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.draft.gate import DraftCard, DraftServer
-from kbtrain.gates.draft.server import DraftOfServer
+from kbtrain.gates.draft import DraftCard, DraftOfServer, DraftServer
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.check_server import check_server
 from kbtrain.llm.dialect import Server

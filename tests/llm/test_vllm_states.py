@@ -13,7 +13,7 @@ from support.vllm_server import KEEP_SMALL, ROOT, VLLM_PYTHON, vllm_server
 
 import kbtrain
 from kbtrain.engine.vllm_args import serve_flags
-from kbtrain.gates.draft.gate import DraftCard
+from kbtrain.gates.draft import DraftCard
 from kbtrain.gates.probe.gate import (
     DRAFT_TOKENS,
     WEIGHTS,

@@ -292,7 +292,7 @@ def test_a_model_that_only_this_machine_knows_needs_a_name(hub, gate, tmp_path):
 def test_a_gate_that_asks_a_model_is_tried_with_the_one_that_lies_here(hub, tmp_path):
     from tiny_kbm import make_folder
 
-    from kbtrain.gates.draft.gate import DraftCard
+    from kbtrain.gates.draft import DraftCard
     from kbtrain.models.load import load_tokenizer
     from kbtrain.prompts.own import asked_fingerprint
 

@@ -104,29 +104,6 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
     assert "finished already" in capsys.readouterr().out
 
 
-def test_an_encoder_with_a_base_adds_to_its_log_odds_and_is_saved_with_it(recipe, data, tmp_path, capsys):
-    recipe("encoder", arguments(data, tmp_path / "b", "encoder", base="dialogue_state", frozen_layers=1))
-    assert "saved, opened again, scores equal" in capsys.readouterr().out
-    opened, test = kbtrain.load_gate(tmp_path / "b"), turns(data, "test")
-    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "b" / "scores.jsonl")}
-    found = opened.score(test)
-    assert found == pytest.approx([scores[t.id] for t in test], abs=1e-6)
-    assert found == pytest.approx([opened.score([t])[0] for t in test], abs=1e-6)
-    alone = EncoderGate(opened.model, opened.reader).score(test)
-    sums = [logit(p) + offset for p, offset in zip(alone, opened.base.offsets(test), strict=True)]
-    assert [logit(p) for p in found] == pytest.approx(sums, abs=1e-5)
-    assert opened.card.base == "dialogue_state" and opened.card.run["base_slope"] == opened.base.slope
-    assert "dialogue_state gate (`base.json`)" in (tmp_path / "b" / "README.md").read_text()
-    before, after = (load_file(folder / "model.safetensors") for folder in (data / "bert", tmp_path / "b"))
-    layers = [f"encoder.layer.{n}.output.dense.weight" for n in (0, 1)]
-    assert [torch.equal(before[name], after[f"bert.{name}"]) for name in layers] == [True, False]
-    with pytest.raises(UserError, match="base 'dialogue_state' reads dialogue turns"):
-        opened.score([GateExample.ask("What is the museum?")])
-    (tmp_path / "b" / "base.json").unlink()
-    with pytest.raises(UserError, match=r"base.json: no such file"):
-        kbtrain.load_gate(tmp_path / "b")
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "changes"),
     [
@@ -219,7 +196,7 @@ def test_gradient_checkpointing_recomputes_and_ends_with_the_same_weights(recipe
     assert all(torch.allclose(values, less[key], atol=1e-6) for key, values in plain.items())
 
 
-KILLED = [("encoder", {"base": "dialogue_state", "frozen_layers": 0}), ("ragate_mha", {})]
+KILLED = [("encoder", {"frozen_layers": 0}), ("ragate_mha", {})]
 
 
 @pytest.mark.parametrize(("name", "changes"), KILLED)
@@ -229,8 +206,8 @@ def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path, n
     cut = arguments(data, tmp_path / "cut", name, epochs=6, select="last", **changes)
     killed(f"recipes/train_{name}.py", cut, tmp_path / "cut" / "checkpoints")
     recipe(name, cut)
-    for name in ("model.safetensors", *(["base.json"] if changes else [])):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+    whole_weights, cut_weights = (tmp_path / folder / "model.safetensors" for folder in ("whole", "cut"))
+    assert whole_weights.read_bytes() == cut_weights.read_bytes()
 
 
 def killed(script, arguments, checkpoints):

@@ -109,7 +109,7 @@ def seakr(folder: Path) -> None:
 
 
 def draft(folder: Path) -> None:
-    from kbtrain.gates.draft.gate import DraftCard
+    from kbtrain.gates.draft import DraftCard
     from kbtrain.prompts.kbm import answer_fingerprint
 
     base, fingerprint = make_folder(folder / "base"), answer_fingerprint(make_tokenizer())
@@ -121,7 +121,7 @@ def draft(folder: Path) -> None:
 
 def draft_of_server(folder: Path, url: str) -> None:
     """``url``: of a model that is served, see served_model.py."""
-    from kbtrain.gates.draft.gate import DraftCard, DraftServer
+    from kbtrain.gates.draft import DraftCard, DraftServer
     from kbtrain.prompts.own import asked_fingerprint
 
     DraftCard(

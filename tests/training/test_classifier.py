@@ -115,17 +115,6 @@ def test_auxiliary_targets_count_where_they_are_known():
     assert float(with_acts - base) == pytest.approx(2 * math.log(2))
 
 
-def test_an_offset_is_added_to_the_decision_s_log_odds():
-    batch = ClassifierCollator(0)([ClassifierRow((5,), need=1.0, offset=2.0), ClassifierRow((6,), offset=-1.0)])
-    assert batch["offset"].tolist() == [2, -1] and "offset" not in ClassifierCollator(0)([ClassifierRow((5,))])
-    args = (batch["need"], torch.empty(2, 0))
-    found = classifier_loss(torch.tensor([[0.5], [0.5]]), *args, Objective((0.25, 0.75)), batch["offset"])
-    expected = 0.75 * math.log(1 + math.exp(-2.5)) + 0.25 * math.log(1 + math.exp(-0.5))
-    assert float(found) == pytest.approx(expected, rel=1e-6)
-    two = classifier_loss(torch.tensor([[0.1, 0.6], [0.0, 0.5]]), *args, Objective((0.25, 0.75), 2), batch["offset"])
-    assert float(two) == pytest.approx(expected, rel=1e-6)
-
-
 def test_rows_are_padded_on_the_right_with_a_mask():
     rows = [ClassifierRow((5, 6, 7), (0, 0, 1), (9,)), ClassifierRow((8,), (0,))]
     batch = ClassifierCollator(0, with_segments=True).inputs(rows)

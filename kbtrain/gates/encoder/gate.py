@@ -1,7 +1,6 @@
 """Encoder gate: a pretrained encoder (BERT, DeBERTa, MiniLM, ...) fine-tuned to classify turns or questions.
 
-Its logits are the decision's, then those of auxiliary targets (acts of the turn to come), used in training only. It may
-start from another gate's log odds (:class:`OffsetGate`), to which the decision's logit is added.
+Its logits are the decision's, then those of auxiliary targets (acts of the turn to come), used in training only.
 
 It reads two segments of tokens, first the current question or turn, then its context. Turns: a line of structure and
 the user's last utterance; then the earlier turns, the oldest cut away whole. Questions: the question; then the
@@ -15,16 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from kbtrain.dialogue.base import domain_of
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gate.gate import Gate, Reads
-from kbtrain.gates.turns import DialogueStateCard, DialogueStateGate
-from kbtrain.io.files import path_exists
-from kbtrain.io.jsonl import read_model
-from kbtrain.io.provenance import write_atomically
 from kbtrain.models.adapters import has_segments, open_encoder, pad_id
 from kbtrain.models.batching import like_length
 from kbtrain.models.weights import no_scores
@@ -178,22 +171,15 @@ class ClassifierGate(Gate):
         self.card: ClassifierCard | None = card
         self.cut = 0
 
-    def offsets(self, examples: Sequence[Example]) -> list[float]:
-        """Log odds to which the network's are added."""
-        return [0.0] * len(examples)
-
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
-        """One score per example, in their order. Raises :class:`UserError` if one is not a number, and for questions
-        where there is a base."""
-        offsets = self.offsets(examples)
+        """One score per example, in their order. Raises :class:`UserError` if one is not a number."""
         rows = [self.reader.encode(example) for example in examples]
         self.cut += sum(row.cut for row in rows)
         scores = [0.0] * len(rows)
         was_training = self.model.training
         self.model.train(False)
         for batch in like_length([max(len(row.ids), len(row.other)) for row in rows], self.TOKENS_PER_BATCH):
-            probabilities = self._probabilities([rows[i] for i in batch], [offsets[i] for i in batch])
-            for i, p in zip(batch, probabilities, strict=True):
+            for i, p in zip(batch, self._probabilities([rows[i] for i in batch]), strict=True):
                 scores[i] = p
         self.model.train(was_training)
         bad = [example.id for example, score in zip(examples, scores, strict=True) if score != score]
@@ -206,7 +192,7 @@ class ClassifierGate(Gate):
         self.model.save_pretrained(folder)
         self.reader.tokenizer.save_pretrained(folder)
 
-    def _probabilities(self, rows: Sequence[InputTokens], offsets: Sequence[float]) -> list[float]:
+    def _probabilities(self, rows: Sequence[InputTokens]) -> list[float]:
         import torch
 
         from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow, need_logit
@@ -215,8 +201,7 @@ class ClassifierGate(Gate):
         batch = collator.inputs([ClassifierRow(row.ids, row.segments, row.other) for row in rows])
         with torch.no_grad():
             logits: torch.Tensor = self.model(**{k: v.to(self.model.device) for k, v in batch.items()}).logits
-        log_odds = need_logit(logits.double(), self.CLASSES).cpu() + torch.tensor(offsets, dtype=torch.double)
-        return [float(p) for p in torch.sigmoid(log_odds)]
+        return [float(p) for p in torch.sigmoid(need_logit(logits.double(), self.CLASSES)).cpu()]
 
 
 class EncoderGate(ClassifierGate):
@@ -224,95 +209,12 @@ class EncoderGate(ClassifierGate):
 
     name = "encoder"
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        reader: EncoderInput,
-        card: ClassifierCard | None = None,
-        base: OffsetGate | None = None,
-    ) -> None:
-        super().__init__(model, reader, card)
-        self.base = base
-
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> EncoderGate:
         """Open a gate's folder; ``dtype`` auto: fp32, in which a score does not depend on its batch."""
         card = ClassifierCard.read(folder, "encoder")
-        base = OffsetGate.load(Path(folder)) if card.base else None
         model, tokenizer = open_encoder(str(folder), dtype, device)
-        return cls(model, card.reader(EncoderInput, tokenizer, folder), card, base)
-
-    def offsets(self, examples: Sequence[Example]) -> list[float]:
-        """Log odds of the base, where there is one."""
-        return self.base.offsets(examples) if self.base else super().offsets(examples)
-
-    def save_beside(self, folder: Path) -> None:
-        """Write weights, tokenizer and base."""
-        super().save_beside(folder)
-        if self.base:
-            self.base.save(folder)
-
-
-BASE = "base.json"
-FOLDS = 10
-
-
-class OffsetGate(BaseModel):
-    """Offset of an encoder's logit: log odds of the dialogue-state gate, so that the encoder learns only the remainder.
-
-    The encoder's logit is added to ``intercept + slope x log odds`` in training and in scoring, as boosting adds a
-    model to the one before it. A gate is too sure of the turns it was fitted to: training turns are given the log odds
-    of a gate fitted without their part of the dialogues (cross-fitting), all other turns those of the gate fitted to
-    all.
-
-    ``intercept`` and ``slope`` fit the held-out log odds of ``gate`` to the labels, weighed as the encoder's loss
-    weighs them: an encoder that adds nothing is at the best loss the base alone can have. Plain numbers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    kind: Literal["dialogue_state"] = "dialogue_state"
-    intercept: float
-    slope: float
-    gate: DialogueStateCard
-
-    @classmethod
-    def fit(
-        cls, turns: Sequence[TurnExample], weights: tuple[float, float], folds: int = FOLDS
-    ) -> tuple[OffsetGate, list[float]]:
-        """The base and the training turns' own offsets, in their order; ``weights``: of (negative, positive) turns.
-
-        Every turn has a label. Raises :class:`UserError` for too few dialogues, a single class, or a base that tells
-        nothing about turns it was not fitted to.
-        """
-        from sklearn.linear_model import LogisticRegression
-
-        held_out = _held_out(turns, folds)
-        labels = [int(bool(turn.label)) for turn in turns]
-        line = LogisticRegression(max_iter=1000)  # its weak penalty bounds the slope where the classes come apart
-        line.fit([[value] for value in held_out], labels, sample_weight=[weights[label] for label in labels])
-        slope, intercept = float(line.coef_[0][0]), float(line.intercept_[0])
-        if slope <= 0:
-            raise UserError(
-                f"base 'dialogue_state': on {len(turns)} training turns that it was not fitted to, it is not better "
-                "than chance; remove the key 'base'"
-            )
-        base = cls(intercept=intercept, slope=slope, gate=DialogueStateGate.fit(turns).card)
-        return base, [intercept + slope * value for value in held_out]
-
-    def offsets(self, examples: Sequence[Example]) -> list[float]:
-        """Term added to each example's logit. Raises :class:`UserError` for questions."""
-        gate = DialogueStateGate(self.gate)
-        return [self.intercept + self.slope * gate.log_odds(turn) for turn in turns_only(examples)]
-
-    def save(self, folder: Path) -> None:
-        """Write the folder's ``base.json``."""
-        write_atomically(folder / BASE, self.model_dump_json(indent=1) + "\n")
-
-    @staticmethod
-    def load(folder: Path) -> OffsetGate:
-        """Raises :class:`UserError` for a missing or broken file."""
-        if not path_exists(folder / BASE):
-            raise UserError(f"{at(folder / BASE)}: no such file; the gate adds to its base, copy the whole folder")
-        return read_model(folder / BASE, OffsetGate)
+        return cls(model, card.reader(EncoderInput, tokenizer, folder), card)
 
 
 def turns_only(examples: Sequence[Example]) -> list[TurnExample]:
@@ -322,18 +224,3 @@ def turns_only(examples: Sequence[Example]) -> list[TurnExample]:
         other = next(example for example in examples if not isinstance(example, TurnExample))
         raise UserError(f"example '{other.id}': base 'dialogue_state' reads dialogue turns; leave the key 'base' out")
     return turns
-
-
-def _held_out(turns: Sequence[TurnExample], folds: int) -> list[float]:
-    """Log odds of each turn by a gate fitted to the dialogues of the other folds."""
-    from sklearn.model_selection import GroupKFold
-
-    dialogues = [turn.dialogue_id for turn in turns]
-    if len(set(dialogues)) < 2:
-        raise UserError(f"base 'dialogue_state': {len(set(dialogues))} dialogue to train on, needs two at least")
-    log_odds = [0.0] * len(turns)
-    for fit, rest in GroupKFold(min(folds, len(set(dialogues)))).split(turns, groups=dialogues):
-        gate = DialogueStateGate.fit([turns[i] for i in fit])
-        for i in rest:
-            log_odds[i] = gate.log_odds(turns[i])
-    return log_odds

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from kbtrain.gates.encoder.gate import OffsetGate, turns_only
 from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
 from kbtrain.models.adapters import open_body
 from kbtrain.training.config import ClassifierConfig, LoraAlpha, LoraRank
@@ -23,15 +22,13 @@ if TYPE_CHECKING:
     from kbtrain.gates.ragate.mha import MHAInput
     from kbtrain.training.classifier_trainer import ClassifierRow
 
-Base = Literal["dialogue_state"] | None
-
 
 class TunedConfig(ClassifierConfig):
     """Keys of an encoder's training: what learns how fast, what is foreseen besides the label."""
 
     max_length: int = Field(256, ge=16, description="tokens; the oldest turns are cut away, or a reference's tail")
     base: Literal["dialogue_state"] | None = Field(
-        None, description="turns only: a gate fitted first, to whose log odds the encoder's are added (probe: jointly)"
+        None, description="method probe, turns only: what the regression reads beside the text: dialogue_state"
     )
     method: Literal["full", "lora", "probe"] = Field(
         "full", description="train all weights, low-rank adapters, or no weight (nothing about steps is read then)"
@@ -51,6 +48,8 @@ class TunedConfig(ClassifierConfig):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        if self.method != "probe" and self.base is not None:
+            raise ValueError("base is for method probe, which reads the dialogue's state beside the text")
         if self.method != "full" and self.layer_decay < 1:
             raise ValueError("layer_decay is for method full; adapters learn at one rate")
         if self.method != "full" and self.frozen_layers is not None:
@@ -60,23 +59,16 @@ class TunedConfig(ClassifierConfig):
         return self
 
 
-def fit_base(base: Base, data: ClassifierData, weights: tuple[float, float]) -> tuple[OffsetGate | None, list[float]]:
-    """The gate to whose log odds the encoder's are added, if there is one, and the training rows' own offsets."""
-    if base is None:
-        return None, [0.0] * len(data.train)
-    return OffsetGate.fit(turns_only([row.example for row in data.train]), weights)
-
-
 def classifier_rows(
-    reader: EncoderInput | MHAInput, data: ClassifierData, acts: Sequence[str] = (), offsets: Sequence[float] = ()
+    reader: EncoderInput | MHAInput, data: ClassifierData, acts: Sequence[str] = ()
 ) -> list[ClassifierRow]:
-    """Training rows; ``acts`` are the auxiliary targets' names, ``offsets`` those of the rows, if they have any."""
+    """Training rows; ``acts`` are the auxiliary targets' names."""
     from kbtrain.training.classifier_trainer import ClassifierRow
 
     rows = []
-    for row, offset in zip(data.train, offsets or [0.0] * len(data.train), strict=True):
+    for row in data.train:
         read, targets = reader.encode(row.example), act_targets(row.example, acts)
-        rows.append(ClassifierRow(read.ids, read.segments, read.other, row.need, targets, offset))
+        rows.append(ClassifierRow(read.ids, read.segments, read.other, row.need, targets))
     return rows
 
 
@@ -89,17 +81,15 @@ def with_adapter(model: PreTrainedModel, rank: int, alpha: int) -> PeftModel | P
 
 
 def describe(config: TunedConfig, data: ClassifierData) -> str:
-    """One line of figures for a dry run: classes, weights, steps, acts and the base's slope."""
+    """One line of figures for a dry run: classes, weights, steps and acts."""
     rows_a_step = config.device_batch_size * config.gradient_accumulation_steps
     no, yes = class_weights(data.train, config.class_weight)
-    fitted, _ = fit_base(None if config.method == "probe" else config.base, data, (no, yes))
     acts = common_acts(data.train) if config.act_weight else ()
-    start = f"adds to {config.base}, slope {fitted.slope:.2f}" if fitted else f"base: {config.base or 'none'}"
     counts = (f"{sum(r.is_needed for r in rows)} of {len(rows)}" for rows in (data.train, data.dev))
     steps = "" if config.method == "probe" else f"{-(-len(data.train) // rows_a_step)} steps an epoch and process; "
     return (
         f"{' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; {steps}"
-        f"acts foreseen: {', '.join(acts) or 'none'}; {start}"
+        f"acts foreseen: {', '.join(acts) or 'none'}"
     )
 
 
