@@ -94,12 +94,10 @@ class DraftCard(GateCard):
         return SIGNALS
 
     def answering_models(self) -> tuple[str, ...]:
-        """The model whose signals are read, and the server's name of it."""
         return (self.base_model, *([self.server.name] if self.server else []))
 
     @property
     def asks_server(self) -> bool:
-        """True for a draft by the server that the card names."""
         return self.server is not None
 
     @property
@@ -111,7 +109,6 @@ class DraftCard(GateCard):
 
     @property
     def stage(self) -> Stage:
-        """That of the signal that decides."""
         return self.stage_of(self.signal)
 
     def stage_of(self, score: str) -> Stage:
@@ -124,7 +121,6 @@ class DraftCard(GateCard):
         return self.server is None
 
     def passes(self, example: Any) -> list[Pass]:
-        """A draft of the answer."""
         return [Pass(asked_whole(example, example.reference, self.own_prompts()), self.tokens)]
 
 
@@ -135,7 +131,6 @@ class SignalGate(Gate):
 
     @property
     def name(self) -> str:
-        """The signal that decides."""
         return self.card.signal
 
 
@@ -159,7 +154,6 @@ class Draft(SignalGate):
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Self:
-        """Open a folder with the model it names. Raises :class:`UserError` for other prompts."""
         card = DraftCard.read(folder)
         return cls(*open_answering(card, folder, asked_fingerprint, dtype, device), card)
 
@@ -207,7 +201,6 @@ class ServedDraft(ServedGate, SignalGate):
     card: DraftCard
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example, from one draft each."""
         prompts = [asked_ids(self.server.tokenizer, e, e.reference, self.own) for e in examples]
         return [mean_ratio(draft) for draft in self.server.read_top_logprobs(prompts, self.card.tokens)]
 

@@ -157,12 +157,10 @@ class StackCard(KeyedCard):
         return models
 
     def parts(self) -> tuple[str, ...]:
-        """The members' folders."""
         return tuple(member.folder for member in self.members)
 
     @property
     def stage(self) -> Stage:
-        """That of the member that can be asked last."""
         return max((member.stage for member in self.members), key=STAGES.index)
 
     def of_members(self, scores: Sequence[ByName]) -> dict[str, list[float]]:
@@ -210,7 +208,6 @@ class Stack(KeyedGate):
 
     @classmethod
     def load(cls, folder: Path | str, open_member: OpenMember) -> Stack:
-        """Open a folder and its members'. Raises :class:`UserError`."""
         card = StackCard.read(folder)
         return cls([open_member(Path(folder) / member.folder) for member in card.members], card, card.best_key())
 

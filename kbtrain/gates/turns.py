@@ -186,7 +186,6 @@ class TurnRegression(Gate):
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Self:
-        """Open a folder; ``dtype`` and ``device`` are for gates with a model. Raises :class:`UserError`."""
         return cls(cls.CARD.read(folder))
 
 

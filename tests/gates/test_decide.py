@@ -12,7 +12,6 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain import cli
 from kbtrain.errors import UserError
-from kbtrain.gate.card import BestKey, Threshold, set_best, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.decide import arriving_lines, read_inputs
 from kbtrain.gates.kbm.gate import KBMCard
@@ -34,56 +33,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-def noted(value, accuracy=None):
-    evidence = {} if accuracy is None else {"accuracy": accuracy}
-    return Threshold(threshold=value, rule="given", dev_file_sha256="0", n_dev=9, evidence=evidence)
-
-
-def test_texts_score_as_their_examples_in_their_language(folder):
-    gate = kbtrain.load_gate(folder)
-    examples = [GateExample.ask(text, language="zh" if "中" in text else "en") for text in TEXTS]
-    assert gate.score(TEXTS) == gate.score(examples)
-    assert gate.score_all(TEXTS)["kbm_benefit"] == gate.gate("benefit").score(TEXTS)
-    assert set(gate.score_all(TEXTS)) == {"kbm_mastery", "kbm_certainty", "kbm_benefit"}
-
-
-def test_a_decision_holds_score_probability_and_threshold(folder):
-    gate = kbtrain.load_gate(folder, "certainty")
-    scores = gate.score(TEXTS)
-    cut = sorted(scores)[1]
-    reasons = ["above-threshold" if score > cut else "below-threshold" for score in scores]
-    expected = [Decision(s, s, cut, s > cut, reason) for s, reason in zip(scores, reasons, strict=True)]
-    assert gate.decide(TEXTS, cut) == expected
-    assert gate.needs_retrieval(TEXTS[0], -1.0) is True and gate.needs_retrieval(TEXTS[0], 2.0) is False
-
-
-def test_the_key_noted_as_the_best_decides_whatever_the_thresholds(folder, tmp_path):
-    copy = tmp_path / "kbm"
-    copy.symlink_to(folder)
-    original = (folder / "gate.json").read_text()
-    assert kbtrain.load_gate(copy).name == "kbm_mastery"  # none is noted: the first
-    for key, accuracy in (("mastery", 0.4), ("certainty", 0.2), ("benefit", 0.3)):
-        set_threshold(copy, f"kbm_{key}", noted(0.5, accuracy))
-    set_best(copy, BestKey(key="certainty", rule="largest area on dev", n_dev=9, areas={"certainty": 0.3}))
-    gate = kbtrain.load_gate(copy)
-    assert (gate.name, gate.threshold, gate.card.kind) == ("kbm_certainty", 0.5, "kbm")
-    assert kbtrain.load_gate(copy, key="benefit").name == "kbm_benefit"
-    (folder / "gate.json").write_text(original)
-
-
 def test_wrong_arguments_are_one_line(folder, tmp_path):
     gate = kbtrain.load_gate(folder)
-    for wrong, says in (
-        ("Who wrote it?", r"expected a list of questions, found 'Who wrote it\?'; put it in a list"),
-        ([turn(0)], "reads texts or records GateExample .kbtrain.records., found TurnExample at place 0"),
-        ([3], "found int at place 0"),
-        (["  "], "text 0 is empty"),
-        (None, "expected a list of questions, found None"),
-        (b"Who wrote it?", "expected a list of questions, found b'Who"),
-        ({"Who wrote it?": 1}, "expected a list of questions, found {'Who"),
-        ({"Who wrote it?"}, "expected a list of questions, found {'Who"),
-    ):
-        with pytest.raises(UserError, match=says):
+    for wrong in (b"Who wrote it?", {"Who wrote it?": 1}, {"Who wrote it?"}):
+        with pytest.raises(UserError, match="expected a list of questions, found .*Who"):
             gate.score(wrong)
     for threshold in (float("nan"), float("inf"), "x", True, [0.5]):
         with pytest.raises(UserError, match=r"gate 'kbm_mastery': threshold: expected a finite number, found"):
@@ -235,18 +188,6 @@ def test_rows_of_a_table_are_questions_by_their_column(folder, tmp_path, capsys)
     )
 
 
-def test_lines_of_a_file_end_where_those_of_a_stream_do(folder, tmp_path, capsys, monkeypatch):
-    asked = ["Who\u2028wrote it?", "When\x85was\x0bit\x0cbuilt\x1c?", "Why\u2029?"]
-    path = tmp_path / "asked.txt"
-    path.write_bytes("\n".join([asked[0], "\u3000", asked[1] + "\r", " \x1c ", asked[2]]).encode())
-    for more in (["--file", str(path)], []):
-        with open(path, encoding="utf-8") as stream:
-            monkeypatch.setattr("sys.stdin", stream)
-            assert cli.main(["decide", str(folder), "--threshold", "0.5", *more]) == 0
-        decided = capsys.readouterr().out.split("\n")[:-1]
-        assert [json.loads(line)["text"] for line in decided] == asked
-
-
 def test_a_dash_is_standard_input_and_what_is_no_text_there_is_one_line(folder, monkeypatch, capsys):
     given = ["decide", str(folder), "--threshold", "0.5"]
     for more in (["-"], ["--file", "-"]):
@@ -262,11 +203,6 @@ def test_a_dash_is_standard_input_and_what_is_no_text_there_is_one_line(folder, 
     for number in ("nan", "inf", "much"):
         assert cli.main(["decide", str(folder), "--threshold", number, "Who?"]) == 2
         assert f"argument --threshold: expected a finite number, found '{number}'" in capsys.readouterr().err
-
-
-def test_a_field_of_questions_that_are_given_as_words_is_refused(folder, capsys):
-    assert cli.main(["decide", str(folder), "Who?", "--threshold", "0.5", "--field", "ask"]) == 2
-    assert "--field: names a field of JSON lines, in --file or standard input" in capsys.readouterr().err
 
 
 def test_lines_are_answered_as_they_come():
@@ -288,9 +224,3 @@ def test_lines_are_answered_as_they_come():
         pipe.close()
         with pytest.raises(UserError, match="standard input:2: not UTF-8 text"):
             list(arriving_lines(stream))
-
-
-def test_a_pipe_is_no_file_and_is_never_waited_for(folder, tmp_path, capsys):
-    os.mkfifo(tmp_path / "pipe")
-    assert cli.main(["decide", str(folder), "--file", str(tmp_path / "pipe")]) == 2
-    assert "pipe: is a pipe, socket or device, expected a file" in capsys.readouterr().err

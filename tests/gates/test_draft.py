@@ -17,7 +17,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.draft import SIGNALS, Draft, DraftCard, DraftServer, draft_signals, mean_ratio
+from kbtrain.gates.draft import SIGNALS, Draft, DraftCard, draft_signals
 from kbtrain.gates.handles import answering_model, handle, model_read
 from kbtrain.llm.check_server import ServerAbilities, write_config
 from kbtrain.llm.check_thoughts import CheckedThoughts
@@ -94,16 +94,6 @@ def test_a_draft_s_margin_and_entropy_by_hand(opened):
     assert first.spent == {"requests": 5, "tokens": 5}  # no other token is generated
 
 
-def test_alone_and_in_a_batch_scores_are_the_same_in_fp32(opened):
-    gate = drafts(opened)
-    together = gate.score_all(ASKED)
-    for i, example in enumerate(ASKED):
-        alone = gate.score_all([example])
-        for name, scores in together.items():
-            assert alone[name][0] == pytest.approx(scores[i], abs=1e-5)
-    assert gate.score(ASKED) == pytest.approx(together[gate.name], abs=1e-6)
-
-
 def test_the_recipe_s_folder_opens_with_the_model_it_names(tmp_path):
     model, folder = str(make_folder(tmp_path / "model")), tmp_path / "draft"
     make(tmp_path, model=model, tokens=3, signal="first_token_entropy")
@@ -121,21 +111,6 @@ def test_the_recipe_s_folder_opens_with_the_model_it_names(tmp_path):
         make(tmp_path, model=model, tokens=tokens, signal="first_token_entropy")
         assert kbtrain.load_gate(folder).threshold == kept
         assert (noted.line("first_token_entropy") in (folder / "README.md").read_text()) == (kept == 0.25)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"server_model": "other"}, "key 'server_model': counts for a server alone; give server_url"),
-        ({"top": 3}, "key 'top': counts for a server alone; give server_url"),
-        ({"signal": "margin"}, "key 'signal'"),
-        ({"server_config": "x.yaml", "server_url": "http://x"}, "key 'server_url': server_config gives it"),
-    ],
-)
-def test_a_key_that_counts_for_nothing_is_refused(tmp_path, settings, message):
-    with pytest.raises(UserError, match=message):
-        make(tmp_path, model="smollm2-135m-instruct", **settings)
-    assert not list(tmp_path.iterdir())
 
 
 def test_bad_input_is_one_line(opened, tmp_path):
@@ -169,12 +144,6 @@ def test_scores_in_front_of_an_engine_equal_those_of_the_model_here(layers, tmp_
     here.card.model_copy(update={"signal": "draft_entropy"}).write(folder)
     with pytest.raises(UserError, match="signal 'draft_entropy' cannot be read from a server; make the gate with sign"):
         kbtrain.load_gate(folder, states=states)
-
-
-def test_the_mean_ratio_by_hand():
-    half, quarter = np.log(0.5), np.log(0.25)
-    assert mean_ratio([[half, quarter], [quarter, quarter]]) == pytest.approx(0.75)
-    assert mean_ratio([]) == 1.0
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
@@ -266,11 +235,6 @@ def test_where_someone_waits_a_server_that_fails_is_tried_twice_at_once(served, 
     with pytest.raises(UserError, match="2 times"):
         gate.score(["Why?"])
     assert len(asked) == 2 and gate.llm.server.timeout == 5.0
-
-
-def test_each_score_has_the_stage_at_which_it_is_known():
-    card = DraftCard(signal="draft_margin", server=DraftServer(url="http://x", name="m"), **CARD)
-    assert [card.stage_of(name) for name in SIGNALS] == ["draft", "draft", "prefill"]
 
 
 def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):

@@ -5,18 +5,15 @@ import numpy as np
 import pytest
 import torch
 from support.recipes import Recipe
-from support.scripts import load
 from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
 
 import kbtrain
-from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
+from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_folder
 from kbtrain.gates.probe.head import scaled
-from kbtrain.gates.probe.states import StateStore, draft_states
+from kbtrain.gates.probe.states import draft_states
 from kbtrain.io.jsonl import write
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.metrics.ranking import auroc
 from kbtrain.records import GateExample
@@ -71,29 +68,6 @@ def test_states_are_those_of_a_plain_pass_over_prompt_and_draft(kind):
         assert last == pytest.approx(passed[:, -1], abs=1e-5)
         assert reader.read([ids])[0] == pytest.approx(states, abs=1e-5)
     assert reader.spent["requests"] == 10 and 0 < reader.spent["tokens"] <= 10 * TOKENS
-
-
-@pytest.mark.parametrize("kind", ["gemma3", "mistral"])
-def test_prompts_that_fit_into_a_sliding_window_are_drafted_together_and_longer_ones_alone(kind):
-    """Whether they fit is asked of each prompt, not of the longest one that might come."""
-    tokenizer = make_tokenizer()
-    rows = [*questions(4), replace(questions(1, start=4)[0], question="Which city is near the river? " * 3)]
-    ids = Reader(make_model(kind, len(tokenizer)), tokenizer, "draft", draft_tokens=TOKENS).prompts(rows)
-    mixed = {} if kind == "mistral" else {"layer_types": ["sliding_attention", "full_attention"]}
-    window = max(map(len, ids[:4])) + TOKENS + 1
-    assert len(ids[4]) > window
-    model = make_model(kind, len(tokenizer), sliding_window=window, **mixed)
-    reader = Reader(model, tokenizer, "draft", draft_tokens=TOKENS)
-    batches, counter = [], Observer()
-    counter.on_prefill = lambda rows, read: batches.append(len(rows)) or rows
-    reader.sampler = reader.sampler.observed(counter)
-    found = reader.read(ids)
-    assert sorted(batches) == [1, 4]
-    for one, states in zip(ids, found, strict=True):
-        answer, passed = drafted(model, one, TOKENS, reader.sampler.stopper)
-        own = passed[:, len(one) :] if answer else passed[:, -1:]
-        expected = np.concatenate([passed[:, len(one) - 1], own.mean(1), passed[:, -1]], -1)
-        assert states == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_draft_that_ends_is_read_to_its_last_word_and_an_empty_one_at_the_prompt():
@@ -171,12 +145,6 @@ def test_a_direction_of_the_draft_is_found_and_the_folder_says_when_it_can_be_as
     assert alone == pytest.approx(scores["draft_probe_mastery"][:4], abs=1e-5)
 
 
-def test_states_of_shorter_drafts_are_no_states_of_these(trained):
-    facts = state_facts(kbtrain.load_gate(trained).card.base_fingerprint, "fp32") | {"draft": "5"}
-    with pytest.raises(UserError, match=r"[0-9a-f]{16}.safetensors: states of draft 6, not 5; choose another folder"):
-        StateStore(state_folder(trained.parent, "draft"), facts)
-
-
 def test_bad_input_is_one_line(trained, tmp_path):
     gate = kbtrain.load_gate(trained)
     with pytest.raises(UserError, match=r"a prompt of \d+ tokens; there is room for 2048 before a draft"):
@@ -194,11 +162,3 @@ def test_bad_input_is_one_line(trained, tmp_path):
         next(gate.reader.model.model.layers[0].parameters()).fill_(float("nan"))
     with pytest.raises(UserError, match=r"NaN or infinite values"):
         gate.score(["Which bay?"])
-
-
-def test_a_draft_s_length_without_a_draft_is_refused():
-    with pytest.raises(UserError, match="key 'tokens': counts with condition: draft alone"):
-        parse_args(
-            load("recipes/train_probe.py").TrainProbeConfig,
-            ["--model", "m", "--train", "t", "--output", "o", "--tokens", "4"],
-        )

@@ -2,9 +2,7 @@
 
 import json
 import math
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,22 +10,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, cross_val_score
 from sklearn.preprocessing import SplineTransformer
 from support.recipes import Recipe
-from support.scripts import load
 
 import kbtrain
-from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.gate.trained_on import sharing_entities, trained_among
-from kbtrain.gates.features.additive import Additive, FeatureCurve, fit_additive, held_out_log_odds, least_loss
+from kbtrain.gates.features.additive import fit_additive, held_out_log_odds, least_loss
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import evidence_features, names, question_features
 from kbtrain.gates.handles import handle
 from kbtrain.io.jsonl import read, write
-from kbtrain.io.provenance import write_meta
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.base import attach_hits
 from kbtrain.retrieval.bm25 import BM25
-from kbtrain.training.fit import claim_fit_folder
 from kbtrain.training.folds import folds
 
 PLACES = ("Rome", "Lima", "Oslo", "Kyiv", "Bern", "Cairo")
@@ -182,15 +175,6 @@ def test_a_fold_of_one_label_or_of_equal_questions_gives_the_log_odds_of_its_sha
     assert found[place] == pytest.approx(np.log((share + 0.5) / (32.5 - share)))
 
 
-def test_questions_about_two_entities_are_held_out_by_entity():
-    rows = [{"x": float(i % 7)} for i in range(40)]
-    need = [0.8 if i % 7 > 3 else 0.1 for i in range(40)]
-    groups = [i % 2 for i in range(40)]
-    found = held_out_log_odds(rows, need, groups=groups)
-    model = fit_additive(rows[::2], need[::2])  # the other entity's questions alone, each by itself
-    assert found[1::2] == model.log_odds(rows[1::2])
-
-
 def test_the_recipe_s_folder_stands_alone_and_scores_what_needs_retrieval_higher(folder, tmp_path, capsys):
     fit(folder, tmp_path / "features")
     gate = kbtrain.load_gate(tmp_path / "features")
@@ -246,16 +230,6 @@ def test_training_questions_have_the_scores_of_gates_that_never_saw_them(folder,
     assert named.scores(gate, asked)["other_mastery"] == held
 
 
-def test_fitted_again_to_questions_without_entities_it_knows_none(folder, tmp_path):
-    asked = list(read(GateExample, folder / "train.jsonl"))
-    write(tmp_path / "named.jsonl", [replace(one, entities=(f"Q{i}",)) for i, one in enumerate(asked)])
-    fit(folder, tmp_path / "features", train=tmp_path / "named.jsonl")
-    assert len(sharing_entities(tmp_path / "features", read(GateExample, tmp_path / "named.jsonl"))) == 60
-    fit(folder, tmp_path / "features")
-    assert sharing_entities(tmp_path / "features", read(GateExample, tmp_path / "named.jsonl")) == []
-    assert len(trained_among(tmp_path / "features", asked)) == 60
-
-
 def test_after_a_search_it_reads_the_passages(folder, tmp_path):
     fit(folder, tmp_path / "features", evidence=folder / "evidence.jsonl")
     made = handle(tmp_path / "features")
@@ -267,21 +241,6 @@ def test_after_a_search_it_reads_the_passages(folder, tmp_path):
         gate.decide(["What is the river of Rome?"])
     with pytest.raises(UserError, match="no passages of question 'new'"):
         attach_hits([GateExample.ask("new")], folder / "evidence.jsonl")
-
-
-def test_passages_that_were_searched_for_other_questions_are_read_by_no_gate(folder, tmp_path):
-    asked, source = list(read(GateExample, folder / "dev.jsonl")), tmp_path / "questions.jsonl"
-    evidence = Path(shutil.copy(folder / "evidence.jsonl", tmp_path))
-    source.write_text("the questions")
-    write_meta(evidence, stage="retrieve", config=None, inputs=[source])
-    assert len(attach_hits(asked, evidence)) == len(asked)
-    source.write_text("other questions")
-    told = r"evidence\.jsonl: made from another questions\.jsonl; run data_gen/retrieve\.py again$"
-    with pytest.raises(UserError, match=told):
-        attach_hits(asked, evidence)
-    evidence.write_bytes(evidence.read_bytes() + b"\n")
-    with pytest.raises(UserError, match=r"evidence\.jsonl: was changed since retrieve made it"):
-        attach_hits(asked, evidence)
 
 
 def test_bad_input_is_one_line(folder, tmp_path):
@@ -308,24 +267,6 @@ def test_bad_input_is_one_line(folder, tmp_path):
         fit_additive([{"x": 1.0}] * 30, [0.0, 1.0] * 15)
 
 
-def config_of(folder, output, **changes):
-    keys = {"train": folder / "train.jsonl", "dev": folder / "dev.jsonl", "index": folder / "bm25", "output": output}
-    return Recipe("features").config(**{**keys, **changes})
-
-
-def test_the_folder_is_bound_to_the_gate_and_its_settings_but_not_to_data_and_places(folder, tmp_path):
-    out = tmp_path / "features"
-    claim_fit_folder(config_of(folder, out, knots=4), "features", frozenset({"index"}))
-    claim_fit_folder(config_of(folder, out), "features", frozenset({"index"}))  # nothing is there yet
-    (out / "gate.json").write_text('{"kind": "features"}')
-    (out / "gate.json.meta.json").write_text("{}")
-    with pytest.raises(UserError, match=r"run\.json: another training is in this folder, with knots = \d, now it is 3"):
-        claim_fit_folder(config_of(folder, out, knots=3), "features", frozenset({"index"}))
-    write(tmp_path / "fewer.jsonl", [question(i) for i in range(50)])
-    elsewhere = config_of(folder, out, train=tmp_path / "fewer.jsonl", index=tmp_path)
-    claim_fit_folder(elsewhere, "features", frozenset({"index"}))
-
-
 @pytest.mark.parametrize("content", ["[]", "{", "\udcff"])
 @pytest.mark.parametrize("recipe", ["features", "stack"])
 def test_a_folder_of_another_kind_or_with_a_broken_note_is_not_written_to(recipe, folder, tmp_path, content):
@@ -344,21 +285,3 @@ def test_a_folder_of_another_kind_or_with_a_broken_note_is_not_written_to(recipe
     with pytest.raises(UserError, match=r"run\.json:.*choose another output"):
         Recipe(recipe)(arguments)
     assert [path.name for path in out.iterdir()] == ["run.json"]
-
-
-def test_evidence_binds_the_folder_but_its_place_does_not(folder, tmp_path):
-    fit(folder, tmp_path / "features", evidence=folder / "evidence.jsonl")
-    moved = shutil.copy(folder / "evidence.jsonl", tmp_path / "moved.jsonl")
-    fit(folder, tmp_path / "features", evidence=moved)
-    assert kbtrain.load_gate(tmp_path / "features").needs_evidence
-    with pytest.raises(UserError, match=r'another training is in this folder, with evidence = ".*, now it is null'):
-        fit(folder, tmp_path / "features")
-
-
-@pytest.mark.parametrize("name", ["features", "stack"])
-def test_a_label_that_is_named_twice_is_refused_as_in_other_trainings(name):
-    module = load(f"recipes/train_{name}.py")
-    config = module.TrainFeaturesConfig if name == "features" else module.TrainStackConfig
-    own = ["--index", "i"] if name == "features" else ["--run", "r", "--members", "[a, b]"]
-    with pytest.raises(UserError, match="keys must name one key or more, each once"):
-        parse_args(config, ["--keys", "[mastery, mastery]", "--train", "t", "--dev", "d", "--output", "o", *own])

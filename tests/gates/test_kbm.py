@@ -1,7 +1,5 @@
-import dataclasses
 import json
 import math
-import os
 
 import pytest
 import torch
@@ -12,10 +10,9 @@ from transformers.cache_utils import DynamicLayer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.prompted import PromptGate
-from kbtrain.gates.tree_scorer import like_lengths, marginals, tree_mask, tree_positions, value_probabilities
+from kbtrain.gates.tree_scorer import like_lengths, marginals, value_probabilities
 from kbtrain.gates.true_false import Encoded, build_tree
 from kbtrain.kernels.causal_blocks import NAME as blocks_name
 from kbtrain.kernels.causal_blocks import causal_blocks_attention
@@ -163,31 +160,6 @@ def test_nothing_is_kept_of_weights_that_a_training_writes_uncounted(dtype, toke
     assert len({str(one) for one in found}) == 5
 
 
-def test_batches_are_of_like_length_and_within_the_token_budget(tokenizer):
-    encoder = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000).scorer.encoder
-    rows = [encoder.encode(e) for e in EXAMPLES]
-    batches = like_lengths(rows, 1000)
-    assert sorted(i for batch in batches for i in batch) == list(range(len(rows)))
-    for batch in batches:
-        width = max(len(rows[i].prompt) for i in batch) + len(rows[0].tree.tokens)
-        assert len(batch) == 1 or width * len(batch) <= 1000
-    lengths = [len(rows[i].prompt) for batch in batches for i in batch]
-    assert lengths == sorted(lengths, reverse=True)
-
-
-def test_a_tree_token_sees_the_prompt_and_its_ancestors_only(tokenizer):
-    tree = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS[:2], 4000).scorer.encoder.encode(EXAMPLES[0]).tree
-    mask = tree_mask(torch.tensor([2, 3]), 3, tree)[:, 0]
-    places = tree.places
-    in_true, in_false = 3 + places[True,].node, 3 + places[False,].node
-    assert not mask[0, in_false, in_true] and not mask[0, in_true, in_false]
-    assert not mask[0, in_true, 0] and mask[0, in_true, 1:3].all()  # the first row's padding is never seen
-    assert mask[1, in_true, 0]
-    positions = tree_positions(torch.tensor([2, 3]), 3, tree)
-    assert positions[0, :3].tolist() == [0, 0, 1]
-    assert positions[0, in_true] == 2 + places[True,].position - 1
-
-
 def test_values_in_the_very_first_token_are_scored_too(tokenizer):
     model = make_model(vocabulary=len(tokenizer))
     tree = build_tree(("need",), {(True,): (5, 0), (False,): (6, 0)})
@@ -269,16 +241,6 @@ def test_a_gate_whose_layers_are_gone_is_refused_instead_of_scoring_with_noise(f
         kbtrain.load_gate(folder)
 
 
-def test_weights_of_another_training_are_refused(folder, tokenizer):
-    kbtrain.load_gate(folder)
-    before = (folder / "model.safetensors").stat()
-    make_model(vocabulary=len(tokenizer), seed=1).save_pretrained(folder)
-    assert (folder / "model.safetensors").stat().st_size == before.st_size
-    os.utime(folder / "model.safetensors", ns=(before.st_atime_ns, before.st_mtime_ns))  # made to look unchanged
-    with pytest.raises(UserError, match="not the weights that gate"):
-        kbtrain.load_gate(folder)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -294,26 +256,6 @@ def test_a_gate_that_cannot_be_used_is_refused_in_one_line(folder, change, messa
     with pytest.raises(UserError, match=message) as caught:
         kbtrain.load_gate(folder)
     assert "\n" not in str(caught.value)
-
-
-def test_a_threshold_is_recorded_beside_the_others(folder):
-    set_threshold(folder, "kbm_mastery", Threshold(threshold=0.5, rule="fixed", dev_file_sha256="a", n_dev=3))
-    set_threshold(folder, "kbm_benefit", Threshold(threshold=0.2, rule="best_f1", dev_file_sha256="a", n_dev=3))
-    assert {name: t.threshold for name, t in KBMCard.read(folder).thresholds.items()} == {
-        "kbm_mastery": 0.5,
-        "kbm_benefit": 0.2,
-    }
-
-
-def test_an_empty_list_has_no_scores(folder):
-    assert kbtrain.load_gate(folder).probabilities([]) == {key: [] for key in KEYS}
-
-
-def test_chinese_questions_share_a_batch_with_english_ones(tokenizer):
-    kbm = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000)
-    chinese = dataclasses.replace(EXAMPLES[1], question="法国的首都是哪里?", language="zh")
-    together = kbm.probabilities([EXAMPLES[0], chinese])["mastery"]
-    assert together == pytest.approx([kbm.probabilities([e])["mastery"][0] for e in (EXAMPLES[0], chinese)], abs=1e-5)
 
 
 @pytest.mark.parametrize("gate", ["kbm", "prompt"])

@@ -20,11 +20,10 @@ from kbtrain.gates.probe.train import HeadSettings, used_examples
 from kbtrain.gates.probe.train import fit as fit_heads
 from kbtrain.io.jsonl import write
 from kbtrain.io.provenance import SCHEMA
-from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.records import Evidence, GateExample, Hit, Question
+from kbtrain.records import Evidence, GateExample, Hit
 from kbtrain.retrieval.base import attach_hits
 from kbtrain.training.folds import folds
 
@@ -140,15 +139,6 @@ def test_what_prompts_begin_with_is_computed_once_where_the_model_s_passes_take_
         assert states[0] == pytest.approx(hidden[1][0, -1].numpy(), abs=1e-5)
 
 
-def test_the_prompt_is_the_one_of_the_answer(reader):
-    asked = Question("q", "Where is Kenya?", ("B",), "test", "x", form="choice", options=("Asia", "Africa"))
-    for question in (asked, replace(asked, form="open", options=(), answers=("Africa",))):
-        from kbtrain.labeling.examples import example
-
-        expected, _ = prompt_ids(reader.tokenizer, AnswerRequest(question, "llm", None, 0), 2048)
-        assert reader.prompts([example(question, None)]) == [expected]
-
-
 @pytest.mark.parametrize("method", ["ridge", "logistic", "means"])
 def test_a_planted_direction_is_found(train, data, method):
     gate = kbtrain.load_gate(train(method=method), key="mastery")
@@ -182,16 +172,6 @@ def fit_layers(method, layers, read, labels, groups=None):
     return fits
 
 
-def test_two_labels_that_share_a_decomposition_are_fitted_as_alone():
-    rng = np.random.default_rng(0)
-    states, labels = rng.normal(size=(30, 2, 8)), [rng.random(30), rng.random(30)]
-    for method in ("ridge", "logistic"):
-        together = fit_layers_of_labels(method, [0, 1], lambda layer: states[:, layer], labels)
-        for fits, values in zip(together, labels, strict=True):
-            for fit, alone in zip(fits, fit_layers(method, [0, 1], lambda i: states[:, i], values), strict=True):
-                assert fit.penalty == alone.penalty and fit.predicted == pytest.approx(alone.predicted, abs=1e-9)
-
-
 @pytest.mark.parametrize("width", [8, 40])
 @pytest.mark.parametrize("groups", [list(range(30)), [i % 4 if i < 12 else i for i in range(30)]])
 def test_ridge_left_out_is_a_regression_on_all_other_groups(groups, width):
@@ -208,18 +188,6 @@ def test_ridge_left_out_is_a_regression_on_all_other_groups(groups, width):
         line = Ridge(alpha=fit.penalty * width).fit(features[~left], labels[~left])
         expected[left] = line.predict(features[left])
     assert fit.predicted == pytest.approx(expected, abs=1e-9)
-
-
-def test_what_is_learnt_of_an_entity_is_no_held_out_score_of_its_other_questions():
-    """Labels follow the entities alone, which states tell apart: of a new entity nothing can be known."""
-    rng = np.random.default_rng(4)
-    groups = [i // 4 for i in range(240)]
-    states = np.repeat(rng.normal(size=(60, 64)), 4, axis=0) + 0.1 * rng.normal(size=(240, 64))
-    labels = np.repeat(rng.random(60), 4)
-    for method in ("ridge", "logistic", "means"):
-        (together,) = fit_layers(method, [0], lambda layer: states, labels, groups)
-        (alone,) = fit_layers(method, [0], lambda layer: states, labels)
-        assert alone.held_out > 0.45 > 0.35 > together.held_out  # 0 but for chance: 60 entities, deviation .13
 
 
 def test_training_holds_out_an_entity_s_questions_together(reader, tmp_path):
@@ -244,18 +212,6 @@ def test_training_holds_out_an_entity_s_questions_together(reader, tmp_path):
 
     alone = held_out([replace(e, entities=()) for e in rows])
     assert max(map(abs, held_out(rows))) < 0.45 < 0.7 < min(alone)  # 0 but for chance: 40 entities, deviation .2
-
-
-@pytest.mark.parametrize("method", ["ridge", "logistic", "means"])
-@pytest.mark.parametrize("label", [0.0, 1.0])
-def test_a_single_question_of_a_label_is_held_out_with_a_number(method, label):
-    states = np.random.default_rng(1).normal(size=(30, 8))
-    labels = np.full(30, 1 - label)
-    labels[4] = label
-    (fit,) = fit_layers(method, [0], lambda layer: states, labels)
-    assert np.isfinite(fit.predicted).all()
-    if method == "means":
-        assert fit.predicted[4] == 0  # of one label's mean there is no direction
 
 
 def test_held_out_predictions_of_pure_noise_are_no_better_than_chance():
@@ -299,20 +255,6 @@ def test_a_held_out_prediction_is_that_of_a_head_fitted_and_chosen_without_its_f
     assert np.corrcoef(found, labels)[0, 1] > 0.6
 
 
-def test_a_head_is_the_mean_of_its_layers_and_a_constant_state_says_nothing():
-    rng = np.random.default_rng(1)
-    states = rng.normal(size=(40, 3, 5))
-    states[:, :, 4] = 7.0
-    labels = rng.random(40)
-    read = lambda layer: states[:, layer]  # noqa: E731
-    fits = fit_layers("ridge", range(3), read, labels)
-    both = fit_head("ridge", fits, 2, read, labels)
-    alone = [fit_head("ridge", [fits[layer]], 1, read, labels) for layer in both.layers]
-    parts = [head.predict(states[:, list(head.layers)].astype(np.float32)) for head in alone]
-    assert both.predict(states[:, list(both.layers)].astype(np.float32)) == pytest.approx(np.mean(parts, 0), abs=1e-6)
-    assert (both.weight[:, 4] == 0).all()
-
-
 def test_a_head_is_scikit_learn_s_regression_on_scaled_states_of_the_layer_that_tells_most():
     from sklearn.linear_model import Ridge
     from sklearn.preprocessing import StandardScaler
@@ -349,20 +291,6 @@ def test_states_are_kept_and_a_killed_extraction_goes_on(reader, tmp_path, monke
     (tmp_path / "00001.safetensors").write_bytes(b"torn")
     with pytest.raises(UserError, match=r"00001.safetensors: no file of states .*delete it to compute them again"):
         StateStore(tmp_path, facts)
-
-
-def test_states_that_are_made_again_take_no_other_s_place(tmp_path):
-    def states(value: int) -> np.ndarray:
-        return np.full((2, 3, 4), value, dtype=np.float32)
-
-    store = StateStore(tmp_path, {})
-    for n in range(3):
-        store.add([f"{n}a", f"{n}b"], states(n))
-    store._where["0a"][0].unlink()  # "delete it to compute them again"
-    again = StateStore(tmp_path, {})
-    again.add(["0a", "0b"], states(0))
-    for one in (again, StateStore(tmp_path, {})):
-        assert [float(one.layer([f"{n}a"], 0)[0, 0]) for n in range(3)] == [0, 1, 2]
 
 
 def test_a_probe_is_fitted_to_the_answers_own_states_and_read_in_fp32_on_a_cpu(train, folder, data, tmp_path):

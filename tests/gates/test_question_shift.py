@@ -36,11 +36,6 @@ def test_the_numbers_of_a_question_by_hand():
     assert question_numbers("x" * 5000)["characters"] == 5000
 
 
-def test_names_are_counted_as_in_the_numbers_that_folders_keep():
-    """By another rule every gate on Chinese questions would raise an alarm at the next question."""
-    assert question_numbers("中国的首都是哪里?")["names"] == 1
-
-
 def test_a_gate_s_folder_holds_no_word_of_its_dev_questions():
     kept = json.dumps(dev_questions(questions(0, 200)))
     assert not any(word in kept for word in [*WORDS, *NAMES])
@@ -70,10 +65,3 @@ def test_a_planted_shift_is_named(what):
     line = seen.line("probe")
     assert line.startswith("warning: 150 new questions are of another kind than the 150 dev questions of 'probe'")
     assert seen.changes[what] in line and " on dev, " in seen.changes[what]
-
-
-def test_one_question_says_little():
-    dev = questions(1, 150)
-    assert not found(dev, [SHIFTS["characters"](text) for text in questions(2, 1)]).alarming
-    assert "are of the kind of the dev questions" in found(dev, questions(2, 3)).line("probe")
-    assert found(dev, []).p_value == 1.0

@@ -1,4 +1,6 @@
-"""RAGate-MHA: the paper's network, its five inputs, and scores that do not depend on the batch."""
+"""RAGate-MHA: its network is that of torch, and its input, tokenizer and dropout."""
+
+from __future__ import annotations
 
 import subprocess
 import sys
@@ -7,11 +9,13 @@ from typing import get_args
 
 import pytest
 import torch
+from scipy.stats import chisquare
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
 from kbtrain.gates.ragate.mha import Inputs, MHAInput, RagateMHA, train_tokenizer
-from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel, sinusoids
+from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
+from kbtrain.kernels.lean_training import Dropout
 from kbtrain.records import Hit, Utterance
 from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow
 
@@ -34,13 +38,6 @@ def gate(inputs="contx", max_length=64, seed=0, **shape):
     return RagateMHA(RagateMHAModel(config).eval(), MHAInput(tokenizer, max_length, inputs))
 
 
-def test_sinusoids_are_those_of_vaswani():
-    table = sinusoids(4, 8)
-    assert table[0].tolist() == [0, 1] * 4
-    assert float(table[3, 2]) == pytest.approx(float(torch.sin(torch.tensor(3 / 10_000 ** (2 / 8)))), abs=1e-6)
-    assert float(table[3, 5]) == pytest.approx(float(torch.cos(torch.tensor(3 / 10_000 ** (4 / 8)))), abs=1e-6)
-
-
 @pytest.mark.parametrize("heads", [2, 4])
 def test_the_network_computes_what_torch_s_encoder_computes(heads):
     from support.mha_reference import ReferenceMHA, copy_weights
@@ -53,14 +50,6 @@ def test_the_network_computes_what_torch_s_encoder_computes(heads):
     batch = ClassifierCollator(0).inputs(rows)
     with torch.no_grad():
         torch.testing.assert_close(ours(**batch).logits, reference(**batch), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("inputs", get_args(Inputs))
-def test_a_score_alone_is_that_in_a_batch(inputs):
-    one = gate(inputs)
-    alone = [one.score([example])[0] for example in EXAMPLES]
-    assert one.score(EXAMPLES) == pytest.approx(alone, abs=1e-6)
-    assert max(alone) - min(alone) > 1e-3
 
 
 @pytest.mark.parametrize("inputs", ["contx", "contx*know"])
@@ -77,12 +66,6 @@ def test_padding_changes_no_logit_and_gets_no_gradient(inputs):
     assert one.model.embedding.weight.grad[0].abs().max() == 0  # the padding's own row
 
 
-def test_unknown_words_and_padding_have_ids_of_their_own():
-    tokenizer = gate().reader.tokenizer
-    assert tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[SEP]", "[NONE]"]) == [0, 1, 2, 3]
-    assert tokenizer("zürich 北京", add_special_tokens=False)["input_ids"].count(0) == 0
-
-
 def test_inputs_differ_in_what_is_joined_or_crossed():
     texts = {}
     for inputs in get_args(Inputs):
@@ -95,12 +78,6 @@ def test_inputs_differ_in_what_is_joined_or_crossed():
     assert texts["contx*know"] == (texts["contx"][0], "museum museum it opens at 8 .")
     assert texts["contx+resp"][0].endswith("tickets [SEP] done .")
     assert texts["contx+syn-resp"][0].endswith("tickets [SEP] done .")
-
-
-def test_a_turn_without_knowledge_reads_a_token_that_says_so():
-    one = gate("contx*know")
-    assert one.reader.encode(EXAMPLES[0]).other == (3,)
-    assert one.needs_evidence
 
 
 def test_knowledge_that_is_crossed_changes_the_score_and_what_is_not_read_does_not():
@@ -177,3 +154,27 @@ def test_a_tokenizer_learns_what_dialogues_of_one_name_say_at_the_same_place():
     examples = [turn(i, dialogue_id="one", context=context) for i, context in enumerate(contexts)]
     known = train_tokenizer(examples, "contx", 300).get_vocab()
     assert "zebra" in known and "quagga" in known
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_a_share_p_is_dropped_wherever_it_stands_and_the_mean_stays(p: float) -> None:
+    torch.manual_seed(0)
+    n = 400_000
+    made = Dropout(p)(torch.ones(n))
+    values = made.unique()
+    assert values.tolist() == pytest.approx([0.0, 1 / (1 - p)], rel=1e-4)
+    dropped = (made == 0).view(-1, 8).sum(0).double().numpy()
+    assert chisquare(dropped).pvalue > 1e-4  # each of the numbers that one draw serves
+    assert chisquare([dropped.sum(), n - dropped.sum()], [n * p, n * (1 - p)]).pvalue > 1e-4
+    pairs = (made == 0).view(-1, 2).all(1).double().sum().item()
+    assert chisquare([pairs, n / 2 - pairs], [n / 2 * p**2, n / 2 * (1 - p**2)]).pvalue > 1e-4
+
+
+def test_the_gradient_passes_where_the_number_did() -> None:
+    x = torch.randn(3, 5, 7, requires_grad=True)
+    made = Dropout(0.3)(x)
+    made.sum().backward()
+    kept = made != 0
+    assert x.grad is not None and kept.any() and not kept.all()
+    torch.testing.assert_close(x.grad, kept / 0.7, rtol=1e-4, atol=0)
+    torch.testing.assert_close(made, x * x.grad)

@@ -53,14 +53,6 @@ def test_the_score_is_p_true_against_p_false_after_the_prompt(model):
     assert gate.score([turn(0)]) == pytest.approx([float(two[0])], abs=1e-5)
 
 
-def test_a_turn_s_score_does_not_depend_on_the_turns_beside_it(model):
-    gate = RagatePrompt(*model, shots="in_context", max_length=4096)
-    turns = [turn(i) for i in range(5)]
-    alone = [gate.score([one])[0] for one in turns]
-    assert gate.score(turns) == pytest.approx(alone, abs=1e-5)
-    assert len(set(alone)) == 5
-
-
 FUTURE = {
     "label": True, "response": "GOLD", "response_acts": ("GOLD",), "response_actions": ("GOLD",),
     "enriched_response": "GOLD", "gold_snippets": ("GOLD",), "position": 0.123, "split": "test",
@@ -104,11 +96,6 @@ def test_a_prompt_that_is_too_long_loses_its_oldest_turns(model):
     assert gate.scorer.encoder.encode(asked).length <= size + 60
     with pytest.raises(UserError, match="its last turn does not fit into max_length 40"):
         RagatePrompt(network, tokenizer, max_length=40).score([turn(0)])
-
-
-def test_knowledge_that_was_never_found_is_told(model):
-    with pytest.raises(UserError, match="example 'train0:1' has no 'know'"):
-        RagatePrompt(*model, with_knowledge=True).score([turn(0)])
 
 
 def test_the_prompt_that_is_scored_has_the_examples_and_the_knowledge_that_were_asked_for(model):

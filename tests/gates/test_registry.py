@@ -152,35 +152,19 @@ print(handle(Path({str(tmp_path / "question_marks")!r})).names, list(kinds())[-1
     assert done.stdout.splitlines() == ["[2.0, 4.0] True", "('question_marks',) question_marks"]
 
 
-@pytest.mark.parametrize("where", ["registry", "package"])
-def test_the_gate_of_the_contributing_page_is_registered_fitted_and_opened_as_it_is_printed(where, tmp_path):
+def test_the_gate_of_the_contributing_page_is_registered_fitted_and_opened_as_it_is_printed(tmp_path):
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
     if importlib.util.find_spec("ruff"):
         told = [sys.executable, "-m", "ruff", "format", "--check", "--stdin-filename", str(ROOT / "length.py")]
         assert subprocess.run(told, input=code, capture_output=True, text=True, cwd=ROOT).returncode == 0
-    path = [str(tmp_path), str(ROOT)]
-    name = "length"
-    if where == "package":
-        name = "length_of_a_package"  # a contributor who follows the page has a gate length in kbtrain
-        code = code.replace('"length"', f'"{name}"')
-        (tmp_path / "length_gate.py").write_text(code, encoding="utf-8")
-        about = tmp_path / "length_gate-0.1.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: length_gate\nVersion: 0.1\n")
-        (about / "entry_points.txt").write_text(f"[kbtrain.gates]\n{name} = length_gate:KIND\n")
-    else:
-        shutil.copytree(ROOT / "kbtrain", tmp_path / "kbtrain", ignore=shutil.ignore_patterns("__pycache__"))
-        (tmp_path / "kbtrain" / "gates" / "length.py").write_text(code, encoding="utf-8")
-        added, line = re.findall(r"import `([^`]*)` and the line `([^`]*)` in `GATES`", page)[0]
-        registry = tmp_path / "kbtrain" / "gates" / "registry.py"
-        text = registry.read_text(encoding="utf-8").replace(
-            "from kbtrain.gates.kbm", f"{added}\nfrom kbtrain.gates.kbm", 1
-        )
-        registry.write_text(
-            text.replace("GATES: dict[str, Kind] = {", "GATES: dict[str, Kind] = {\n    " + line, 1), encoding="utf-8"
-        )
-        path = [str(tmp_path)]
+    shutil.copytree(ROOT / "kbtrain", tmp_path / "kbtrain", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "kbtrain" / "gates" / "length.py").write_text(code, encoding="utf-8")
+    added, line = re.findall(r"import `([^`]*)` and the line `([^`]*)` in `GATES`", page)[0]
+    registry = tmp_path / "kbtrain" / "gates" / "registry.py"
+    text = registry.read_text(encoding="utf-8").replace("from kbtrain.gates.kbm", f"{added}\nfrom kbtrain.gates.kbm", 1)
+    text = text.replace("GATES: dict[str, Kind] = {", "GATES: dict[str, Kind] = {\n    " + line, 1)
+    registry.write_text(text, encoding="utf-8")
     script = """
 import kbtrain, sys
 from pathlib import Path
@@ -191,12 +175,11 @@ fitted.card.write(Path(sys.argv[1]))
 print(fitted.score_examples(examples), kbtrain.load_gate(sys.argv[1]).score(["a", "abc"]), kbtrain.__file__)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "gate"), name],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)}, cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-c", script, str(tmp_path / "gate"), "length"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    base = tmp_path if where == "registry" else ROOT
-    assert done.stdout.split("] ") == ["[1.0, 3.0", "[1.0, 3.0", f"{base / 'kbtrain' / '__init__.py'}\n"]
+    assert done.stdout.split("] ") == ["[1.0, 3.0", "[1.0, 3.0", f"{tmp_path / 'kbtrain' / '__init__.py'}\n"]
 
 
 def test_a_broken_entry_point_is_one_line(monkeypatch):

@@ -73,21 +73,6 @@ def test_what_is_kept_is_what_a_draft_reader_reads_and_answers_stay_the_same(kin
         assert found == pytest.approx(states, abs=1e-5)
 
 
-@pytest.mark.parametrize("place", [0, 3, DRAFT_TOKENS - 1, DRAFT_TOKENS + 2])
-def test_an_answer_that_ends_before_or_behind_the_draft_is_read_as_the_draft_is(place):
-    tokenizer = make_tokenizer()
-    model = make_model("llama", len(tokenizer))
-    ids = Reader(model, tokenizer, "draft").prompts(examples()[:1])[0]
-    with torch.no_grad():
-        answer = []
-        while len(answer) <= place:
-            answer.append(int(model(torch.tensor([[*ids, *answer]])).logits[0, -1].argmax()))
-    model.generation_config.eos_token_id = answer[place]
-    _, _, kept, prompts = drawn_by_both(model, tokenizer)
-    for ids, states in zip(prompts[:-1], Reader(model, tokenizer, "draft").read(prompts), strict=False):
-        assert kept[tuple(ids)][0] == pytest.approx(states, abs=1e-5)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return make_folder(tmp_path_factory.mktemp("kept") / "model", num_hidden_layers=3)
@@ -134,15 +119,6 @@ def test_a_run_s_probes_find_their_states_after_sampling(home, folder):
         found = store.layers([prompt_key(ids) for ids in prompts], range(3))
         expected = torch.from_numpy(reader.read(prompts)).bfloat16().float().numpy()
         assert np.abs(found - expected).max() < 0.02
-
-
-def test_states_of_another_number_format_are_refused_before_an_answer_is_drawn(home, folder):
-    assert sample(home, folder, "--keep-states", "true").returncode == 0
-    done = sample(home, folder, "--keep-states", "true", "--dtype", "bf16", "--sampling-run", "other")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "states of dtype fp32, not bf16; choose another folder" in done.stderr
-    with SampleStore(home / "samples.db", read_only=True) as store:
-        assert store.runs() == ["main"]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """SeaKR as a gate: one folder, one score a question, whatever batch it is in; refusals in one line."""
 
 import json
-import logging
 import math
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import torch
 from support.drawn_tokens import DrawnTokens
 from support.scripts import load
 from tiny_kbm import example, make_folder, make_model, make_tokenizer
-from transformers import FalconConfig, FalconForCausalLM
 
 import kbtrain
 from kbtrain.errors import UserError
@@ -27,13 +24,9 @@ from kbtrain.gates.seakr.gate import (
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import floor
 from kbtrain.io import jsonl
-from kbtrain.llm.sampler import sampler
-from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
-from kbtrain.llm.sampler.state_sampler import TAIL_TOKENS
 from kbtrain.models.batching import BatchLimits
-from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
-from kbtrain.prompts.own import asked_text
-from kbtrain.records import GateExample, Question
+from kbtrain.prompts.kbm import answer_fingerprint
+from kbtrain.records import Question
 
 SETTINGS = SeakrSettings(k=4, max_new_tokens=4, max_prompt_tokens=512)
 
@@ -67,27 +60,12 @@ def test_a_question_scores_the_same_alone_and_in_a_batch(parts):
     assert together == pytest.approx(alone, abs=1e-3)
 
 
-def test_costs_are_counted(parts):
-    gate = SeaKR(*parts, SETTINGS)
-    gate.score([example(0), example(1)])
-    assert gate.spent["requests"] == 2 and gate.spent["samples"] == 8
-    assert 10 <= gate.spent["tokens"] <= 2 * 5 * 4
-
-
 def test_another_signal_can_decide(parts, gate):
     other = SeaKR(*parts, SETTINGS.model_copy(update={"signal": "answer_groups"}))
     assert other.name == "answer_groups" and other.score([example(1)])[0] in {1.0, 2.0, 3.0, 4.0}
     assert gate.score_all([example(1)])["answer_groups"] == other.score([example(1)])
     with pytest.raises(UserError, match="unknown 'gram'; valid: seakr, "):
         Uncertainty(*parts, SETTINGS.model_copy(update={"signal": "gram"}))
-
-
-def test_options_and_references_are_asked_for_as_in_the_paper_s_figures():
-    choice = Question("q", "Which?", ("A",), "dev", "d", form="choice", grading="option", options=("x", "y"))
-    text = asked_text(GateExample.ask("Which?\nA. x\nB. y"), None)
-    assert text == answer_prompt(choice, "llm")
-    open_question = Question("q", "Which?", ("A",), "dev", "d")
-    assert asked_text(GateExample.ask("Which?"), "E") == answer_prompt(open_question, "rag", "E")
 
 
 def test_a_reference_that_is_too_long_loses_its_tail_and_that_is_counted(parts):
@@ -99,7 +77,6 @@ def test_a_reference_that_is_too_long_loses_its_tail_and_that_is_counted(parts):
 
 
 def test_states_that_are_no_numbers_name_the_question_in_one_line(parts):
-    import torch
 
     model = make_model("llama", len(parts[1]))
     gate = SeaKR(model, parts[1], SETTINGS)
@@ -176,95 +153,6 @@ def test_prompts_behind_a_common_head_think_the_same(parts):
     assert headed.think(other) == plain.think(other)
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "gemma3", "mistral"])
-def test_a_common_head_longer_than_a_sliding_window_changes_nothing(kind, parts):
-    """Before, the cache that holds the window alone was taken for the head's: states of other positions."""
-    tokenizer = parts[1]
-    model = make_model(kind, len(tokenizer), sliding_window=16)
-    head = tokenizer("Given the following question, give the concise answer to it, and nothing else: ")["input_ids"]
-    asked = [(f"q{i}", [*head, *tokenizer(f"question {i} " * (i + 1))["input_ids"]]) for i in range(2)]
-    with pytest.warns(UserWarning, match="sliding window"):
-        engine = Uncertainty(model, tokenizer, SETTINGS)
-    plain = engine.think(asked)
-    engine.set_prefix(head)
-    assert len(head) > 16 and engine.think(asked) == plain
-
-
-@pytest.mark.parametrize("kind", ["gemma2", "gemma3", "mistral"])
-def test_prompts_that_fit_into_a_sliding_window_share_theirs_and_longer_ones_are_copied(kind, parts, monkeypatch):
-    """Before, all were copied where the longest possible prompt would not fit."""
-    tokenizer, used = parts[1], []
-    for name in ("SharedPrefixDecoder", "CopiedPrefixDecoder"):
-        made = getattr(sampler, name)
-        monkeypatch.setattr(sampler, name, lambda *args, made=made, **more: used.append(made) or made(*args, **more))
-    head = tokenizer("Answer: ")["input_ids"]
-    short, long = ([*head, *tokenizer("question 1 " * n)["input_ids"]] for n in (1, 8))
-    room = SETTINGS.max_new_tokens + TAIL_TOKENS
-    model = make_model(kind, len(tokenizer), sliding_window=len(short) + room)
-    with pytest.warns(UserWarning, match=f"prompts of more than {len(short)} tokens are copied for every answer"):
-        engine = Uncertainty(model, tokenizer, SETTINGS)
-    used.clear()
-    engine.set_prefix(head)
-    asked = [("q0", short), ("q1", long)]
-    found = engine.think(asked)
-    assert used == [SharedPrefixDecoder, CopiedPrefixDecoder]
-    engine._sampler.shared = False
-    engine.set_prefix([])
-    copied = engine.think(asked)
-    assert used[2:] == [CopiedPrefixDecoder] * 2
-    for one, other in zip(found, copied, strict=True):
-        assert one.text == other.text
-        np.testing.assert_allclose(list(one.signals.values()), list(other.signals.values()), atol=1e-3)
-    engine.complete(asked, 8, ())
-    assert used[4:] == [SharedPrefixDecoder, CopiedPrefixDecoder]
-
-
-def test_what_closes_an_answer_has_room_in_the_window_too(parts):
-    tokenizer = parts[1]
-    just = SETTINGS.max_prompt_tokens + SETTINGS.max_new_tokens
-    with pytest.warns(UserWarning, match="sliding window"):
-        Uncertainty(make_model("mistral", len(tokenizer), sliding_window=just), tokenizer, SETTINGS)
-
-
-def test_a_common_head_is_read_in_blocks_only_where_these_hold(parts, monkeypatch):
-    """Before, Gemma 2's soft caps were lost where blocks are the faster attention (bf16 without AMX)."""
-    monkeypatch.setattr("kbtrain.llm.sampler.prefill.pays", lambda model, length: True)
-    monkeypatch.setattr("kbtrain.llm.sampler.shared_prefix_check.pays", lambda model, length: True)
-    tokenizer = parts[1]
-    model = make_model("gemma2", len(tokenizer), sliding_window=1024, attn_logit_softcapping=0.01)
-    engine = Uncertainty(model, tokenizer, SETTINGS)
-    head = tokenizer("Given the following question, give the concise answer: ")["input_ids"]
-    asked = [("q", [*head, *tokenizer("question 1 ")["input_ids"]])]
-    plain = engine.think(asked)
-    engine.set_prefix(head)
-    assert engine._sampler.shared and not engine._sampler.blocks
-    assert engine.think(asked)[0].uncertainty == pytest.approx(plain[0].uncertainty, abs=1e-4)
-
-
-def test_a_model_that_cannot_change_its_attention_is_not_asked_to_at_every_step(parts, caplog):
-    tokenizer = parts[1]
-    torch.manual_seed(0)
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "new_decoder_architecture": False}
-    config = FalconConfig(vocab_size=len(tokenizer) + 8, eos_token_id=1, bos_token_id=2, **shape)
-    model = FalconForCausalLM(config).eval()
-    with pytest.warns(UserWarning, match="prompts are copied"):
-        engine = Uncertainty(model, tokenizer, SETTINGS)
-    caplog.clear()  # whether it can was tried once
-    with caplog.at_level("WARNING", "transformers.modeling_utils"), logged("transformers", caplog.handler):
-        (thought,) = engine.think([("q", tokenizer("question 1 ")["input_ids"])])
-    assert not [record for record in caplog.records if "attention" in record.message]
-    assert 0 < thought.signals["attention_entropy"] <= 2
-
-
-@contextmanager
-def logged(name, handler):
-    """This logger's messages, which go nowhere else, to a handler."""
-    logger = logging.getLogger(name)
-    logger.addHandler(handler)
-    yield
-    logger.removeHandler(handler)
-
-
 def test_the_uncertainty_of_a_sentence_is_that_of_what_is_kept(parts):
     """Before, U was measured over a whole line, of which only the first sentence is kept."""
     model, tokenizer = parts
@@ -284,15 +172,6 @@ def test_the_uncertainty_of_a_sentence_is_that_of_what_is_kept(parts):
         assert whole.uncertainty != thought.uncertainty
     for tokens in cut_tokens:  # no answer goes on behind the token that shows that more begins
         assert len(three_characters(tokenizer.decode(tokens[:-1]))) == len(tokenizer.decode(tokens[:-1]).strip())
-
-
-@pytest.mark.parametrize("room", [1, 3, 9])
-def test_no_answer_has_more_tokens_than_max_new_tokens_and_the_longest_has_as_many(parts, room):
-    gate = SeaKR(*parts, SETTINGS.model_copy(update={"max_new_tokens": room, "stop": ()}))
-    thoughts = gate.think([example(i) for i in range(4)])
-    answers = 4 + 1  # samples and the greedy one
-    assert all(answers <= thought.generated_tokens <= answers * room for thought in thoughts)
-    assert max(thought.generated_tokens for thought in thoughts) > answers * (room - 1)
 
 
 @pytest.mark.parametrize(("n", "count"), [(70, 40), (150, 40), (80, 40), (5, 40)])

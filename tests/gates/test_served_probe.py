@@ -12,14 +12,14 @@ from support.states_server import StatesServer as Engine
 
 import kbtrain
 from kbtrain.cli import main
-from kbtrain.engine.vllm_args import check_version, engine_arguments, serve_flags
+from kbtrain.engine.vllm_args import engine_arguments, serve_flags
 from kbtrain.errors import UserError
 from kbtrain.gates.handles import handle, layers_read, model_read
-from kbtrain.gates.probe.served import REFERENCE, check_reference, read_reference_states, write_reference
+from kbtrain.gates.probe.served import REFERENCE, write_reference
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.scoring import Chunk, local
 from kbtrain.llm.dialect import Server
-from kbtrain.llm.served_states import StatesServer, largest_difference, line_break_tokens, read_reply
+from kbtrain.llm.served_states import StatesServer, read_reply
 from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.rag.use import answer
 from kbtrain.records import GateExample
@@ -69,13 +69,6 @@ def test_only_the_prompt_and_the_draft_are_asked_for(folder, base):
     assert gate.spent["requests"] >= 1
 
 
-def test_a_draft_ends_at_a_line_break_in_the_engine():
-    tokenizer = load_tokenizer("smollm2-135m-instruct")
-    ids = line_break_tokens(tokenizer)
-    assert all("\n" in tokenizer.decode([i]) for i in ids) and tokenizer("\n")["input_ids"][0] in ids
-    assert tokenizer("word")["input_ids"][0] not in ids
-
-
 def test_another_model_behind_the_address_is_one_line(folder, base):
     with Engine(*base, layers=[2], noise=0.1) as engine, pytest.raises(UserError, match=r"differ .*0\.1.*tolerance"):
         kbtrain.load_gate(folder, states=client(engine, folder))
@@ -123,11 +116,6 @@ def test_an_engine_that_ends_while_requests_wait_is_one_line(folder, base):
     assert "\n" not in str(error.value)
 
 
-def test_states_of_another_width_are_one_line():
-    with pytest.raises(UserError, match="states have 3 numbers, 4 are expected: it serves another model"):
-        largest_difference(np.ones((1, 3)), np.ones((1, 4)))
-
-
 def test_a_probe_without_reference_states_is_not_served(folder, base, tmp_path):
     shutil.copytree(folder, tmp_path / "old")
     (tmp_path / "old" / REFERENCE).unlink()
@@ -152,12 +140,6 @@ def test_check_server_compares_states(folder, base, source, tmp_path, capsys):
     assert not (tmp_path / "s.yaml").exists()
 
 
-def test_check_server_says_that_an_engine_gives_no_states(base, tmp_path, capsys):
-    with Engine(*base, layers=None) as engine:
-        assert main(["check-server", engine.url, "--output", str(tmp_path / "s.yaml")]) == 0
-    assert "states    no: the upstream returns no hidden states; start it with" in capsys.readouterr().out
-
-
 def test_scores_of_a_run_and_answers_come_from_a_server_s_states(folder, base, tmp_path):
     settings, here = tmp_path / "server.yaml", kbtrain.load_gate(folder)
     expected = here.score(QUESTIONS)
@@ -174,15 +156,6 @@ def test_scores_of_a_run_and_answers_come_from_a_server_s_states(folder, base, t
         answered = answer(QUESTIONS, folder, llm=lambda prompt: "x", search=lambda query: [], threshold=middle,
                           states=client(engine, folder))  # fmt: skip
     assert [one.score > middle for one in answered] == [score > middle for score in expected]
-
-
-def test_the_reference_is_read_alone_and_in_a_batch(folder, base):
-    assert len(read_reference_states(folder)) == 3 and (folder / REFERENCE).stat().st_size < 20_000
-    with Engine(*base, layers=[2]) as engine:
-        gate = kbtrain.load_gate(folder, states=client(engine, folder))
-        engine.asked.clear()
-        assert max(check_reference(folder, gate.reader.server)) < 1e-5
-        assert len(engine.asked) == 6
 
 
 @pytest.mark.parametrize(
@@ -212,19 +185,6 @@ def test_flags_hold_no_space_and_name_the_layers_of_all_gates(folder):
     hf = engine_arguments([22, 10])["speculative_config"]["draft_model_config"]["hf_config"]
     assert hf == {"eagle_aux_hidden_state_layer_ids": [10, 22]}
     assert "[10,16,22]" in flags[flags.index("--speculative-config") + 1]
-
-
-def test_a_gate_that_reads_no_states_needs_no_flags(tmp_path):
-    gate_folders.features(tmp_path / "features")
-    with pytest.raises(UserError, match="reads no states of the answering model"):
-        layers_read(tmp_path / "features")
-
-
-def test_a_vllm_that_is_too_old_is_one_line():
-    check_version("0.32.0")
-    check_version("1.0")
-    with pytest.raises(UserError, match=r"vLLM 0\.17\.2 cannot return hidden states; install 0\.18 or newer"):
-        check_version("0.17.2")
 
 
 def test_the_formula_of_the_page_gives_the_score(folder, base):

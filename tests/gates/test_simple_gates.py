@@ -63,11 +63,6 @@ def test_relation_only_is_the_mean_benefit_of_the_relation_in_the_training_set()
     assert scores == pytest.approx([0.3, -0.3, 0.2, 0.2])
 
 
-def test_relation_only_without_a_benefit_says_what_to_do() -> None:
-    with pytest.raises(UserError, match="sample condition 'rag'"):
-        relation_only([_label("a", "capital", None), _label("b", "capital", 0.5, split="test")])
-
-
 def test_form_only_is_the_mean_benefit_of_the_questions_form_in_the_training_set() -> None:
     texts = {"a": "Is Rome old?", "b": "Are both films that ... which won?", "c": "Who wrote it?", "d": "Name one."}
     labels = [

@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 from tiny_turns import turn
 
-from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD, Threshold, set_threshold, with_thresholds
 from kbtrain.gate.trained_on import sharing_entities, trained_among, write_trained_on
 from kbtrain.gates.handles import handle
 from kbtrain.gates.kbm.gate import KBMCard
-from kbtrain.gates.thresholds_store import missing_reason, note, note_calibrated, source_of, sources_of
+from kbtrain.gates.thresholds_store import missing_reason, note, source_of, sources_of
 from kbtrain.records import GateExample
 
 SHARES = {"retrieval_ratio": 0.25, "accuracy": 0.5}
@@ -79,13 +78,6 @@ def test_a_threshold_that_is_given_again_stays_with_what_is_known_of_it(folder):
     assert "keeps its calibrated threshold 0.6 (max_loss 0.05), not 0.600001 (given)" in said
 
 
-def test_a_guarantee_is_not_lost_to_a_calibration_without_one(folder):
-    set_threshold(folder, "kbm_mastery", PROMISED)
-    with pytest.raises(UserError, match=r"has threshold 0\.6000 with a guarantee \(max_loss 0\.05\); give --replace"):
-        note_calibrated(folder, "kbm_mastery", CALIBRATED)
-    assert note_calibrated(folder, "kbm_mastery", CALIBRATED, replace=True).old == PROMISED
-
-
 def test_scores_name_their_gate_wherever_the_run_is_moved_and_no_other(folder, tmp_path):
     run = folder.parent
     meta = {"gates": sources_of(handle(folder), run)}
@@ -145,10 +137,3 @@ def test_an_entity_is_the_same_in_another_spelling(tmp_path):
              enumerate(("New York", "NEW  YORK", "new york", "York"))]  # fmt: skip
     write_trained_on(tmp_path, asked[:1])
     assert sharing_entities(tmp_path, asked) == asked[:3]
-
-
-def test_entities_of_a_training_before_are_not_those_of_the_folder_s_gate(tmp_path):
-    asked = [replace(GateExample.ask("Where is it?"), entities=("York",)), GateExample.ask("Why?")]
-    write_trained_on(tmp_path, asked[:1])
-    write_trained_on(tmp_path, asked[1:])
-    assert sharing_entities(tmp_path, asked) == [] and trained_among(tmp_path, asked) == asked[1:]

@@ -4,8 +4,8 @@ import pytest
 from tiny_kbm import example, make_tokenizer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false import NEED_TEMPLATE, Encoder, build_tree, kbm_template
-from kbtrain.prompts.kbm import encode, kbm_prompt, render_chat
+from kbtrain.gates.true_false import Encoder, build_tree, kbm_template
+from kbtrain.prompts.kbm import kbm_prompt, render_chat
 
 KEYS = ("mastery", "certainty", "benefit")
 
@@ -53,19 +53,6 @@ def test_prompt_and_answer_are_the_tokens_of_the_whole_text(chat, merging, bos):
                 assert made.answer(values)[place.position] == (place.true_id if values[n] else place.false_id)
 
 
-def test_quote_and_true_merged_into_one_token_still_have_a_value_position():
-    tokenizer = make_tokenizer(merging=True)
-    place = Encoder(tokenizer, kbm_template(("mastery",)), 4000).encode(example(0)).tree.places[()]
-    assert tokenizer.decode([place.true_id]) == '"True"'
-    assert tokenizer.decode([place.false_id]) == '"False"'
-
-
-def test_the_answer_begins_where_the_generation_prompt_ends():
-    tokenizer = make_tokenizer(chat=True)
-    made = Encoder(tokenizer, kbm_template(KEYS), 4000).encode(example(0))
-    assert list(made.prompt) == encode(tokenizer, kbm_prompt(example(0).question, None, "en", KEYS))
-
-
 def test_a_long_reference_loses_its_tail_and_never_the_question():
     tokenizer = make_tokenizer()
     item = example(0, reference="alpha beta gamma delta " * 100)
@@ -79,24 +66,8 @@ def test_a_long_reference_loses_its_tail_and_never_the_question():
     assert item.question in text and "Reference: alpha beta" in text and text.rstrip().endswith("assistant")
 
 
-def test_a_question_that_does_not_fit_is_a_user_error():
-    with pytest.raises(UserError, match=r"example 'dev0'.*raise max_length"):
-        Encoder(make_tokenizer(), kbm_template(KEYS), 30).encode(example(0, reference="long " * 100))
-
-
 def test_a_tokenizer_without_words_is_told_before_any_question():
     nothing = make_tokenizer()
     nothing.backend_tokenizer.model = type(nothing.backend_tokenizer.model)()
     with pytest.raises(UserError, match="do not tell True from False for 'mastery'"):
         Encoder(nothing, kbm_template(KEYS), 4000)
-
-
-def test_equal_answers_share_one_tree_so_that_a_batch_can_hold_them():
-    encoder = Encoder(make_tokenizer(), kbm_template(KEYS), 4000)
-    assert encoder.encode(example(0)).tree is encoder.encode(example(7, reference="x")).tree
-
-
-def test_the_baseline_asks_for_one_value():
-    made = Encoder(make_tokenizer(), NEED_TEMPLATE, 4000).encode(example(0))
-    assert set(made.tree.places) == {()}
-    assert len(made.tree.tokens) == made.tree.places[()].position

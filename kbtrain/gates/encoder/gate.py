@@ -72,7 +72,6 @@ class EncoderInput(TextReader):
 
     @property
     def settings(self) -> dict[str, object]:
-        """Settings to store with a gate, so that it reads examples the same way."""
         return {"max_length": self.max_length, "features": list(self.features)}
 
     def encode(self, example: Example) -> InputTokens:
@@ -188,7 +187,6 @@ class ClassifierGate(Gate):
         return scores
 
     def save_beside(self, folder: Path) -> None:
-        """Write weights and tokenizer: all that the folder needs beside its card."""
         self.model.save_pretrained(folder)
         self.reader.tokenizer.save_pretrained(folder)
 
@@ -211,7 +209,6 @@ class EncoderGate(ClassifierGate):
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> EncoderGate:
-        """Open a gate's folder; ``dtype`` auto: fp32, in which a score does not depend on its batch."""
         card = ClassifierCard.read(folder, "encoder")
         model, tokenizer = open_encoder(str(folder), dtype, device)
         return cls(model, card.reader(EncoderInput, tokenizer, folder), card)

@@ -151,7 +151,6 @@ class EncoderProbe(Gate):
         return cls(model, card.reader(ProbeInput, tokenizer, folder), head, card)
 
     def save_beside(self, folder: Path) -> None:
-        """Write encoder, tokenizer and the regression: all that the folder needs beside its card."""
         self.model.save_pretrained(folder)
         self.reader.tokenizer.save_pretrained(folder)
         write_atomically(folder / HEAD, self.head.model_dump_json(indent=1) + "\n")

@@ -37,7 +37,6 @@ class FeaturesCard(KeyedCard):
 
     @property
     def stage(self) -> Stage:
-        """Before anything, or after a search."""
         return "search" if self.after_search else "question"
 
 
@@ -93,7 +92,6 @@ class Features(KeyedGate):
         return gate
 
     def save_beside(self, folder: Path) -> None:
-        """Write the words' frequencies."""
         self.frequencies.save(folder)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
@@ -114,7 +112,6 @@ class Features(KeyedGate):
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Features:
-        """Open a folder; neither ``dtype`` nor ``device`` matters. Raises :class:`UserError`."""
         card = FeaturesCard.read(folder)
         return cls(Frequencies.load(Path(folder)), card, card.best_key())
 

@@ -40,7 +40,6 @@ class KBMCard(KeyedCard):
     base_fingerprint: str | None = None
 
     def check_base(self, folder: Path | str) -> None:
-        """Raise :class:`UserError` if the adapter was trained beside another base; whole weights need none."""
         if not self.merged:
             check_base_of_adapter(self.base_model, self.base_fingerprint, str(Path(folder) / CARD))
 
@@ -94,7 +93,6 @@ class KBM(KeyedGate):
         return cast("dict[Target, list[float]]", self.scorer.probabilities(examples))
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """1 - p(mastery), 1 - p(certainty), or p(benefit)."""
         return needs(self.key, self.probabilities(examples)[self.key])
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:

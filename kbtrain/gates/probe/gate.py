@@ -82,13 +82,11 @@ class ProbeCard(KeyedCard):
     heads: dict[Target, tuple[LayerFigures, ...]]
 
     def check_base(self, folder: Path | str) -> None:
-        """Raise :class:`UserError` if the probe was fitted to another model."""
         from kbtrain.models.adapters import check_base_of_adapter
 
         check_base_of_adapter(self.base_model, self.base_fingerprint, str(Path(folder) / CARD), what="the probe")
 
     def answering_models(self) -> tuple[str, ...]:
-        """The model whose answers made the labels."""
         return (self.answered_by or self.base_model,)
 
     @property
@@ -106,7 +104,6 @@ class ProbeCard(KeyedCard):
         return frozenset() if self.condition == "rag" or self.answered_by is not None else frozenset({self.STATISTIC})
 
     def layers_read(self, folder: Path) -> set[int]:
-        """Layers of the heads, from 0."""
         heads = load_heads(folder / WEIGHTS, self.keys)
         return {layer for head in heads.values() for layer in head.layers}
 
@@ -116,7 +113,6 @@ class ProbeCard(KeyedCard):
         return bool(self.statistics) and self.dtype == "fp32"
 
     def passes(self, example: Any) -> list[Pass]:
-        """One over the prompt that asks for the answer."""
         return [Pass(asked_whole(example, read_reference(example, self.condition), self.own_prompts()))]
 
 
@@ -130,7 +126,6 @@ class DraftProbeCard(ProbeCard):
     tokens: int = Field(DRAFT_TOKENS, ge=1, le=64)
 
     def passes(self, example: Any) -> list[Pass]:
-        """A draft of the answer."""
         return [Pass(asked_whole(example, None, self.own_prompts()), self.tokens)]
 
 

@@ -49,7 +49,6 @@ class ServedReader(Reader):
 
     @property
     def width(self) -> int:
-        """Numbers of a layer's states."""
         return self._width
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:

@@ -42,7 +42,6 @@ class MHAInput(TextReader):
 
     @property
     def settings(self) -> dict[str, object]:
-        """Settings to store with a gate, so that it reads examples the same way."""
         return {"max_length": self.max_length, "inputs": self.inputs}
 
     def encode(self, example: Example) -> InputTokens:

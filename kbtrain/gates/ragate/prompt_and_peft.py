@@ -151,7 +151,6 @@ class RagatePeftCard(GateCard):
     merged: bool = False  # the folder also holds the 16-bit weights with the adapter in them
 
     def check_base(self, folder: Path | str) -> None:
-        """Raise :class:`UserError` if the adapter was trained beside another base."""
         check_base_of_adapter(self.base_model, self.base_fingerprint, str(Path(folder) / CARD))
 
 

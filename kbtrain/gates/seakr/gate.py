@@ -53,12 +53,10 @@ class SeakrCard(GateCard):
         return tuple(SIGNALS)
 
     def answering_models(self) -> tuple[str, ...]:
-        """The model that is sampled."""
         return (self.base_model,)
 
     @property
     def stage(self) -> Stage:
-        """After answers, its samples."""
         return "draft"
 
     @property
@@ -118,7 +116,6 @@ class SeaKR(Gate):
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> SeaKR:
-        """Open a gate's folder with the model it names. Raises :class:`UserError` for other prompts."""
         card = SeakrCard.read(folder)
         model, tokenizer = open_answering(card, folder, asked_fingerprint, dtype, device)
         return cls(model, tokenizer, card.settings, card=card, templates=card.own_prompts())
@@ -183,11 +180,9 @@ class ServedSeaKR(ServedGate):
 
     @property
     def name(self) -> str:
-        """The signal that decides."""
         return self.card.settings.signal
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example, from one request each."""
         prompts = [cut_prompt(self.server.tokenizer, e, self.card.settings, self.own, self.spent) for e in examples]
         return [measure_signal(self.name, answers, self.card.settings.alpha) for answers in self.draw(prompts)]
 

@@ -1,4 +1,6 @@
-"""A probe: mean-pooled embeddings of what is asked now, and a weighted logistic regression on them."""
+"""What an encoder reads, and the probe on its mean-pooled embeddings."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,12 +8,68 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import StandardScaler
-from tiny_turns import bert_folder, turn
+from tiny_turns import bert_folder, turn, words_tokenizer
 
 from kbtrain.errors import UserError
+from kbtrain.gates.encoder.gate import EncoderInput, feature_text
 from kbtrain.gates.encoder.probe import SPREAD, EncoderProbe, ProbeInput, embeddings, open_body
 from kbtrain.gates.turns import C
-from kbtrain.records import GateExample
+from kbtrain.records import Entity, GateExample, Hit
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return words_tokenizer()
+
+
+def words(tokenizer, segments):
+    return " ".join(tokenizer.convert_ids_to_tokens(segments.ids))
+
+
+def test_a_turn_is_last_utterance_then_the_turns_before_it(tokenizer):
+    read = EncoderInput(tokenizer, 64).encode(turn(1))
+    assert words(tokenizer, read) == (
+        "[CLS] book 1 tickets [SEP] user : find me a bus for 1 people please system : where do you want to go ? [SEP]"
+    )
+    assert read.segments == (0,) * 5 + (1,) * 20
+    assert read.cut == 0
+
+
+def test_older_turns_are_cut_away_whole(tokenizer):
+    example = turn(2)
+    whole = EncoderInput(tokenizer, 64).encode(example)
+    assert len(whole.ids) == 44
+    cut = EncoderInput(tokenizer, 42).encode(example)
+    assert (cut.cut, words(tokenizer, cut).count("user :"), words(tokenizer, cut).count("system :")) == (1, 1, 2)
+    assert len(EncoderInput(tokenizer, 8).encode(example).ids) <= 8
+
+
+def test_a_question_keeps_its_words_and_its_reference_loses_the_tail(tokenizer):
+    example = GateExample("q", "q", "test", "Where do you go?", "en", "the museum opens it is lovely")
+    assert words(tokenizer, EncoderInput(tokenizer, 10).encode(example)) == (
+        "[CLS] where do you go ? [SEP] the museum [SEP]"
+    )
+    assert EncoderInput(tokenizer, 10).encode(example).cut == 4
+
+
+def test_features_are_named_texts_in_the_order_asked_for():
+    made = turn(
+        0, synthetic_response="It is lovely.", entities=(Entity("museum", "name", "sgd"), Entity("Rome", "GPE", "x")),
+        knowledge=(Hit("s", "Museum", "It opens at 8.", 1.0),), source="Wikipedia",
+    )  # fmt: skip
+    assert feature_text(made, ["syn-resp", "ner", "know", "source", "acts"]) == (
+        "SYSTEM: It is lovely. . museum, Rome . Museum It opens at 8. . Wikipedia . inform intent ."
+    )
+
+
+def test_nothing_of_the_future_is_read_unless_resp_is_asked_for(tokenizer):
+    one = turn(5)
+    other = replace(one, label=True, response="museum", response_acts=("OFFER",), position=0.9, gold_snippets=("a",))
+    reader = EncoderInput(tokenizer, 64, ["structure", "acts"])
+    assert reader.encode(one) == reader.encode(other)
+    with_response = EncoderInput(tokenizer, 64, ["resp"])
+    assert with_response.encode(one) != with_response.encode(other)
+
 
 TURNS = [turn(i, label=(i % 4 == 0) != (i % 11 == 0)) for i in range(70)]
 NEED = [float(t.label) for t in TURNS]
@@ -33,13 +91,6 @@ def test_an_embedding_is_the_mean_over_one_text_s_own_tokens(opened):
     assert embeddings(model, ProbeInput(tokenizer, 64), []).shape == (0, 16)
 
 
-def test_a_turn_and_a_question_are_read_alike_and_cut_to_the_limit(opened):
-    reader = ProbeInput(opened[1], 6)
-    asked = GateExample.ask(TURNS[0].context[-1].text)
-    assert reader.encode([TURNS[0]]) == reader.encode([asked])
-    assert len(reader.encode([GateExample.ask("what is the museum of the park")])[0]) == 6
-
-
 def test_it_is_the_logistic_regression_on_scaled_embeddings(opened):
     model, tokenizer = opened
     reader = ProbeInput(tokenizer, 64)
@@ -50,12 +101,6 @@ def test_it_is_the_logistic_regression_on_scaled_embeddings(opened):
     assert found == pytest.approx(line.predict_proba(values)[:, 1], abs=1e-4)
 
 
-def test_soft_labels_lie_between_the_hard_ones(opened):
-    model, tokenizer = opened
-    fit = lambda need: np.mean(EncoderProbe.fit(model, ProbeInput(tokenizer, 64), TURNS, need).score(TURNS))  # noqa: E731
-    assert fit([0.9 * n for n in NEED]) < fit(NEED) < fit([0.1 + 0.9 * n for n in NEED])
-
-
 def test_what_the_dialogue_tracks_is_read_beside_the_text(opened):
     model, tokenizer = opened
     with_state = EncoderProbe.fit(model, ProbeInput(tokenizer, 64, dialogue_state=True), TURNS, NEED)
@@ -64,14 +109,6 @@ def test_what_the_dialogue_tracks_is_read_beside_the_text(opened):
     assert with_state.score(TURNS) == pytest.approx([with_state.score([t])[0] for t in TURNS], abs=1e-6)
     with pytest.raises(UserError, match="base 'dialogue_state' reads dialogue turns"):
         with_state.score([GateExample.ask("What is the museum?")])
-
-
-def test_a_model_that_gives_no_number_is_a_user_error(opened):
-    model, tokenizer = opened
-    probe = EncoderProbe.fit(model, ProbeInput(tokenizer, 64), TURNS, NEED)
-    broken = probe.head.model_copy(update={"intercept": float("nan")})
-    with pytest.raises(UserError, match="gives no number"):
-        EncoderProbe(model, probe.reader, broken).score(TURNS[:1])
 
 
 @pytest.mark.parametrize("name", ["embeddings.LayerNorm.bias", "encoder.layer.0.attention.self.query.weight"])
