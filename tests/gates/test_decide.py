@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 def test_wrong_arguments_are_one_line(folder, tmp_path):
     gate = kbtrain.load_gate(folder)
     for wrong in (b"Who wrote it?", {"Who wrote it?": 1}, {"Who wrote it?"}):
-        with pytest.raises(UserError, match="expected a list of questions, found .*Who"):
+        with pytest.raises(UserError, match=r"expected a list of questions, found .*Who"):
             gate.score(wrong)
     for threshold in (float("nan"), float("inf"), "x", True, [0.5]):
         with pytest.raises(UserError, match=r"gate 'kbm_mastery': threshold: expected a finite number, found"):

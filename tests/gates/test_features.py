@@ -13,7 +13,7 @@ from support.recipes import Recipe
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.features.additive import fit_additive, held_out_log_odds, least_loss
+from kbtrain.gates.features.additive import Additive, FeatureCurve, fit_additive, held_out_log_odds, least_loss
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import evidence_features, names, question_features
 from kbtrain.gates.handles import handle

@@ -1,6 +1,6 @@
 """A pipeline's run over a folder: settings reach the loop, what answers depend on is noted, the threshold is shared."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from seakr_stand_ins import Script, Shelf
@@ -40,17 +40,6 @@ def script(monkeypatch):
     monkeypatch.setattr(library, "open_thinking", lambda config: made)
     monkeypatch.setattr(library, "open_search", lambda run: Shelf())
     return made
-
-
-def test_every_setting_of_the_loop_reaches_it():
-    plain = asdict(SeakrPipelineConfig().settings(1.5))
-    other = asdict(SeakrPipelineConfig(**OTHER).settings(1.5))
-    assert plain == {
-        "threshold": 1.5, "documents": 3, "rerank": True, "reason": True, "max_steps": 7, "max_documents": 5,
-        "word_confidence": 0.4, "query_words": "probable",
-    }  # fmt: skip
-    wanted = {**OTHER, "threshold": 1.5, "rerank": False, "reason": False}
-    assert other == {name: value for name, value in wanted.items() if name not in ("no_rerank", "no_reason")}
 
 
 def test_the_split_is_answered_once_and_other_settings_are_refused(folder, script):

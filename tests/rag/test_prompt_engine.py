@@ -9,7 +9,6 @@ from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.prompts.seakr import ANSWER, CHAIN_STOP, first_sentence
 from kbtrain.rag.seakr_lockstep import GenerationRequest, PromptEngine
-from kbtrain.rag.seakr_loops import SelfAwareSettings
 from kbtrain.records import Hit
 
 ROOM = 600
@@ -35,11 +34,6 @@ def read(thinking, request):
     return thinking.engine.tokenizer.decode(ids), cut
 
 
-def test_the_defaults_are_the_paper_s():
-    found = SelfAwareSettings(0.0)
-    assert (found.documents, found.max_steps, found.max_documents) == (3, 7, 5)
-
-
 def test_a_prompt_holds_documents_question_and_the_rationale_and_only_an_answer_is_due_behind_its_words(thinking):
     asked = GenerationRequest("q", "Who wrote Book?", HITS, SAID)
     sentence, cut = read(thinking, asked)
@@ -50,13 +44,6 @@ def test_a_prompt_holds_documents_question_and_the_rationale_and_only_an_answer_
     assert answer == sentence + ANSWER
     chain, _ = read(thinking, GenerationRequest("q", "Who wrote Book?", HITS, kind="chain"))
     assert sentence.startswith(chain) and not chain.endswith(ANSWER)
-
-
-def test_titles_are_shown_by_the_engine_s_rule(engine):
-    named = Hit("a", "Oslo", "Oslo is a city.", 1.0)
-    asked = GenerationRequest("q", "Where?", (named,))
-    found = {rule: read(PromptEngine(engine, 1, 5, rule), asked)[0] for rule in ("missing", "always")}
-    assert "[1] Oslo is a city." in found["missing"] and "[1] Oslo: Oslo is a city." in found["always"]
 
 
 def test_a_prompt_that_is_too_long_loses_the_tail_of_its_last_document_first(thinking):
@@ -95,9 +82,3 @@ def test_a_text_that_is_completed_is_greedy_of_so_many_tokens_and_ends_at_a_stop
     stop = whole.text[len(whole.text) // 2 :][:3]
     (cut,) = engine.complete(prompts, 12, (stop,))
     assert cut.text == whole.text.partition(stop)[0].strip() and cut.generated_tokens < whole.generated_tokens
-
-
-def test_a_thought_is_the_greedy_text_and_no_sample(engine):
-    prompts = [(f"q{i}", engine.tokenizer(f"question {i} ")["input_ids"]) for i in range(4)]
-    greedy = engine.complete(prompts, engine.settings.max_new_tokens, engine.settings.stop)
-    assert [thought.text for thought in engine.think(prompts)] == [one.text for one in greedy]

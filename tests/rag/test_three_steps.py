@@ -59,16 +59,6 @@ def test_known_questions_are_answered_plainly_and_unknown_ones_with_what_was_fou
     assert shelf.queries == ["number 2"]
 
 
-def test_titles_are_shown_as_in_sampling():
-    for titles, shown in (("missing", "rag:t: about number 2"), ("never", "rag:about number 2")):
-        assert answer(QUESTIONS, ByText(), 0.5, Echo(), Shelf(), titles=titles)[1].text == shown
-
-
-def test_costs_are_counted_each_on_its_own():
-    found = answer(QUESTIONS, ByText(), 0.5, Echo(), Shelf())
-    assert [(a.searches, a.llm_requests, a.generated_tokens) for a in found] == [(0, 1, 5), (1, 1, 5), (0, 1, 5)]
-
-
 def test_a_search_that_finds_nothing_leads_to_the_plain_answer_and_is_still_counted():
     question = Question("q", "nothing here 1", ("x",), "test", "d")
     found = answer([question], Always(), 0.5, Echo(), Shelf())
@@ -105,12 +95,6 @@ def test_the_second_judgement_reads_the_passages_and_drops_those_with_which_the_
     assert [a.second_score for a in found] == [None, 0.8, 0.3]
     kept = answer(QUESTIONS, ByText(), 0.3, Echo(), Shelf(), second=SecondJudgement(again, 0.8))
     assert kept[1].text == "rag:t: about number 2"  # dropped only above the threshold, as in figure 8
-
-
-def test_what_was_not_found_is_not_judged_again():
-    again, question = WithPassages(), Question("q", "nothing here 2", ("x",), "test", "d")
-    (found,) = answer([question], Always(), 0.5, Echo(), Shelf(), second=SecondJudgement(again, 0.5))
-    assert again.read == [] and (found.text, found.retrieved, found.second_score) == ("llm:None", True, None)
 
 
 def test_a_gate_trained_without_passages_is_no_second_judge():

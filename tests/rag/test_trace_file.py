@@ -10,7 +10,7 @@ from kbtrain.errors import UserError
 from kbtrain.rag.seakr_lockstep import answer_all
 from kbtrain.rag.seakr_loops import SelfAwareSettings, multi_hop
 from kbtrain.rag.seakr_run import choose_questions, first_thoughts, for_ratio
-from kbtrain.report.trace_page import render_traces, summarise
+from kbtrain.report.trace_page import render_traces
 
 EVIL = "<script>alert('x')</script>"
 
@@ -36,26 +36,12 @@ def test_the_page_escapes_everything_and_is_self_contained():
         assert part in page
 
 
-def test_the_page_says_what_it_leaves_out_and_shows_errors():
-    first, second = traces()
-    page = render_traces([replace(first, error="states are not numbers"), second], "t", limit=1)
-    assert "states are not numbers" in page and "1 more questions" in page
-
-
 def test_the_page_says_in_words_what_is_right_and_of_how_many_questions_its_shares_are():
     first, second = traces()
     page = render_traces([replace(first, correct=True), replace(second, answers=())], "t")
     assert "Right: 1.000" in page and "(of the 1 with a gold answer); searched" in page
     assert page.count("right &middot; gold: Ann") == page.count("no gold answer") == 1
     assert 'class="bad"' not in page and "with a gold answer" not in render_traces([first], "t")
-
-
-def test_the_summary_adds_up_every_cost():
-    made = traces()
-    found = summarise(made)
-    assert found.n == 2 and found.spent["searches"] == 2 and found.stopped == {"final answer": 2}
-    assert found.spent["requests"] == sum(t.spent.requests for t in made) and found.retrieved == 1.0
-    assert "searches 2" in found.line()
 
 
 def test_a_smaller_limit_chooses_a_part_of_a_larger_one():

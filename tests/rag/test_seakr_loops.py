@@ -1,4 +1,4 @@
-"""The multi-hop loop: every branch of the method, each fault, costs counted each on its own."""
+"""SeaKR's loops: both pipelines with each branch and fault, their queries, and questions in lockstep."""
 
 from dataclasses import replace
 
@@ -6,8 +6,15 @@ import pytest
 from seakr_stand_ins import Script, Shelf, question
 
 from kbtrain.errors import UserError
-from kbtrain.rag.seakr_lockstep import answer_all
-from kbtrain.rag.seakr_loops import SelfAwareSettings, multi_hop
+from kbtrain.rag.seakr_lockstep import PipelineOutcome, answer_all
+from kbtrain.rag.seakr_loops import (
+    SelfAwareSettings,
+    build_query,
+    confident_words,
+    content_words,
+    multi_hop,
+    single_hop,
+)
 
 SETTINGS = SelfAwareSettings(threshold=0.0)
 FINAL = "So the answer is: Ann."
@@ -207,20 +214,6 @@ def test_without_re_ranking_the_best_hit_is_kept_untried_and_without_reasoning_t
     assert trace.spent.requests == 3 and len(script.asks) == 3
 
 
-def test_unsure_words_do_not_go_into_the_query():
-    class Unsure(Script):
-        def think(self, asks):
-            found = super().think(asks)
-            for i, reply in enumerate(found):
-                pieces = tuple((p, 0.1 if "Guess" in p else 0.9) for p, _ in reply.thought.pieces)
-                found[i] = replace(reply, thought=replace(reply.thought, pieces=pieces))
-            return found
-
-    shelf = Shelf()
-    run(Unsure(lambda ask: ("Ann", 1.0) if ask.kind != "sentence" else ("The Book was written by Guess.", 1.0)), shelf)
-    assert shelf.queries == ["Book written"]
-
-
 def test_by_the_public_rule_words_of_the_question_and_the_step_before_go_into_the_query():
     class Unsure(Script):
         def think(self, asks):
@@ -242,19 +235,6 @@ def test_by_the_public_rule_words_of_the_question_and_the_step_before_go_into_th
         assert shelf.queries == [query]
 
 
-def test_questions_in_work_together_share_calls_and_keep_their_own_costs():
-    def say(ask):
-        return ("Ann", -1.0) if ask.kind != "sentence" else ("So the answer is: Ann.", -1.0)
-
-    questions = [question(f"q{i}") for i in range(5)]
-    script = Script(say)
-    traces = run(script, Shelf(), questions, at_once=5)
-    assert sorted(t.question_id for t in traces) == [q.id for q in questions]
-    assert script.calls == 2 and {t.spent.requests for t in traces} == {2}
-    alone = run(Script(say), Shelf(), questions, at_once=1)
-    assert [(t.question_id, t.answer, t.steps) for t in alone] == [(t.question_id, t.answer, t.steps) for t in traces]
-
-
 def test_a_state_that_is_no_number_fails_its_own_question_only():
     class Broken(Script):
         def think(self, asks):
@@ -269,26 +249,6 @@ def test_a_state_that_is_no_number_fails_its_own_question_only():
     by = {t.question_id: t for t in traces}
     assert by["bad"].error and "not numbers" in by["bad"].error and by["bad"].stopped == "error"
     assert by["a"].correct and by["c"].correct and by["a"].error is None
-
-
-def test_a_sentence_as_uncertain_as_the_threshold_is_sure():
-    said = ("Ann wrote Book.", "So the answer is: Ann.")
-
-    def say(ask):
-        return ("Ann", 0.0) if ask.kind != "sentence" else (said[len(ask.rationales)], 0.0)
-
-    (trace,) = run(Script(say), Shelf())
-    assert not trace.retrieved and trace.stopped == "final answer"
-
-
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_as_many_documents_are_searched_for_as_wanted(n):
-    def say(ask):
-        return ("Ann", 1.0) if ask.kind != "sentence" or ask.documents else ("Guess wrote.", 1.0)
-
-    shelf = Shelf(Guess_wrote=("a", "b", "c", "d", "e"))
-    (trace,) = run(Script(say), shelf, settings=SelfAwareSettings(0.0, documents=n, max_steps=1))
-    assert len(trace.steps[0].candidates) == n
 
 
 @pytest.mark.parametrize("silence", ["", "So the answer is: unknown.", "The documents do not mention who wrote it."])
@@ -308,21 +268,146 @@ def test_an_aided_sentence_that_says_nothing_goes_into_no_rationale_and_ends_not
     assert trace.stopped == "final answer" and reasoned == {()}
 
 
-def test_the_step_before_is_the_newest_one():
-    said = ("Oslo was founded.", "Lhasa was founded.", "Lhasa Oslo by Guess.")
+ASKED = question(text="Book")
+
+
+def run_single(say, shelf, **settings):
+    chosen = SelfAwareSettings(threshold=0.0, **settings)
+    script = Script(say)
+    (trace,) = answer_all([ASKED], lambda q: single_hop(q, chosen), script, shelf, method="s", threshold=0.0)
+    return trace, script
+
+
+def test_a_sure_direct_answer_needs_no_search():
+    trace, _ = run_single(lambda ask: (" Ann.", 0.0), Shelf(Book=("a",)))
+    assert (trace.answer, trace.stopped, trace.spent.searches, trace.spent.requests) == ("Ann", "sure", 0, 1)
+
+
+@pytest.mark.parametrize("silence", ["", "Unknown.", "It is not mentioned."])
+def test_a_direct_answer_that_says_nothing_is_searched_for_however_certain(silence):
+    trace, _ = run_single(lambda ask: ("Ann", 0.5) if ask.documents else (silence, -9.0), Shelf(Book=("a",)))
+    assert (trace.answer, trace.stopped, trace.spent.searches) == ("Ann", "searched", 1)
+
+
+def test_an_unsure_one_gives_way_to_the_least_uncertain_document():
+    us = {"a": 0.9, "b": -0.5, "c": 0.2}
 
     def say(ask):
-        if ask.kind != "sentence":
-            return "Ann", 1.0
-        return said[len(ask.rationales)], -1.0 if len(ask.rationales) < 2 else 1.0
+        return (
+            (f"From {ask.documents[0].passage_id}", us[ask.documents[0].passage_id]) if ask.documents else ("Ann", 0.1)
+        )
 
-    shelf = Shelf()
-    settings = SelfAwareSettings(0.0, query_words="public", word_confidence=0.95)
-    run(Script(say), shelf, settings=settings)
-    assert shelf.queries == ["Lhasa"]
+    trace, script = run_single(say, Shelf(Book=("a", "b", "c")), documents=10)
+    assert trace.answer == "From b" and [len(ask.documents) for ask in script.asks] == [0, 1, 1, 1]
+    assert [(c.passage_id, c.kept) for c in trace.steps[0].candidates] == [("a", False), ("b", True), ("c", False)]
+    assert (trace.spent.searches, trace.spent.passages, trace.spent.requests) == (1, 3, 4)
+    assert [s.name for s in trace.strategies] == ["document a", "document b", "document c", "direct"]
 
 
-def test_the_question_itself_may_be_the_first_query():
-    shelf = Shelf(Book=("a",))
-    (trace,) = run(Script(lambda ask: ("", 1.0)), shelf, [question(text="Book")])
-    assert shelf.queries == ["Book"] and trace.retrieved
+def test_nothing_found_or_only_unknown_answers_leave_the_direct_one():
+    trace, _ = run_single(lambda ask: ("Ann", 1.0), Shelf())
+    assert (trace.answer, trace.stopped) == ("Ann", "nothing found")
+    trace, _ = run_single(lambda ask: ("unknown", -1.0) if ask.documents else ("Ann", 1.0), Shelf(Book=("a", "b")))
+    assert trace.answer == "Ann" and [s.chosen for s in trace.strategies] == [False, False, True]
+
+
+def test_the_direct_answer_competes_with_none_that_read_a_document():
+    trace, _ = run_single(lambda ask: ("From a", 0.9) if ask.documents else ("Ann", 0.1), Shelf(Book=("a",)))
+    assert trace.answer == "From a" and [s.chosen for s in trace.strategies] == [True, False]
+    assert [c.kept for c in trace.steps[0].candidates] == [True]
+
+
+PIECES = (
+    (" Mo", 0.9),
+    ("zart", 0.8),
+    (" was", 0.9),
+    (" born", 0.7),
+    (" in", 0.9),
+    (" 17", 0.2),
+    ("56", 0.9),
+    (".", 1.0),
+)
+SENTENCE = "Mozart was born in 1756."
+
+
+def test_content_words_keep_their_order_each_once():
+    assert content_words("Who is the Author of the book, and of the Book's author?") == ["Author", "book", "Book's"]
+    assert content_words("北京是哪国的首都") == ["北京是哪国的首都"]
+
+
+def test_a_word_is_as_confident_as_its_least_probable_token():
+    assert confident_words(PIECES, SENTENCE, 0.4) == ["Mozart", "born"]
+    assert confident_words(PIECES, SENTENCE, 0.1) == ["Mozart", "born", "1756"]
+    assert confident_words(PIECES, SENTENCE, 0.7) == ["Mozart", "born"]  # as confident as is asked for
+    assert confident_words(PIECES, SENTENCE, 0.8) == ["Mozart"]
+
+
+def test_without_a_confident_word_the_question_is_asked():
+    assert build_query(PIECES, SENTENCE, "When was Mozart born?", 0.95) == "Mozart born"
+    assert build_query(PIECES, SENTENCE, "Who was it?", 0.95) == "Who was it?"
+    assert build_query((), "", "When was Mozart born?", 0.4) == "Mozart born"
+
+
+def test_the_public_rule_takes_words_of_the_question_or_the_step_before_too():
+    known = "When was MOZART baptised? It happened in 1756."
+    assert confident_words(PIECES, SENTENCE, 0.9) == []
+    assert confident_words(PIECES, SENTENCE, 0.9, known) == ["Mozart", "1756"]
+    assert build_query(PIECES, SENTENCE, "Who?", 0.9, known) == "Mozart 1756"
+
+
+UNSURE = Script(lambda ask: ("Ann", 1.0))
+
+
+class Calls(Shelf):
+    """A shelf that notes its calls."""
+
+    def __init__(self, **found):
+        super().__init__(**found)
+        self.calls = []
+
+    def search(self, queries, k):
+        self.calls.append((tuple(queries), k))
+        return super().search(queries, k)
+
+
+def test_no_more_than_at_once_are_in_work_and_the_next_one_begins_when_one_is_finished():
+    working, most = set(), []
+
+    def begin(asked):
+        working.add(asked.id)
+        most.append(len(working))
+        return single_hop(asked, SelfAwareSettings(0.0))
+
+    for trace in answer_all(
+        [question(f"q{i}") for i in range(5)], begin, UNSURE, Shelf(), method="m", threshold=0.0, at_once=2
+    ):
+        working.remove(trace.question_id)
+    assert most == [1, 2, 1, 2, 1]  # both of a pair are finished in one round
+
+
+def test_searches_with_one_k_share_a_call_and_each_question_counts_its_own():
+    def asking(k):
+        def coroutine():
+            hits = yield ("it", k)
+            return PipelineOutcome(f"{len(hits)} hits", "done")
+
+        return coroutine()
+
+    wanted = {"a": 1, "b": 3, "c": 1}
+    shelf = Calls(it=("x", "y", "z"))
+    begin = lambda asked: asking(wanted[asked.id])  # noqa: E731
+    traces = list(answer_all([question(n) for n in wanted], begin, UNSURE, shelf, method="m", threshold=0.0))
+    assert shelf.calls == [(("it", "it"), 1), (("it",), 3)]
+    assert {t.question_id: t.answer for t in traces} == {"a": "1 hits", "b": "3 hits", "c": "1 hits"}
+    assert [t.spent.searches for t in traces] == [1, 1, 1] and all(t.retrieved for t in traces)
+
+
+@pytest.mark.parametrize(
+    ("said", "figures"),
+    [("Ann", (True, 1.0, 1.0)), ("It is Ann", (True, 0.0, 0.5)), ("Bob", (False, 0.0, 0.0))],
+)
+def test_correct_is_by_the_question_s_rule_and_exact_match_and_f1_beside_it(said, figures):
+    asked = replace(question(), grading="contains")
+    begin = lambda one: single_hop(one, SelfAwareSettings(0.0))  # noqa: E731
+    (trace,) = answer_all([asked], begin, Script(lambda ask: (said, -1.0)), Shelf(), method="m", threshold=0.0)
+    assert (trace.correct, trace.exact_match, trace.f1) == figures
