@@ -32,6 +32,7 @@ from kbtrain.evaluation.scoring import (
     from_members,
     read_inputs,
     with_evidence,
+    within_answer,
 )
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.prompted import PROMPTED
@@ -136,9 +137,10 @@ def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes
             engine = (members_engine(config, to_score, gate, hashes) if chunks else None) or config.scoring()
             for n in score_chunks(scores, gate, chunks, engine):
                 bar.update(n)
+        within = within_answer(config.run, gate, config.dtype)
         extra: dict[str, Any] = {
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
-            **({"within_answer": dict.fromkeys(gate.names, True)} if gate.within_answer else {}),
+            **({"within_answer": dict.fromkeys(gate.names, True)} if within else {}),
             **({"after_search": dict.fromkeys(gate.names, True)} if gate.stage == "search" else {}),
             "model": (read_llm_config(config.prompt_llm).model if config.prompt_llm else config.model)
             if gate.name in PROMPTED

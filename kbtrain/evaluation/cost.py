@@ -111,13 +111,20 @@ class GateTokens:
 class GateCost:
     """Cost of asking a gate about one question. ``after_search``: it reads what was found, so that every question is
     searched for, and skips passages. ``within_answer``: the cost is of the searched questions alone, in the mean
-    over all.
+    over all. ``seconds`` are those of a machine that is kept busy, ``alone`` those that a user waits for a question
+    asked by itself (None: not measured, ``seconds``).
     """
 
     seconds: float
     tokens: GateTokens | None = None
     after_search: bool = False
     within_answer: bool = False
+    alone: float | None = None
+
+    @property
+    def latency(self) -> float:
+        """Seconds that a user waits for the gate."""
+        return self.seconds if self.alone is None else self.alone
 
 
 NO_GATE = GateCost(0.0)
@@ -140,7 +147,7 @@ def bill(used: Usage, retrieve: Floats, prices: Prices, asking: GateCost = NO_GA
         searches=searches * prices.search,
         tokens=tokens,
         gate=gate,
-        seconds=searches * prices.search_seconds + float(reading) + asking.seconds,
+        seconds=searches * prices.search_seconds + float(reading) + asking.latency,
         searched=searches,
         prompt_tokens=float(read) + of_gate.read,
         completion_tokens=float(generated) + of_gate.generated,
@@ -178,7 +185,10 @@ def share_cost(run: Path, sampling_run: str, share: float, prices: Prices) -> st
 
 def asking_of(stored: StoredScores, gate: str) -> GateCost:
     """Cost of asking a gate about a test question, as it was measured while scoring."""
-    return GateCost(stored.seconds(gate), gate_tokens(stored, gate), stored.has("after_search", gate))
+    return GateCost(
+        stored.seconds(gate), gate_tokens(stored, gate), stored.has("after_search", gate),
+        alone=stored.seconds_alone(gate),
+    )  # fmt: skip
 
 
 def thousand_questions(used: Usage, retrieve: Floats, prices: Prices, asking: GateCost = NO_GATE) -> str:
@@ -211,7 +221,7 @@ def gate_bill(name: str, used: Usage, retrieve: Floats, accuracy: float, prices:
     never, always = (bill(used, np.full_like(retrieve, p), prices, free) for p in (0.0, 1.0))
     searched = float(retrieve.mean()) if asking.within_answer else None
     even, why = _break_even(gated.gate, never.money, always.money, searched)
-    even_seconds, why_seconds = _break_even(asking.seconds, never.seconds, always.seconds, searched)
+    even_seconds, why_seconds = _break_even(asking.latency, never.seconds, always.seconds, searched)
     reasons = {"break_even": why} if why else {}
     return GateBill(
         gate=name,
@@ -257,8 +267,9 @@ def bill_gates(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> l
         )
         retrieve = np.full(n, gate.retrieval_ratio) if decided is None else decided
         within = run.stored.has("within_answer", gate.gate)
-        seconds = gate.cost.gate_seconds / n
-        asking = replace(asking_of(run.stored, gate.gate), seconds=seconds, within_answer=within)
+        measured, share = asking_of(run.stored, gate.gate), float(retrieve.mean()) if within else 1.0
+        alone = None if measured.alone is None else share * measured.alone
+        asking = replace(measured, seconds=gate.cost.gate_seconds / n, alone=alone, within_answer=within)
         row = gate_bill(gate.gate, used, retrieve, gate.accuracy, prices, asking)
         rows.append(replace(row, seen=gate.seen))
     return rows

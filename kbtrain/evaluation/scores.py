@@ -130,10 +130,10 @@ def in_order(gate: str, scores: Mapping[str, float], ids: Iterable[str], path: P
 class StoredScores:
     """The gates' scores of a run folder: ``by_gate`` and id of question or turn; ``files`` they stand in.
 
-    ``meta``: ``seconds_per_question`` and ``spent_per_question`` by gate and split, the gates that ask a ``server``
-    and those asked ``after_search`` or ``within_answer``, and ``seen``, the questions that its training knew, as far as
-    those files' meta data tell. ``behind``: the folder of each gate that they name, if it holds that gate still;
-    ``missing``: else the reason. ``path``: of the folder, for messages.
+    ``meta``: ``seconds_per_question``, ``seconds_alone`` and ``spent_per_question`` by gate and split, the gates that
+    ask a ``server`` and those asked ``after_search`` or ``within_answer``, and ``seen``, the questions that training
+    knew, as far as those files' meta data tell. ``behind``: the folder of each gate that they name, if it holds that
+    gate still; ``missing``: else the reason. ``path``: of the folder, for messages.
     """
 
     path: Path
@@ -153,6 +153,11 @@ class StoredScores:
         """Measured seconds of a test question; 0 where they were not noted."""
         return float(self.meta.get("seconds_per_question", {}).get(gate, {}).get("test", 0.0))
 
+    def seconds_alone(self, gate: str) -> float | None:
+        """Measured seconds of a test question that is asked by itself; None where they were not noted."""
+        alone: float | None = self.meta.get("seconds_alone", {}).get(gate, {}).get("test")
+        return alone
+
     def spent(self, gate: str) -> Mapping[str, float]:
         """Requests, samples and tokens of a test question, as far as they were noted while scoring."""
         spent: Mapping[str, float] = self.meta.get("spent_per_question", {}).get(gate, {}).get("test", {})
@@ -164,8 +169,9 @@ class StoredScores:
 
 
 _OF_GATES = (
-    "seconds_per_question", "spent_per_question", "server", "after_search", "within_answer", "gates", "seen",
-)  # fmt: skip
+    *("seconds_per_question", "seconds_alone", "spent_per_question"),
+    *("server", "after_search", "within_answer", "gates", "seen"),
+)
 
 
 def stored_scores(run: Path, required: bool = True) -> StoredScores:

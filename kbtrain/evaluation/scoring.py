@@ -42,12 +42,26 @@ from kbtrain.gates.training_overlap import AllowedOverlap
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists, writing
 from kbtrain.io.provenance import Artifact, file_sha256, meta_of, meta_path, read_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import read_llm_config
 from kbtrain.records import GATE_NAME, Example, GateExample, GateScore, Split, TurnExample
 from kbtrain.retrieval.base import attach_hits
 from kbtrain.training.data import label_rule, own_prompts
 
 FIT = "fit"  # stage of the gates that are fitted here
+
+
+def within_answer(run: Path, gate: GateHandle, dtype: str) -> bool:
+    """True if the run's plain answers begin with the gate's pass: drawn in the number format in which it scores.
+
+    ``dtype``: of the scoring; auto: the card's. A server's states are those of its own passes.
+    """
+    path = run / "samples.db"
+    if not gate.within_answer or gate.opening is None or gate.opening.states or not path_exists(path):
+        return gate.within_answer
+    with SampleStore(path, read_only=True) as store:
+        formats = {store.run_meta(name).get("dtype") for name in store.runs()}
+    return formats <= {None, getattr(gate.card, "dtype", None) if dtype == "auto" else dtype}
 
 
 class ChoiceConfig(ScoringConfig):
@@ -236,6 +250,11 @@ class _Stored:
             for score, name in self.names.items()
         }
 
+    def alone(self, chunk: Chunk) -> float | None:
+        """Seconds of an example by itself, if they were measured."""
+        of_gate: Mapping[str, float] = self.costs.get("seconds_alone", {}).get(next(iter(self.names.values())), {})
+        return of_gate.get(chunk.split)
+
     def took(self, chunk: Chunk) -> tuple[float, dict[str, float]]:
         """Seconds and spent of the chunk; a gate that notes nothing spent makes a request each."""
         name, n = next(iter(self.names.values())), len(chunk.examples)
@@ -281,7 +300,9 @@ def _scored(score: FromMembers, members: Sequence[_Stored], gate: GateHandle, ch
         seconds += took
         spent.update({what: round(value) for what, value in used.items()})
     device = ", ".join(sorted({member.costs["device"] for member in members}))
-    timing = Timing(gate.names, chunk.split, len(chunk.examples), seconds, dict(spent), device)
+    alone = [member.alone(chunk) for member in members]
+    took_alone = None if None in alone else sum(value or 0.0 for value in alone)
+    timing = Timing(gate.names, chunk.split, len(chunk.examples), seconds, dict(spent), device, took_alone)
     return ScoredChunk(tuple(scores), timing)
 
 

@@ -32,7 +32,8 @@ class Gate(ABC):
     A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_evidence``: examples carry retrieved text.
     ``reads``: the examples it takes. ``unit``: of the score; None where it is neither a probability nor log odds.
     ``card`` is None for gates without a folder. ``gates``: those that it is made of; ``server``: the one
-    it asks, with its own :meth:`answer_within`.
+    it asks, with its own :meth:`answer_within`. ``one_pass``: the model and prompts by which gates can be scored from
+    one pass, see :class:`~kbtrain.gates.answering.PassReader`; None for a gate that has a pass of its own.
     """
 
     needs_evidence: bool = False
@@ -41,6 +42,7 @@ class Gate(ABC):
     card: GateCard | None = None
     gates: Sequence[Gate] = ()
     server: Any = None
+    one_pass: Any = None
 
     @property
     @abstractmethod

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, GateCard
 from kbtrain.gate.gate import Gate
 from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint
+from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from kbtrain.llm.sampler.observer import Observer
     from kbtrain.llm.sampler.rows import PromptRows, Row
     from kbtrain.llm.sampler.sampler import LockstepSampler
     from kbtrain.llm.served_states import StatesServer
@@ -61,6 +64,44 @@ def check_served_prompts(
     """Raise :class:`UserError` for other prompts than the card's, and for a server with another chat template."""
     card.check_prompts(fingerprint(server.tokenizer, card.own_prompts()), folder)
     server.check_prompts(card.own_prompts())
+
+
+class PassReader(Protocol):
+    """A gate that reads the answering model's own passes over the plain prompt and a draft of ``draft_tokens`` tokens
+    (0: the prompt alone)."""
+
+    draft_tokens: int
+
+    def drafter(self) -> LockstepSampler:
+        """The sampler that draws its draft."""
+        ...
+
+    def rows_to_draw(self, examples: Sequence[GateExample]) -> list[PromptRows]:
+        """The prompts. Raises :class:`UserError` for one without room for a draft."""
+        ...
+
+    def observer(self) -> Observer:
+        """Notes what the gate reads of the passes."""
+        ...
+
+    def scores_of_rows(self, rows: Sequence[Row], observer: Observer) -> dict[str, list[float]]:
+        """Its scores by name, from drafts of as many tokens or more."""
+        ...
+
+
+def scores_of_one_pass(
+    gates: Sequence[PassReader], examples: Sequence[GateExample]
+) -> tuple[list[dict[str, list[float]]], Counter[str]]:
+    """Scores of gates of one model at one prompt, each gate's by name, from one prefill and one draft; what was spent.
+
+    In 16 bits each example has a pass of its own, as where a probe reads it.
+    """
+    longest, observers = max(gates, key=lambda gate: gate.draft_tokens), [gate.observer() for gate in gates]
+    sampler, to_draw = longest.drafter().observed(*observers), longest.rows_to_draw(examples)
+    parts = [to_draw] if sampler.model.dtype.itemsize >= 4 else [[row] for row in to_draw]
+    rows = [row for part in parts for row in first_rows(sampler, part)]
+    spent = Counter(requests=len(rows), tokens=sum(len(row.tokens) for row in rows))
+    return [gate.scores_of_rows(rows, observer) for gate, observer in zip(gates, observers, strict=True)], spent
 
 
 def first_rows(sampler: LockstepSampler, prompts: Sequence[PromptRows]) -> list[Row]:

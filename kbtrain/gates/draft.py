@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.llm.openai_llm import OpenAILLM
+    from kbtrain.llm.sampler.observer import Observer
+    from kbtrain.llm.sampler.rows import PromptRows, Row
+    from kbtrain.llm.sampler.sampler import LockstepSampler
     from kbtrain.llm.sampler.token_uncertainty import Uncertainties
     from kbtrain.llm.served_states import StatesServer
 
@@ -160,35 +163,55 @@ class Draft(SignalGate):
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example; of the first token's entropy no other token is generated."""
         tokens = 1 if self.name == "first_token_entropy" else self.card.tokens
-        return [signals(draft)[self.name] for draft in self.drafts(examples, tokens)]
+        return self._scores(examples, tokens)[self.name]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        by_draft = [signals(d) for d in self.drafts(cast("list[GateExample]", self.examples(inputs)), self.card.tokens)]
+        return self._scores(cast("list[GateExample]", self.examples(inputs)), self.card.tokens)
+
+    def _scores(self, examples: Sequence[GateExample], tokens: int) -> dict[str, list[float]]:
+        """From drafts of at most ``tokens`` tokens. Raises :class:`UserError` for a model whose logits are NaN."""
+        observer = self.observer()
+        drafts = first_rows(self._samplers[tokens].observed(observer), self.rows_to_draw(examples))
+        self.spent.update(requests=len(drafts), tokens=sum(len(draft.tokens) for draft in drafts))
+        return self.scores_of_rows(drafts, observer)
+
+    @property
+    def one_pass(self) -> Any:
+        return id(self.model), self.own
+
+    @property
+    def draft_tokens(self) -> int:
+        """Tokens of a draft."""
+        return self.card.tokens
+
+    def drafter(self) -> LockstepSampler:
+        return self._samplers[self.card.tokens]
+
+    def observer(self) -> Observer:
+        from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty
+
+        return TokenUncertainty()
+
+    def scores_of_rows(self, rows: Sequence[Row], observer: Observer) -> dict[str, list[float]]:
+        by_draft = [signals(row.notes[observer], self.card.tokens) for row in rows]
         return {name: [scores[name] for scores in by_draft] for name in SIGNALS}
 
-    def drafts(self, examples: Sequence[GateExample], tokens: int) -> list[Uncertainties]:
-        """Uncertainties of each example's draft, of at most ``tokens`` tokens.
-
-        Raises :class:`UserError` for a prompt that is too long, and for a model whose logits are NaN.
-        """
+    def rows_to_draw(self, examples: Sequence[GateExample]) -> list[PromptRows]:
+        """Raises :class:`UserError` for a prompt that is too long."""
         from kbtrain.llm.sampler.rows import PromptRows
-        from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty
 
         prompts = ((e.id, asked_ids(self.tokenizer, e, e.reference, self.own)) for e in examples)
         rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in prompts]
         long = next((row for row in rows if len(row.ids) > MAX_PROMPT), None)
         if long is not None:
             raise UserError(f"'{long.question_id}': prompt of {len(long.ids)} tokens; room for {MAX_PROMPT}")
-        observer = TokenUncertainty()
-        drafts = first_rows(self._samplers[tokens].observed(observer), rows)
-        self.spent.update(requests=len(drafts), tokens=sum(len(draft.tokens) for draft in drafts))
-        return [draft.notes[observer] for draft in drafts]
+        return rows
 
 
-def signals(draft: Uncertainties) -> dict[str, float]:
-    """The scores of a draft by name."""
-    n = len(draft.entropies)
-    values = sum(draft.ratios) / n, sum(draft.entropies) / n, draft.entropies[0]
+def signals(draft: Uncertainties, tokens: int | None = None) -> dict[str, float]:
+    """The scores of a draft by name; ``tokens``: as many of it are read (None: all)."""
+    ratios, entropies = draft.ratios[:tokens], draft.entropies[:tokens]
+    values = sum(ratios) / len(ratios), sum(entropies) / len(entropies), entropies[0]
     return dict(zip(SIGNALS, values, strict=True))
 
 

@@ -6,6 +6,7 @@ are there, so that an interrupted scoring resumes. One process writes them, wher
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -48,7 +49,8 @@ class Timing:
     """``seconds`` it took to score ``n`` examples of one split for these gates (they share one forward pass).
 
     ``spent``: requests, samples and tokens of a gate that needs more than one pass a question. ``device``: where it
-    was scored, as :func:`kbtrain.io.provenance.device` names it; empty if that was not noted.
+    was scored, as :func:`kbtrain.io.provenance.device` names it; empty if that was not noted. ``alone``: seconds of an
+    example that is asked by itself, the median of some; None: not measured.
     """
 
     gates: tuple[str, ...]
@@ -57,6 +59,7 @@ class Timing:
     seconds: float
     spent: dict[str, int] = field(default_factory=dict)
     device: str = ""
+    alone: float | None = None
 
 
 def cost_facts(timings: Sequence[Timing], gates: Sequence[str], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,19 +68,20 @@ def cost_facts(timings: Sequence[Timing], gates: Sequence[str], before: Mapping[
     ``spent``: requests, samples and tokens; empty for one request a question. ``before``: facts of the splits that were
     scored earlier. Where no batch notes its device, it is this process's.
     """
-    seconds, spent = dict[str, float](), dict[str, dict[str, float]]()
+    seconds, spent, alone = dict[str, float](), dict[str, dict[str, float]](), dict[str, float]()
     for split in dict.fromkeys(timing.split for timing in timings):
         measured = [timing for timing in timings if timing.split == split]
         n = sum(timing.n for timing in measured)
         names = sorted({name for timing in measured for name in timing.spent})
         seconds[split] = sum(timing.seconds for timing in measured) / n
         spent[split] = {name: sum(timing.spent.get(name, 0) for timing in measured) / n for name in names}
+        if timed := [timing.alone for timing in measured if timing.alone is not None]:
+            alone[split] = timed[-1]
     devices = {name for timing in timings for name in timing.device.split(", ") if name}
     devices |= set(before["device"].split(", ")) if before else set()
-    of_before = {what: before.get(f"{what}_per_question", {}) for what in ("seconds", "spent")}
+    facts = {"seconds_per_question": seconds, "spent_per_question": spent, "seconds_alone": alone}
     return {
-        "seconds_per_question": {gate: of_before["seconds"].get(gate, {}) | seconds for gate in gates},
-        "spent_per_question": {gate: of_before["spent"].get(gate, {}) | spent for gate in gates},
+        **{name: {gate: before.get(name, {}).get(gate, {}) | now for gate in gates} for name, now in facts.items()},
         "device": ", ".join(sorted(devices)) or device(),
     }
 
@@ -208,6 +212,7 @@ def is_finished(run: Path, gate: GateHandle) -> bool:
 
 
 SCORES = "scores"
+ALONE = 5  # examples of a split that are timed alone, as a user's question comes
 
 
 def score_path(run: Path, name: str) -> Path:
@@ -228,10 +233,14 @@ def plain_examples(path: Path, split: Split) -> list[GateExample]:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Examples of one split that are scored together: a score can depend on its batch in the last digits."""
+    """Examples of one split that are scored together: a score can depend on its batch in the last digits.
+
+    ``alone``: as many of them are asked again, each by itself, and timed.
+    """
 
     split: Split
     examples: tuple[Example, ...]
+    alone: int = 0
 
 
 Engine = Callable[[GateHandle, Sequence[Chunk]], Iterator[ScoredChunk]]
@@ -252,8 +261,12 @@ def _is_missing(example: Example, gate: GateHandle, done: Done) -> bool:
 def chunks_left(
     file: ScoreFile, gate: GateHandle, examples: Mapping[Split, Sequence[Example]], size: int
 ) -> list[Chunk]:
-    """The chunks of which any score is missing, each as a whole."""
-    chunks = [Chunk(s, tuple(rows[i : i + size])) for s, rows in examples.items() for i in range(0, len(rows), size)]
+    """The chunks of which any score is missing, each as a whole; in a split's first one some are timed alone."""
+    chunks = [
+        Chunk(split, tuple(rows[i : i + size]), 0 if i else ALONE)
+        for split, rows in examples.items()
+        for i in range(0, len(rows), size)
+    ]
     return [chunk for chunk in chunks if any(_is_missing(e, gate, file.done) for e in chunk.examples)]
 
 
@@ -301,14 +314,23 @@ def local(gate: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
 
 
 def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
-    """One chunk by an opened gate, timed."""
+    """One chunk by an opened gate, timed; what is asked alone is not counted among what was spent."""
     begin, before = time.perf_counter(), Counter(opened.spent)
     values = gate.scores(opened, chunk.examples)
     seconds, after = time.perf_counter() - begin, opened.spent
     spent = {name: after[name] - before[name] for name in after}  # 0 stays: no request is less than the usual one
     names = gate.names
     scores = [GateScore(scored_id(e), n, values[n][i]) for n in names for i, e in enumerate(chunk.examples)]
-    return ScoredChunk(tuple(scores), Timing(names, chunk.split, len(chunk.examples), seconds, spent, device()))
+    alone = [seconds_of(gate, opened, example) for example in chunk.examples[: chunk.alone]]
+    took = statistics.median(alone) if alone else None
+    return ScoredChunk(tuple(scores), Timing(names, chunk.split, len(chunk.examples), seconds, spent, device(), took))
+
+
+def seconds_of(gate: GateHandle, opened: Gate, example: Example) -> float:
+    """Seconds of one example by itself."""
+    begin = time.perf_counter()
+    gate.scores(opened, [example])
+    return time.perf_counter() - begin
 
 
 def gates_of_run(run: Path, dtype: str = "auto", device: str = "auto", states: str | None = None) -> list[GateHandle]:

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -20,6 +20,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import STAGES, KeyedCard, Stage
 from kbtrain.gate.gate import ByName, Gate, KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, question_hash
+from kbtrain.gates.answering import PassReader, scores_of_one_pass
 from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, held_out, least_loss
 from kbtrain.records import Example, GateExample, Target
 from kbtrain.runtime.cores import one_thread
@@ -98,8 +99,8 @@ def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0, groups: S
 def held_out_log_odds(
     columns: Columns, need: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
 ) -> list[float]:
-    """Log odds of each question by a regression fitted to the questions of the other folds; where these teach nothing,
-    of their share."""
+    """Log odds of each question by a regression fitted to the questions of the other folds
+    (:func:`~kbtrain.gates.features.additive.held_out`)."""
     row_groups = range(len(need)) if groups is None else groups
 
     def log_odds(fit: Sequence[int], rest: Sequence[int]) -> Sequence[float]:
@@ -196,15 +197,36 @@ class Stack(KeyedGate):
         return self.card.of_members(self.member_scores(self.examples(inputs)))
 
     def member_scores(self, examples: Sequence[Example]) -> list[ByName]:
-        """Scores of each member, in the members' order; what they cost is counted."""
-        by_member: list[ByName] = []
-        for gate in self.gates:
+        """Scores of each member, in the members' order; what they cost is counted.
+
+        Members that read one model's passes at one prompt are scored from one prefill and one draft.
+        """
+        by_member: dict[int, ByName] = {}
+        for places in self._one_pass(examples):
+            readers = cast("list[PassReader]", [self.gates[place] for place in places])
+            scores, spent = scores_of_one_pass(readers, cast("Sequence[GateExample]", examples))
+            by_member |= zip(places, scores, strict=True)
+            self.spent += spent
+        for place, gate in enumerate(self.gates):
+            if place in by_member:
+                continue
             before = Counter(gate.spent)
-            by_member.append(gate.score_all(examples))
+            by_member[place] = gate.score_all(examples)
             cost = {name: n - before[name] for name, n in gate.spent.items()} or {"requests": len(examples)}
             for name, n in cost.items():
                 self.spent[name] += n  # 0 stays: it says that no request was made
-        return by_member
+        return [by_member[place] for place in range(len(self.gates))]
+
+    def _one_pass(self, examples: Sequence[Example]) -> list[list[int]]:
+        """Places of members that are read together; with passages their prompts differ."""
+        if not examples or any(getattr(example, "reference", None) is not None for example in examples):
+            return []
+        places: dict[Any, list[int]] = {}
+        for place, gate in enumerate(self.gates):
+            if gate.one_pass is not None:
+                places.setdefault(gate.one_pass, []).append(place)
+        together = (group for group in places.values() if len(group) > 1)
+        return [group for group in together if any(cast("PassReader", self.gates[i]).draft_tokens for i in group)]
 
     @classmethod
     def load(cls, folder: Path | str, open_member: OpenMember) -> Stack:

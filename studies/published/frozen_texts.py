@@ -23,7 +23,7 @@ def kept_embeddings(encoder: str, folder: Path, texts: Sequence[str], max_length
 
     Raises :class:`~kbtrain.errors.UserError` for an encoder that is not there.
     """
-    from kbtrain.gates.encoder.probe import mean_states, token_ids
+    from kbtrain.gates.encoder.probe import pooled_states, token_ids
     from kbtrain.models.adapters import base_fingerprint, open_body, pad_id
 
     facts = json.dumps([base_fingerprint(encoder), digest(encoder), max_length, *texts])
@@ -31,7 +31,7 @@ def kept_embeddings(encoder: str, folder: Path, texts: Sequence[str], max_length
     embeddings = Artifact(kept, "embeddings", {"encoder": encoder, "max_length": max_length})
     if not embeddings.is_current():
         body, tokenizer = open_body(encoder, "fp32", "cpu")
-        made = mean_states(body, token_ids(tokenizer, texts, max_length), pad_id(tokenizer)).astype(np.float32)
+        made = pooled_states(body, token_ids(tokenizer, texts, max_length), pad_id(tokenizer)).astype(np.float32)
         with replacing(kept) as partial, partial.open("wb") as file:
             np.save(file, made)
         embeddings.finish()

@@ -1,5 +1,6 @@
 """What an encoder reads, and the probe on its mean-pooled embeddings."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from tiny_turns import bert_folder, turn, words_tokenizer
 
 from kbtrain.errors import UserError
 from kbtrain.gates.encoder.gate import EncoderInput, feature_text
-from kbtrain.gates.encoder.probe import SPREAD, EncoderProbe, ProbeInput, embeddings, open_body
+from kbtrain.gates.encoder.probe import SPREAD, EncoderProbe, ProbeInput, embeddings, open_body, pooling_of
 from kbtrain.gates.turns import C
 from kbtrain.records import Entity, GateExample, Hit
 
@@ -89,6 +90,36 @@ def test_an_embedding_is_the_mean_over_one_text_s_own_tokens(opened):
             alone = model(input_ids=ids).last_hidden_state[0].mean(0)
         assert found[i] == pytest.approx(alone.numpy(), abs=1e-5)
     assert embeddings(model, ProbeInput(tokenizer, 64), []).shape == (0, 16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "pooling"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode": "cls"}, "cls"),
+        ({"pooling_mode_mean_tokens": True, "word_embedding_dimension": 16}, "mean"),
+        (None, "mean"),
+        ({"pooling_mode_max_tokens": True}, None),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, None),
+    ],
+)
+def test_an_encoder_s_states_are_pooled_as_its_maker_pools_them(opened, settings, pooling, tmp_path):
+    model, tokenizer = opened
+    if settings is not None:
+        (tmp_path / "1_Pooling").mkdir()
+        (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+    if pooling is None:
+        with pytest.raises(UserError, match=r"1_Pooling/config\.json: pools by"):
+            pooling_of(str(tmp_path))
+        return
+    reader = ProbeInput(tokenizer, 64, pooling=pooling_of(str(tmp_path)))
+    found = embeddings(model, reader, TURNS[:9])
+    ids = torch.tensor([tokenizer(TURNS[0].context[-1].text)["input_ids"]])
+    with torch.no_grad():
+        states = model(input_ids=ids).last_hidden_state[0]
+    expected = states[0] if pooling == "cls" else states.mean(0)
+    assert found[0] == pytest.approx(expected.numpy(), abs=1e-5)
+    assert ("pooling" in reader.settings) == (pooling == "cls")
 
 
 def test_it_is_the_logistic_regression_on_scaled_embeddings(opened):

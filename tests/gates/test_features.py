@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, cross_val_score
 from sklearn.preprocessing import SplineTransformer
@@ -13,7 +14,14 @@ from support.recipes import Recipe
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.features.additive import Additive, FeatureCurve, fit_additive, held_out_log_odds, least_loss
+from kbtrain.gates.features.additive import (
+    Additive,
+    FeatureCurve,
+    fit_additive,
+    held_out_log_odds,
+    least_loss,
+    share_log_odds,
+)
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import evidence_features, names, question_features
 from kbtrain.gates.handles import handle
@@ -150,29 +158,31 @@ def test_a_curve_is_straight_between_knots_and_constant_outside():
 def test_a_held_out_score_is_by_a_model_that_never_saw_the_question():
     rows = [{"x": float(i % 7), "y": float(i % 3)} for i in range(40)]
     need = [0.8 if i % 7 > 3 else 0.1 for i in range(40)]
-    found = held_out_log_odds(rows, need)
-    fitted, rest = folds(range(40), 0)[0]
-    model = fit_additive([rows[i] for i in fitted], [need[i] for i in fitted])
-    assert [found[i] for i in rest] == model.log_odds([rows[i] for i in rest])
     groups = [i // 4 for i in range(40)]
     fitted, rest = folds(groups, 0)[0]
     found = held_out_log_odds(rows, need, groups=groups)
     model = fit_additive([rows[i] for i in fitted], [need[i] for i in fitted], groups=[groups[i] for i in fitted])
-    assert [found[i] for i in rest] == model.log_odds([rows[i] for i in rest])
+    moved = share_log_odds(need) - share_log_odds([need[i] for i in fitted])  # to the share of all questions
+    expected = np.array(model.log_odds([rows[i] for i in rest])) + moved
+    assert [found[i] for i in rest] == pytest.approx(expected, abs=1e-12) and abs(moved) > 1e-3
+
+
+@pytest.mark.parametrize("curve", [{"knots": [2, 1]}, {"knots": [1, 1]}, {"knots": [0, 1, 2]}, {"knots": []}])
+def test_knots_that_do_not_ascend_are_refused(curve, folder, tmp_path):
+    with pytest.raises(ValidationError, match="knots"):
+        FeatureCurve(values=(0.0, 1.0), **curve)
 
 
 def test_a_fold_of_one_label_or_of_equal_questions_gives_the_log_odds_of_its_share():
     rows = [{"x": float(i % 7)} for i in range(40)]
     place = 11
     found = held_out_log_odds(rows, [float(i == place) for i in range(40)])
-    assert found[place] == pytest.approx(np.log(0.5 / 32.5)) and np.isfinite(found).all()  # by 32 others, no need
+    assert found[place] == pytest.approx(np.log(1.5 / 39.5)) and np.isfinite(found).all()  # others say: no need
     found = held_out_log_odds(rows, [float(i != place) for i in range(40)])
-    assert found[place] == pytest.approx(np.log(32.5 / 0.5))
+    assert found[place] == pytest.approx(np.log(39.5 / 1.5))
     same = [{"x": float(i == place)} for i in range(40)]  # without this one no feature varies
     found = held_out_log_odds(same, [0.25] * 20 + [0.75] * 20)
-    rest = next(rest for _, rest in folds(range(40), 0) if place in rest)
-    share = sum(0.25 if i < 20 else 0.75 for i in range(40) if i not in rest)
-    assert found[place] == pytest.approx(np.log((share + 0.5) / (32.5 - share)))
+    assert found[place] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_the_recipe_s_folder_stands_alone_and_scores_what_needs_retrieval_higher(folder, tmp_path, capsys):

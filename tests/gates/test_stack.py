@@ -17,10 +17,12 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.draft import DraftCard
+from kbtrain.gates.features.additive import share_log_odds
 from kbtrain.gates.handles import GateHandle, handle
+from kbtrain.gates.scoring import chunks_path
 from kbtrain.gates.simple import Always
 from kbtrain.gates.stack import Input, Linear, fit_linear, held_out_log_odds
-from kbtrain.io.jsonl import dump, read, write
+from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import file_sha256, meta_path
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
@@ -116,26 +118,26 @@ def test_a_value_by_hand_and_scores_outside_the_range_count_as_its_end():
 def test_a_held_out_score_is_by_weights_that_never_saw_the_question():
     columns = {"a": [float(i % 5) for i in range(40)], "b": [float(i % 3) for i in range(40)]}
     need = [float(i % 5 > 2) for i in range(40)]
-    found = held_out_log_odds(columns, need)
-    fitted, rest = folds(range(40), 0)[0]
-    model = fit_linear({n: [v[i] for i in fitted] for n, v in columns.items()}, [need[i] for i in fitted])
-    assert [found[i] for i in rest] == model.log_odds({n: [v[i] for i in rest] for n, v in columns.items()})
     groups = [i // 4 for i in range(40)]
     fitted, rest = folds(groups, 0)[0]
     found = held_out_log_odds(columns, need, groups=groups)
     own = [groups[i] for i in fitted]
     model = fit_linear({n: [v[i] for i in fitted] for n, v in columns.items()}, [need[i] for i in fitted], groups=own)
-    assert [found[i] for i in rest] == model.log_odds({n: [v[i] for i in rest] for n, v in columns.items()})
+    moved = share_log_odds(need) - share_log_odds([need[i] for i in fitted])  # to the share of all questions
+    expected = np.array(model.log_odds({n: [v[i] for i in rest] for n, v in columns.items()})) + moved
+    assert [found[i] for i in rest] == pytest.approx(expected, abs=1e-12) and abs(moved) > 1e-3
 
 
 def test_a_fold_of_one_label_gives_the_log_odds_of_its_share():
     columns = {"a": [float(i % 5) for i in range(40)]}
     found = held_out_log_odds(columns, [float(i == 11) for i in range(40)])
-    assert found[11] == pytest.approx(np.log(0.5 / 32.5)) and np.isfinite(found).all()
+    assert found[11] == pytest.approx(np.log(1.5 / 39.5)) and np.isfinite(found).all()  # of all, though others say 0
     need = [float(i % 5 > 2) for i in range(40)]
     found = held_out_log_odds(columns, need, groups=[i % 2 for i in range(40)])
     other = fit_linear({"a": columns["a"][::2]}, need[::2])
-    assert found[1::2] == other.log_odds({"a": columns["a"][1::2]})
+    moved = share_log_odds(need) - share_log_odds(need[::2])
+    expected = [value + moved for value in other.log_odds({"a": columns["a"][1::2]})]
+    assert found[1::2] == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_folder_opens_its_members_wherever_all_of_them_lie(run, tmp_path):
@@ -191,7 +193,7 @@ def test_members_that_are_scored_are_not_asked_again(run, monkeypatch, capsys):
     (run / "scores" / "draft.jsonl").rename(run / "away")
     score(run, "[dev, test]", only=("stack",))
     asked = {row.question_id: row.score for row in read(GateScore, own)}, json.loads(meta.read_text())
-    for path in (own, meta, run / "scores" / "stack.jsonl.key"):
+    for path in (own, meta):
         path.unlink()
     (run / "away").rename(run / "scores" / "draft.jsonl")
     opened = []
@@ -208,20 +210,15 @@ def test_members_that_are_scored_are_not_asked_again(run, monkeypatch, capsys):
     assert next(iter(found["seconds_per_question"].values()))["dev"] == pytest.approx(sum(seconds))
 
 
-@pytest.mark.parametrize("what", ["torn", "torn costs", "changed"])
-def test_members_whose_scores_are_not_as_a_finished_scoring_left_them_are_asked(run, what):
-    """Killed in the middle of a line, or changed by hand since."""
+def test_members_whose_scores_are_not_whole_are_asked_and_changed_ones_are_refused(run):
     stack(run)
     path = run / "scores" / "draft.jsonl"
-    if what == "changed":
-        write(path, [replace(row, score=row.score + 100) for row in list(read(GateScore, path))])
-    else:
-        row = GateScore("other", "draft_margin", 0.5)
-        torn = dump(row)[:20] if what == "torn" else dump(row) + "\n"
-        path.write_text(path.read_text() + torn)
-        if what == "torn costs":
-            progress = run / "scores" / "draft.jsonl.progress"
-            progress.write_text(progress.read_text() + '{"gates": ["dra')
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"torn')
+    with pytest.raises(UserError, match=r"draft\.jsonl: was changed since it was scored; delete it to score again"):
+        score(run, "[dev, test]", only=("stack",))
+    path.write_bytes(whole)
+    chunks_path(path).write_text("")  # a scoring is under way, or was killed
     score(run, "[dev, test]", only=("stack",))
     found = {(row.gate, row.question_id): row.score for row in read(GateScore, run / "scores" / "stack.jsonl")}
     asked = list(read(GateExample, run / "examples" / "dev.jsonl"))
@@ -236,7 +233,7 @@ def test_members_whose_stored_scores_are_held_out_are_asked(run):
     for stored in (True, False):
         if not stored:
             (run / "scores" / "features.jsonl").unlink()
-            for path in (own, meta_path(own), run / "scores" / "stack.jsonl.key"):
+            for path in (own, meta_path(own)):
                 path.unlink()
         score(run, "[train]", only=("stack",), allow_trained=True)
         found.append({(row.gate, row.question_id): row.score for row in read(GateScore, own)})
@@ -386,14 +383,31 @@ def stack_of(folder, *members):
     return folder
 
 
-def test_members_that_read_one_model_read_one_copy_of_it(tmp_path, monkeypatch):
+def test_members_that_read_one_model_read_one_copy_of_it_in_one_pass(tmp_path):
+    """A prefill and a draft serve all: as many tokens pass as of the longest draft alone; no score differs."""
     scores, asked = two_probes(tmp_path / "stack"), [question(i, "test") for i in range(5)]
     stack = kbtrain.load_gate(tmp_path / "stack")
     probe, draft_probe, draft = stack.gates
     assert probe.reader.model is draft_probe.reader.model is draft.model
+    stack.member_scores(asked)  # what a first draft checks
+    passed, before = [], dict(stack.spent)
+    probe.reader.model.model.register_forward_pre_hook(
+        lambda _, args, given: passed.append(given["input_ids"].numel()), with_kwargs=True
+    )
     together = dict(zip(stack.card.parts(), stack.member_scores(asked), strict=True))
+    in_one_pass, spent = sum(passed), {name: n - before[name] for name, n in stack.spent.items()}
+    passed.clear()
+    max(draft_probe, draft, key=lambda gate: gate.draft_tokens).score_all(asked)
+    assert in_one_pass <= sum(passed) + len(asked)  # and the last token of a draft that is cut
+    assert spent == {"requests": 5, "tokens": max(draft.spent, draft_probe.spent, key=len)["tokens"]}
     for kind, score in scores.items():
         alone = kbtrain.load_gate(tmp_path / "stack" / kind)
         assert getattr(alone, "reader", alone).model is not probe.reader.model
-        assert together[kind][score] == alone.score_all(asked)[score]
+        expected = alone.score_all(asked)[score]
+        assert together[kind][score] == pytest.approx(expected, abs=1e-5) and len(set(expected)) == 5
+        with_text = [replace(example, reference="It is far.") for example in asked]
+        for place, name in enumerate(scores):  # prompts differ then: each reads its own
+            if name == kind:
+                found = stack.member_scores(with_text)[place][score]
+                assert found == pytest.approx(alone.score_all(with_text)[score], abs=1e-5)
     assert kbtrain.load_gate(tmp_path / "stack", dtype="bf16").gates[2].model is not draft.model

@@ -1,5 +1,7 @@
 """Probe: a logistic regression on a frozen pretrained encoder's embedding of the current question or turn.
 
+An embedding is pooled as the encoder's maker does: over a text's tokens, or the first token's state.
+
 For turns the regression may also read a dialogue system's state (:mod:`kbtrain.gates.turns`). With few labels
 its F1 is above that of fine-tuning (KETOD: docs/lab/evaluation.md); it is fitted in a minute, and has no seed.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -18,7 +20,7 @@ from kbtrain.gate.card import ClassifierCard
 from kbtrain.gate.gate import Gate, Reads, logistic
 from kbtrain.gates.encoder.gate import turns_only
 from kbtrain.gates.turns import LEAST_TURNS, C, dialogue_features, feature_table
-from kbtrain.io.jsonl import read_model
+from kbtrain.io.jsonl import read_json, read_model
 from kbtrain.io.provenance import write_atomically
 from kbtrain.models.adapters import open_body, pad_id
 from kbtrain.models.batching import padded, windows
@@ -29,6 +31,8 @@ from kbtrain.runtime.cores import one_thread
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+Pooling = Literal["mean", "cls"]
+_POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}  # names of sentence-transformers
 HEAD = "probe.json"
 ENCODER, MAX_LENGTH = "all-minilm-l6-v2", 64  # where neither is chosen: of recipes/configs/encoder_probe_turns.yaml
 SPREAD = (
@@ -38,7 +42,7 @@ ROWS_PER_BATCH = 64
 
 
 class ProbeHead(BaseModel):
-    """Log odds: ``intercept`` + ``embedding`` . (mean-pooled embedding) + the weights in ``state`` by feature name."""
+    """Log odds: ``intercept`` + ``embedding`` . (pooled embedding) + the weights in ``state`` by feature name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     intercept: float
@@ -47,17 +51,28 @@ class ProbeHead(BaseModel):
 
 
 class ProbeInput:
-    """Reads the user's last utterance of a turn, or a question; at most ``max_length`` tokens of it."""
+    """Reads the user's last utterance of a turn, or a question; at most ``max_length`` tokens of it.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, dialogue_state: bool = False) -> None:
+    ``pooling``: of its tokens' states, as :func:`pooling_of` finds it.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        dialogue_state: bool = False,
+        pooling: Pooling = "mean",
+    ) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.dialogue_state = dialogue_state
+        self.pooling: Pooling = pooling
 
     @property
     def settings(self) -> dict[str, object]:
         """Settings to store with a gate, so that it reads examples the same way."""
-        return {"max_length": self.max_length, "dialogue_state": self.dialogue_state}
+        settings: dict[str, object] = {"max_length": self.max_length, "dialogue_state": self.dialogue_state}
+        return settings if self.pooling == "mean" else settings | {"pooling": self.pooling}
 
     def encode(self, examples: Sequence[Example]) -> list[list[int]]:
         """Token ids, special tokens among them."""
@@ -193,23 +208,46 @@ def embedded(examples: Sequence[Example]) -> np.ndarray:
 
 
 def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Example]) -> np.ndarray:
-    """(examples, size): the last layer's states, averaged over each text's tokens; in batches of like length."""
-    return mean_states(model, reader.encode(examples) if examples else [], pad_id(reader.tokenizer))
+    """(examples, size): the last layer's states, pooled over each text's tokens; in batches of like length."""
+    return pooled_states(model, reader.encode(examples) if examples else [], pad_id(reader.tokenizer), reader.pooling)
 
 
-def mean_states(model: PreTrainedModel, rows: Sequence[Sequence[int]], pad: int) -> np.ndarray:
+def pooling_of(model: str) -> Pooling:
+    """How a sentence encoder pools its states, by its ``1_Pooling/config.json``; mean where it has none.
+
+    Raises :class:`UserError` for another way than mean and cls.
+    """
+    from transformers.utils import cached_file
+
+    from kbtrain.models.load import resolve
+
+    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    path = cached_file(resolve(model), "1_Pooling/config.json", **quiet)  # type: ignore[arg-type]
+    settings = {} if path is None else read_json(path)
+    chosen = {str(settings["pooling_mode"])} if "pooling_mode" in settings else {
+        _POOLINGS.get(name, name) for name, value in settings.items() if name.startswith("pooling_mode_") and value
+    }  # fmt: skip
+    if not chosen <= set(get_args(Pooling)) or len(chosen) > 1:
+        raise UserError(f"{at(path)}: pools by {', '.join(sorted(chosen))}; an encoder that takes mean or cls is read")
+    return cast(Pooling, chosen.pop()) if chosen else "mean"
+
+
+def pooled_states(
+    model: PreTrainedModel, rows: Sequence[Sequence[int]], pad: int, pooling: Pooling = "mean"
+) -> np.ndarray:
     """(rows, size): as :func:`embeddings`, of token ids. Raises :class:`UserError` for states that are no numbers."""
     import torch
 
     size = int(model.config.hidden_size)
-    means = np.zeros((len(rows), size))
+    pooled = np.zeros((len(rows), size))
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
     for batch in windows(order, ROWS_PER_BATCH):
         ids, mask = (x.to(model.device) for x in padded([rows[i] for i in batch], pad))
         with torch.no_grad():
             states = model(input_ids=ids, attention_mask=mask).last_hidden_state.double()
         real = mask.unsqueeze(-1)
-        means[batch] = ((states * real).sum(1) / real.sum(1)).cpu().numpy()
-    if not np.isfinite(means).all():
+        of_batch = states[:, 0] if pooling == "cls" else (states * real).sum(1) / real.sum(1)
+        pooled[batch] = of_batch.cpu().numpy()
+    if not np.isfinite(pooled).all():
         raise no_numbers(model, "the encoder's states are no numbers; try dtype fp32")
-    return means
+    return pooled

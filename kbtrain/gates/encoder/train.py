@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
+from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput, pooling_of
 from kbtrain.models.adapters import open_body
 from kbtrain.training.config import ClassifierConfig, LoraAlpha, LoraRank
 from kbtrain.training.data import ClassifierData, act_targets, class_weights, common_acts
@@ -99,7 +99,7 @@ def train_probe(recipe: Recipe, config: TunedConfig, data: ClassifierData) -> No
     if not recipe.first:
         return
     body, tokenizer = open_body(config.model, config.dtype, recipe.device)
-    reader = ProbeInput(tokenizer, config.max_length, config.base == "dialogue_state")
+    reader = ProbeInput(tokenizer, config.max_length, config.base == "dialogue_state", pooling_of(config.model))
     examples, need = [row.example for row in data.train], [row.need for row in data.train]
     probe = EncoderProbe.fit(body, reader, examples, need, class_weights(data.train, config.class_weight))
     recipe.say(ClassifierEnding(config, "encoder_probe", probe, data, None, recipe.facts()).finish())

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
@@ -41,8 +41,14 @@ class FeatureCurve(BaseModel):
     """A function of one feature: straight lines between ``knots`` (ascending), constant outside them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    knots: tuple[float, ...]
+    knots: tuple[float, ...] = Field(min_length=1)
     values: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if len(self.values) != len(self.knots) or any(a >= b for a, b in zip(self.knots, self.knots[1:], strict=False)):
+            raise ValueError("expected knots that ascend, and a value at each")
+        return self
 
 
 class Additive(BaseModel):
@@ -134,10 +140,8 @@ def fit_additive(
 def held_out_log_odds(
     rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0, groups: Sequence[int] | None = None
 ) -> list[float]:
-    """Log odds of each row by a regression fitted, penalty and knots included, to the rows of the other folds.
-
-    Where these teach nothing: the log odds of their share.
-    """
+    """Log odds of each row by a regression fitted, penalty and knots included, to the rows of the other folds
+    (:func:`held_out`)."""
     row_groups = range(len(rows)) if groups is None else groups
 
     def log_odds(fit: Sequence[int], rest: Sequence[int]) -> Sequence[float]:
@@ -156,15 +160,20 @@ def held_out(
     seed: int,
 ) -> list[float]:
     """Log odds of each question: those that ``log_odds`` gives for the places of a fold when fitted to the others,
-    and where these teach nothing, the log odds of their share."""
-    held_out_odds = [0.0] * len(need)
+    and where these teach nothing, the log odds of their share.
+
+    They are moved to the share of all questions: that of the others falls where the fold's own rises, and would order
+    the folds against their labels.
+    """
+    held_out_odds, level = [0.0] * len(need), share_log_odds(need)
     for fit, rest in folds(groups, seed):
+        of_others = share_log_odds([need[i] for i in fit])
         try:
             values = log_odds(fit, rest)
         except NothingToLearn:
-            values = [share_log_odds([need[i] for i in fit])] * len(rest)
+            values = [of_others] * len(rest)
         for i, value in zip(rest, values, strict=True):
-            held_out_odds[i] = value
+            held_out_odds[i] = value + level - of_others
     return held_out_odds
 
 

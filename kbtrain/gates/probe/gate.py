@@ -25,7 +25,7 @@ from kbtrain.gate.card import CARD, KeyedCard, Pass, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gates.answering import open_base_model
 from kbtrain.gates.probe.head import Head, Method
-from kbtrain.gates.probe.states import draft_states, prompt_states
+from kbtrain.gates.probe.states import draft_states, greedy_rows, prompt_states
 from kbtrain.io.provenance import MODEL_FILES
 from kbtrain.models.files_read import digest
 from kbtrain.prompts.kbm import evidence_text
@@ -35,6 +35,8 @@ from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Statistic, Ta
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from kbtrain.llm.sampler.observer import Observer
+    from kbtrain.llm.sampler.rows import PromptRows, Row
     from kbtrain.llm.sampler.sampler import BatchSampler
     from kbtrain.llm.served_states import StatesServer
 
@@ -209,12 +211,16 @@ class Reader:
         """
         if not self.draft_tokens:
             return prompt_states(self.model, prompts)
-        longest = max(map(len, prompts), default=0)
-        if longest > MAX_DRAFTED:
-            raise UserError(f"a prompt of {longest} tokens; there is room for {MAX_DRAFTED} before a draft")
+        self.check_room(prompts)
         states, tokens = draft_states(self.sampler, prompts)
         self.spent.update(requests=len(tokens), tokens=sum(tokens))
         return states
+
+    def check_room(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Raise :class:`UserError` for a prompt that is too long to be drafted behind."""
+        longest = max(map(len, prompts), default=0)
+        if longest > MAX_DRAFTED:
+            raise UserError(f"a prompt of {longest} tokens; there is room for {MAX_DRAFTED} before a draft")
 
 
 def batches_alike(model: PreTrainedModel) -> bool:
@@ -284,6 +290,33 @@ class Probe(KeyedGate):
             return {f"{self.prefix}_{key}": [] for key in keys}
         states = self.reader.states(examples, self.layers)
         return {f"{self.prefix}_{key}": self.scores_of(states, key) for key in keys}
+
+    @property
+    def one_pass(self) -> Any:
+        reader = self.reader
+        return None if self.server is not None or reader.condition == "rag" else (id(reader.model), reader.own)
+
+    @property
+    def draft_tokens(self) -> int:
+        """Tokens of a draft; 0 for the prompt alone."""
+        return self.reader.draft_tokens
+
+    def drafter(self) -> BatchSampler:
+        return self.reader.sampler
+
+    def rows_to_draw(self, examples: Sequence[GateExample]) -> list[PromptRows]:
+        prompts = self.reader.prompts(examples)
+        self.reader.check_room(prompts)
+        return greedy_rows(prompts)
+
+    def observer(self) -> Observer:
+        from kbtrain.llm.sampler.states_observer import StatesObserver
+
+        return StatesObserver(self.draft_tokens, self.layers)
+
+    def scores_of_rows(self, rows: Sequence[Row], observer: Observer) -> dict[str, list[float]]:
+        states = np.stack([row.notes[observer].states() for row in rows])[..., : self.reader.width]
+        return {f"{self.prefix}_{key}": self.scores_of(states, key) for key in self.keys}
 
     def scores_of(self, states: States, key: Target) -> list[float]:
         """Scores of a key from states (n, layers, d) of all layers that the heads read, in their order."""

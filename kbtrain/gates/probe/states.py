@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from kbtrain.kernels.packed_linear import PackedLinears
     from kbtrain.llm.sampler.prefill import SharedPrefixCache
+    from kbtrain.llm.sampler.rows import PromptRows
     from kbtrain.llm.sampler.sampler import BatchSampler
 
     ReadStates = Callable[[Sequence[Sequence[int]]], States]  # of prompts' token ids
@@ -121,13 +122,18 @@ def draft_states(
 
     Raises :class:`UserError` for states that are NaN or infinite.
     """
-    from kbtrain.llm.sampler.rows import PromptRows
     from kbtrain.llm.sampler.states_observer import StatesObserver
 
     observer = StatesObserver(sampler.sampling.max_output_tokens, layers)
-    rows_to_draw = [PromptRows(f"prompt {n}", "llm", tuple(ids), (GREEDY,)) for n, ids in enumerate(prompts)]
-    rows = first_rows(sampler.observed(observer), rows_to_draw)
+    rows = first_rows(sampler.observed(observer), greedy_rows(prompts))
     return np.stack([row.notes[observer].states() for row in rows]), [len(row.tokens) for row in rows]
+
+
+def greedy_rows(prompts: Sequence[Sequence[int]]) -> list[PromptRows]:
+    """Prompts of which the greedy answer alone is drawn."""
+    from kbtrain.llm.sampler.rows import PromptRows
+
+    return [PromptRows(f"prompt {n}", "llm", tuple(ids), (GREEDY,)) for n, ids in enumerate(prompts)]
 
 
 def prompt_key(ids: Sequence[int]) -> str:
