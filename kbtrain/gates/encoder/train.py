@@ -89,7 +89,7 @@ def describe(config: TunedConfig, data: ClassifierData) -> str:
     steps = "" if config.method == "probe" else f"{-(-len(data.train) // rows_a_step)} steps an epoch and process; "
     return (
         f"{' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; {steps}"
-        f"acts foreseen: {', '.join(acts) or 'none'}"
+        f"acts foreseen: {', '.join(acts) or 'none'}; base: {config.base or 'none'}"
     )
 
 
