@@ -35,9 +35,9 @@ def seen_in_training(gate: GateHandle, by_split: BySplit, reads: Reads, allowed:
     Raises :class:`UserError` for what is not allowed.
     """
     folder = gate.folder
-    if folder is None or gate.card is None:
+    if folder is None:
         return {}
-    parts = [folder / part for part in gate.card.parts()]
+    parts = [folder / part for part in (gate.card.parts() if gate.card else ())]
     held_out, of_parts = _held_out(gate)
     counts: Counts = {}
     for split, rows in by_split.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,21 +11,25 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support import gate_folders
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.evaluation.cost import asking_of
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.scores import Seen, stored_scores
+from kbtrain.evaluation.scoring import within_answer
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates import scoring
-from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle_of_replies
+from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle, handle_of_replies
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.thresholds_store import source_of
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta, write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.examples import example
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.prompts.kbm import kbm_fingerprint
@@ -69,6 +74,11 @@ class Scripted(Gate):
         self.calls += 1
         shares = [len(e.question) / 100 for e in examples]
         return {"kbm_mastery": shares, "kbm_benefit": [1 - s for s in shares]}
+
+
+@pytest.fixture(autouse=True)
+def _in_batches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "ALONE", 0)
 
 
 def run(script: Script, folder: Path, model: Scripted, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
@@ -378,6 +388,43 @@ def test_a_wrong_key_leaves_finished_scores_alone(
         with pytest.raises(UserError):
             module.main(build(module.ScoreConfig, None, {"run": run_folder, **settings}))
     assert (run_folder / "scores" / "kbm.jsonl").read_bytes() == finished
+
+
+def test_some_questions_of_each_split_are_timed_alone_and_paid_for_by_no_bill(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Scripted):
+        """A fixed cost a call: alone a question takes it whole."""
+
+        def score_all(self, examples: Sequence[Any]) -> dict[str, list[float]]:
+            sizes.append(len(examples))
+            time.sleep(0.02)
+            self.spent["requests"] += len(examples)
+            return super().score_all(examples)
+
+    sizes: list[int] = []
+    monkeypatch.setattr(scoring, "ALONE", 3)
+    run(script, run_folder, Slow(), monkeypatch)
+    assert sizes == [32, 1, 1, 1, 32, 16, 32, 1, 1, 1, 32, 32, 32, 32, 32, 8]
+    stored = stored_scores(run_folder)
+    assert stored.spent("kbm_mastery") == {"requests": 1.0}
+    alone, busy = stored.seconds_alone("kbm_benefit"), stored.seconds("kbm_benefit")
+    assert alone is not None and alone > 0.02 > 10 * busy
+    assert asking_of(stored, "kbm_mastery").latency == alone and asking_of(stored, "kbm_mastery").seconds == busy
+
+
+@pytest.mark.parametrize(("answered", "scored", "within"), [("fp32", "auto", True), ("bf16", "auto", False),
+                                                            ("bf16", "bf16", True), (None, "auto", True)])  # fmt: skip
+def test_a_pass_is_within_the_answer_where_both_are_in_one_number_format(
+    tmp_path: Path, answered: str | None, scored: str, within: bool
+) -> None:
+    """A probe that reads in fp32 beside answers in bf16 has a pass of its own for every question."""
+    gate_folders.probe(tmp_path / "probe")
+    gate = handle(tmp_path / "probe")
+    assert gate.within_answer and within_answer(tmp_path, gate, "auto")  # of answers that are not here
+    with SampleStore(tmp_path / "samples.db") as store:
+        store.begin("main", {} if answered is None else {"dtype": answered})
+    assert within_answer(tmp_path, gate, scored) == within
 
 
 def test_another_gate_is_scored_alone(script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

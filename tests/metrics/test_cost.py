@@ -98,6 +98,11 @@ def test_at_the_break_even_ratio_the_gate_costs_as_much_as_all_rag() -> None:
 
 
 def test_a_gate_slower_than_a_search_never_pays_in_time() -> None:
+    slow = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(0.3, alone=0.9))
+    fast = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(0.3))
+    assert slow.bill.money == fast.bill.money and slow.break_even == fast.break_even  # a busy machine is paid for
+    assert slow.bill.seconds == pytest.approx(fast.bill.seconds + 0.6)
+    assert (slow.break_even_seconds or 0.0) < (fast.break_even_seconds or 0.0)
     found = gate_bill("gate", USED, np.zeros(2), 0.5, PRICES, GateCost(100.0))
     assert found.break_even_seconds is not None and found.break_even_seconds < 0
     assert found.saved_seconds is not None and found.saved_seconds < 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -217,19 +217,22 @@ def pooling_of(model: str) -> Pooling:
 
     Raises :class:`UserError` for another way than mean and cls.
     """
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     from kbtrain.models.load import resolve
 
-    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
-    path = cached_file(resolve(model), "1_Pooling/config.json", **quiet)  # type: ignore[arg-type]
-    settings = {} if path is None else read_json(path)
-    chosen = {str(settings["pooling_mode"])} if "pooling_mode" in settings else {
-        _POOLINGS.get(name, name) for name, value in settings.items() if name.startswith("pooling_mode_") and value
-    }  # fmt: skip
-    if not chosen <= set(get_args(Pooling)) or len(chosen) > 1:
-        raise UserError(f"{at(path)}: pools by {', '.join(sorted(chosen))}; an encoder that takes mean or cls is read")
-    return cast(Pooling, chosen.pop()) if chosen else "mean"
+    quiet: Any = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    path = cached_file(resolve(model), "1_Pooling/config.json", **quiet)
+    if path is None:
+        return "mean"
+    settings = read_json(Path(path))
+    modes = [_POOLINGS.get(name, name) for name, on in settings.items() if name.startswith("pooling_mode_") and on]
+    chosen = [str(settings["pooling_mode"])] if "pooling_mode" in settings else modes
+    if len(chosen) != 1 or chosen[0] not in get_args(Pooling):
+        raise UserError(
+            f"{at(path)}: pools by {', '.join(chosen) or 'nothing'}; take an encoder that pools by mean or cls"
+        )
+    return cast(Pooling, chosen[0])
 
 
 def pooled_states(
