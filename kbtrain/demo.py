@@ -303,7 +303,8 @@ def follow(
     share ``chain.log``.
     """
     started = time.monotonic()
-    say(f"{len(steps)} stages, {_about(sum(step.minutes for step in steps))} on 2 cores -> {run.resolve()}")
+    expected = _about(sum(step.minutes for step in steps))
+    say(f"{len(steps)} stage{'s' * (len(steps) != 1)}, {expected} on 2 cores -> {run.resolve()}")
     run.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     with (run / "chain.log").open("a", encoding="utf-8") as log:

@@ -121,7 +121,7 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
         config = server_config(settings, say)
         follow(_search_steps(settings, questions), run, say, "candidates.jsonl", lambda _: [_planned(run)])
         splits, most = _piloted(settings)
-        agree(settings, config, say)
+        minutes = agree(settings, config, say)
         asking = chain_step("pilot", "does your search help?", 1, run=run, config=config, splits=json.dumps(splits),
                             questions=most, ks=json.dumps(KS))  # fmt: skip
         follow([asking], run, say, "pilot.json", lambda _: [])
@@ -132,7 +132,8 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
         return Fitted(search_pilot.advice(*effect))
     if settings.answers is None:
         drawn = json.dumps({"train": settings.samples, "dev": settings.samples, "test": 0})
-        sampling = chain_step("sample", "answers with and without passages", 5, run=run, config=config, samples=drawn)
+        sampling = chain_step("sample", "answers with and without passages", minutes, run=run, config=config,
+                              samples=drawn)  # fmt: skip
         follow([sampling], run, say, "samples.db", lambda _: [])
     prices = None if settings.prices == PRICES else str(settings.prices)
     finish_own(run, say, prices, settings.gate)
@@ -195,16 +196,18 @@ def read_config(path: Path) -> LLMConfig:
     return build(LLMConfig, None, {key: value for key, value in values.items() if key in LLMConfig.model_fields})
 
 
-def agree(settings: Fit, config: Path, say: Say) -> None:
-    """Show the forecast of all that will be asked, once, and ask whether to begin; RUN/fit.json notes the answer.
+def agree(settings: Fit, config: Path, say: Say) -> float:
+    """Show the forecast of all that will be asked, once, and ask whether to begin; RUN/fit.json notes the answer. The
+    minutes of the forecast.
 
     Raises :class:`UserError` where the answer is no, or nobody is there to give it.
     """
     files = (settings.run / "questions.jsonl", settings.run / "candidates.jsonl", config)
     key = {"pilot": settings.pilot, "samples": settings.samples, **{path.name: file_sha256(path) for path in files}}
     note = settings.run / "fit.json"
-    if path_exists(note) and jsonl.read_json(note) == key:
-        return
+    noted = jsonl.read_json(note) if path_exists(note) else {}
+    if noted.get("agreed") == key:
+        return float(noted["minutes"])
     prices = settings.prices.name, read_prices(settings.prices)
     say(f"{MEASURED} prompts are asked, to measure the time")
     expected = forecast(read_config(config), lambda: _requests(settings), MEASURED)
@@ -214,7 +217,9 @@ def agree(settings: Fit, config: Path, say: Say) -> None:
             raise UserError("stopped after the forecast: nobody can be asked here; the same command with --yes begins")
         if input("Begin? [y/N] ").strip().lower() not in ("y", "yes"):
             raise UserError("stopped after the forecast; the same command asks again")
-    write_atomically(note, json.dumps(key))
+    minutes = (expected.seconds or 0) / 60
+    write_atomically(note, json.dumps({"agreed": key, "minutes": minutes}))
+    return minutes
 
 
 def _piloted(settings: Fit) -> tuple[tuple[Split, ...], int]:
@@ -261,9 +266,10 @@ def compare_answers(run: Path) -> tuple[SettingResult, SettingResult]:
 def search_lines(never: SettingResult, best: SettingResult) -> list[str]:
     """Does the search help? Counts with their 95 % intervals, and how many questions would decide."""
     n, change = best.n, paired_difference(best.repaired, best.broken, best.n)
-    k = f" with {best.setting.k} passages, the best of {', '.join(map(str, KS))}" if best.setting.k else ""
+    k = best.setting.k
+    search = f" with {k} passage{'s' * (k != 1)} (the best of {', '.join(map(str, KS))})" if k else ""
     lines = {
-        "does your search help?": f"{n} questions{k}; 95 % intervals",
+        "does your search help?": f"{n} questions{search}; 95 % intervals",
         "never searching": _share(never.right, n) + " right",
         "always searching": _share(best.right, n) + " right",
         "repaired by a search": f"{best.repaired} answers, {_share(best.repaired, n)}",
