@@ -226,7 +226,8 @@ def _add_server(parsers: Parsers) -> None:
     flags = _command(
         parsers, "vllm-args", commands.vllm_args, "flags for vllm serve, so that it returns the states that gates read"
     )
-    _add(flags, "folders", "FOLDER", "a probe's or SeaKR's folder, or a stack's of probes", nargs="+")
+    what = "a probe's or SeaKR's folder, or a stack's of probes; or a model, for all its layers before there is a gate"
+    _add(flags, "folders", "FOLDER|MODEL", what, nargs="+")
 
 
 def _within(kind: type[int] | type[float], low: float, high: float, expected: str) -> Callable[[str], float]:

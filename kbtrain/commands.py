@@ -64,7 +64,7 @@ def check_server(args: argparse.Namespace) -> None:
     from kbtrain.llm.check_server import check_server, write_config
 
     output = Path(args.output)
-    if output.exists():
+    if output.exists() and args.states is None:
         raise UserError(f"{output}: exists already; give another name by --output")
     server = check_server(args.url, args.model, args.key_env, args.timeout, args.samples, args.max_new_tokens)
     sys.stdout.write("\n".join(server.lines()) + "\n")
@@ -72,11 +72,11 @@ def check_server(args: argparse.Namespace) -> None:
         from kbtrain.gates.probe.states_check import compare_server
 
         sys.stdout.write("\n".join(compare_server(server.server(args.timeout), args.states)) + "\n")
-    silent = server.thoughts.silent
-    if silent.is_too_silent() and not args.allow_empty:
-        raise UserError(
-            f"server {server.url}: {silent.line()}; {silent.advice()}; --allow-empty writes {output} all the same"
-        )
+    if server.problem is not None and not args.allow_empty:
+        raise UserError(f"server {server.url}: {server.problem}; --allow-empty writes {output} all the same")
+    if output.exists():
+        sys.stdout.write(f"{server.n_requests} requests; {output} stays as it is\n")
+        return
     write_config(server, output)
     lines = [f"{server.n_requests} requests; wrote {output}",
              f"next: kbtrain run sample --config {output} --run RUN --dry-run"]  # fmt: skip
@@ -85,10 +85,17 @@ def check_server(args: argparse.Namespace) -> None:
 
 def vllm_args(args: argparse.Namespace) -> None:
     from kbtrain.engine.vllm_args import check_version, import_path, installed_vllm, serve_flags
+    from kbtrain.gate.card import CARD
     from kbtrain.gates.handles import end_token_read, layers_read
+    from kbtrain.gates.probe.sampled_states import n_layers
+    from kbtrain.models.embedded import cache_dir
 
-    folders = [Path(folder) for folder in args.folders]
-    layers = sorted({layer for folder in folders for layer in layers_read(folder)})
+    folders = [Path(name) for name in args.folders if (Path(name) / CARD).exists() or not _is_model(name)]
+    models = [name for name in args.folders if Path(name) not in folders]
+    layers = sorted(
+        {layer for folder in folders for layer in layers_read(folder)}
+        | {layer for model in models for layer in range(1, n_layers(model) + 1)}
+    )
     end_tokens = {token for folder in folders if (token := end_token_read(folder)) is not None}
     if len(end_tokens) > 1:
         raise UserError(f"gates {', '.join(args.folders)} read states at different end tokens; they are of two models")
@@ -96,8 +103,17 @@ def vllm_args(args: argparse.Namespace) -> None:
     if installed:
         check_version(installed[1])
     else:
-        sys.stderr.write(f"vLLM is in another environment: let it find kbtrain there: PYTHONPATH={import_path()}\n")
+        path = import_path(cache_dir())
+        sys.stderr.write(f"vLLM is in another environment: let it find kbtrain there: PYTHONPATH={path}\n")
     sys.stdout.write(" ".join(serve_flags(layers, *end_tokens)) + "\n")
+
+
+def _is_model(name: str) -> bool:
+    """True for a model's folder, an embedded model, or the id of one on the hub."""
+    from kbtrain.models.embedded import is_embedded
+
+    on_hub = name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).parent.exists()
+    return is_embedded(name) or (Path(name) / "config.json").exists() or on_hub
 
 
 def demo(args: argparse.Namespace) -> None:

@@ -34,8 +34,11 @@ class ModelServer(LocalServer):
         models: tuple[str, ...] = ("tiny",),
         usage: bool = True,
         say: Callable[[dict[str, Any], int], str] | None = None,
+        forbids: Callable[[str], bool] = lambda prompt: False,
+        owner: str = "vllm",
     ) -> None:
         super().__init__()
+        self.forbids, self.owner = forbids, owner  # prompts that a firewall refuses by 403
         self.missing = missing  # paths that are not there
         self.unknown = unknown  # fields that are refused
         self.models = models
@@ -51,7 +54,7 @@ class ModelServer(LocalServer):
 
     def reply(self, asked: Asked) -> tuple[Any, ...] | None:
         if asked.method == "GET":
-            return 200, {"data": [{"id": name, "owned_by": "vllm"} for name in self.models]}
+            return 200, {"data": [{"id": name, "owned_by": self.owner} for name in self.models]}
         body, key = asked.body, asked.headers.get("authorization")
         with self.guard:
             self.requests.append({"path": asked.path, "key": key, **body})
@@ -66,6 +69,8 @@ class ModelServer(LocalServer):
             return 404, {"error": {"message": "no such path"}}
         if refused := [name for name in self.unknown if name in body]:
             return 400, {"error": {"message": f"unknown field {refused[0]}"}}
+        if self.forbids(str(body.get("messages") or body)):
+            return 403, "<html>blocked</html>"
         if failure:
             return {**failures(), **echoes(str(key))}[failure]
         made = completion(body, self.most, self.logprobs, "chat" in asked.path, self.say)
@@ -109,7 +114,10 @@ def completion(
 ) -> dict[str, Any]:
     choices = [choice(body, i, logprobs, chat, say) for i in range(min(body.get("n", 1), most))]
     tokens = sum(c["_tokens"] for c in choices)
-    return {"choices": choices, "usage": {"prompt_tokens": 17, "completion_tokens": tokens}}
+    prompt = body.get("prompt") or body.get("messages")
+    is_ids = isinstance(prompt, list) and isinstance(prompt[0], int)
+    n_prompt = len(prompt) if is_ids else max(17, len(str(prompt)) // 4 - 100)
+    return {"choices": choices, "usage": {"prompt_tokens": n_prompt, "completion_tokens": tokens}}
 
 
 def choice(

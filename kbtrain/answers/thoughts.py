@@ -2,9 +2,10 @@
 
 The marks are those of the model families' chat templates and of the reasoning parsers of vLLM, SGLang and llama.cpp:
 ``<think>`` (DeepSeek-R1, Qwen3, GLM, EXAONE 4, Kimi K2, Granite 3.3, Hunyuan, SmolLM3 and others), ``<thought>``
-(EXAONE Deep), ``<seed:think>`` (Seed-OSS), ``[THINK]`` (Magistral), ``◁think▷`` (Kimi-VL), channels (gpt-oss, Gemma 4),
-``<|START_THINKING|>`` (Command A), ``<|inner_prefix|>`` (Apertus), ``<|begin_of_thought|>`` (OpenThinker), and the
-sentences of Granite 3.2 and Apriel. Some templates open the thought in the prompt: then the closing mark stands alone.
+(EXAONE Deep), ``<seed:think>`` (Seed-OSS), ``<longcat_think>`` (LongCat), ``<|think|>``, ``<scratchpad>``,
+``[THINK]`` (Magistral), ``◁think▷`` (Kimi-VL), channels (gpt-oss, Gemma 4), ``<|START_THINKING|>`` (Command A),
+``<|inner_prefix|>`` (Apertus), ``<|begin_of_thought|>`` (OpenThinker), and the sentences of Granite 3.2 and Apriel.
+Some templates open the thought in the prompt: then the closing mark stands alone.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from typing import Literal
 from kbtrain.answers.words import is_empty
 from kbtrain.records import Finish, Sample
 
-_NAME = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning)(?::\w+)?"  # of a tag
+_WORD = r"think(?:ing)?|thoughts?|reasoning|scratchpad|reflection|thought_process|inner_monologue|chain_of_thought"
+_NAME = rf"(?:\w+[:_])?(?:{_WORD})(?::\w+)?"  # of a tag
 _OPENINGS = (
-    rf"<{_NAME}>", r"\[THINK\]", r"◁think▷", r"<\|START_THINKING\|>", r"<\|begin_of_thought\|>", r"<\|inner_prefix\|>",
+    rf"<{_NAME}>", rf"<\|(?:begin_of_)?(?:{_WORD})\|>", r"\[THINK\]", r"◁think▷", r"<\|START_THINKING\|>",
+    r"<\|inner_prefix\|>",
     r"<\|channel\|>(?:analysis|commentary)[^<]*<\|message\|>", r"<\|channel>",
 )  # fmt: skip
 _CLOSINGS = (
-    rf"</{_NAME}>", r"\[/THINK\]", r"◁/think▷", r"<\|END_THINKING\|>", r"<\|end_of_thought\|>", r"<\|inner_suffix\|>",
+    rf"</{_NAME}>", rf"<\|(?:/|end_of_)(?:{_WORD})\|>", rf"</\|(?:{_WORD})\|>", r"\[/THINK\]", r"◁/think▷",
+    r"<\|END_THINKING\|>", r"<\|inner_suffix\|>",
     r"<\|channel\|>final[^<]*<\|message\|>", r"<channel\|>",
 )  # fmt: skip
 _OPENING = re.compile("|".join(_OPENINGS), re.IGNORECASE)
@@ -45,7 +49,11 @@ _UNWRAPPED = re.compile(
     r"|<\|(?:end|return|start)\|>).*",
     re.IGNORECASE | re.DOTALL,
 )
-_BLANK_LINES = re.compile(r"^\s*\n")
+_BLANK_LINES = re.compile(  # or a first line that says only that an answer follows
+    r"^\s*(?:[*#]*\s*(?:(?:the )?(?:final )?(?:answer|response)|(?:最终)?(?:答案|回答))"
+    r"[*]*\s*[:：][*]*[^\S\n]*(?:\n\s*|\Z)|\n)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -118,9 +126,9 @@ def is_closing(token: str) -> bool:
 
 
 _BEGINNINGS = (
-    "<think>", "<thinking>", "<thought>", "<reasoning>", "<seed:think>", "[THINK]", "◁think▷", "<|channel|>analysis",
-    "<|channel>", "<|START_THINKING|>", "<|begin_of_thought|>", "<|inner_prefix|>", "Here is my thought process:",
-    "Here's my thought process:", "Here are my reasoning steps:",
+    "<think>", "<thinking>", "<thought>", "<reasoning>", "<seed:think>", "<longcat_think>", "<|think|>", "<scratchpad>",
+    "[THINK]", "◁think▷", "<|channel|>analysis", "<|channel>", "<|START_THINKING|>", "<|begin_of_thought|>",
+    "<|inner_prefix|>", "Here is my thought process:", "Here's my thought process:", "Here are my reasoning steps:",
 )  # fmt: skip
 
 

@@ -67,6 +67,13 @@ def check_version(version: str) -> None:
         )
 
 
-def import_path() -> Path:
-    """Folder that vLLM's PYTHONPATH needs where kbtrain is not installed in its environment."""
-    return Path(__file__).resolve().parents[2]
+def import_path(cache: Path) -> Path:
+    """A folder with a link to the package alone, for the PYTHONPATH of a vLLM in another environment: the folder that
+    this package is installed in would put its neighbours before vLLM's own packages. ``cache``: where it is made."""
+    package, folder = Path(__file__).resolve().parents[1], cache / "for_vllm"
+    link = folder / package.name
+    if link.resolve() != package:
+        folder.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(package, target_is_directory=True)
+    return folder

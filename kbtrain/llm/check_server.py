@@ -16,7 +16,8 @@ import yaml
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.installation import as_typed
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.llm.check_thoughts import ROOM, Ask, CheckedThoughts, check_thoughts
+from kbtrain.llm.base import BYTES_A_TOKEN
+from kbtrain.llm.check_thoughts import NOT_TO_THINK, ROOM, Ask, CheckedThoughts, check_thoughts
 from kbtrain.llm.dialect import (
     NEUTRAL,
     Dialect,
@@ -28,21 +29,38 @@ from kbtrain.llm.dialect import (
     is_pattern,
     read_models,
 )
-from kbtrain.llm.replies import choices_of, protocol
+from kbtrain.llm.replies import SEARCHES, choices_of, has_citations, protocol, token_count
 from kbtrain.llm.served_states import SHORT_PROMPT, read_reply, state_request
-from kbtrain.llm.server_requests import NO_QUOTA, PASSING, NoReply, ServerError, ask_once, holds_error, read_error
+from kbtrain.llm.server_requests import (
+    NO_QUOTA,
+    PASSING,
+    NoReply,
+    ServerError,
+    ask_once,
+    azure_hint,
+    holds_error,
+    read_error,
+)
 from kbtrain.net import Retry, check_url, key_headers, reply_json, retry_after
 
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}
 _ASK = "Name any town of the world. Answer with its name alone."
+_ASKS = [f"Name any {thing}. Answer with its name alone." for thing in ("river", "animal", "metal", "colour", "fruit")]
+_VARIED = "Write a sentence about anything you like."
+_FILLER = "The road runs along the river to the next town. "
 _TOKENS = 16
 _WAITS = Retry(tries=3, first=1.0, patience=30.0)
-_OF_FIELDS = frozenset({400, 422, 500, 501})  # statuses by which servers refuse a field, once they answer without it
+_BUSY = {429: 6, 503: 6, 529: 6}  # tries by status
+_OF_FIELDS = frozenset(
+    {400, 403, 422, 500, 501}
+)  # statuses by which servers refuse a field, once they answer without it
 _OPTIONAL = frozenset({"stop", "max_tokens", "max_completion_tokens"})  # fields that stay out where they are refused
 _LONG = 5  # times the longest silence for an output with room for a thought
 _TEMPLATE = 64  # tokens that a chat template may put around a prompt
+_GROWS = 1.5  # times the tokens of its half that a long prompt has at least
 SECONDS = 60.0  # longest silence of a server that is asked
+_LISTS_ALL = frozenset({"vllm", "sglang", "llamacpp", "library"})  # owners whose lists of models are whole
 _DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new_tokens", "max_prompt_tokens")}
 
 
@@ -51,6 +69,9 @@ class ServerAbilities:
     """Abilities of a server. ``refused``: endpoint or field -> its words.
 
     ``states``: layers whose hidden states vLLM returns, or the reason why it returns none; None for others.
+
+    ``read``: tokens that it reads of a prompt, where it reads a part of a longer one; ``cites``: plain answers carry
+    citations; ``repeats``: drawn answers are the same whatever is asked.
 
     ``answers``: the most that one request gave, of ``samples`` asked for; ``seeds``: None where drawn answers tell
     nothing; ``length``: the longest answer it took; ``room``: tokens of a prompt that fit, where it states its context.
@@ -72,6 +93,24 @@ class ServerAbilities:
     thoughts: CheckedThoughts
     room: int | None = None
     states: str | None = None
+    read: int | None = None
+    cites: bool = False
+    repeats: bool = False
+
+    @property
+    def problem(self) -> str | None:
+        """Reason why answers of this server would be worth nothing; None for a good one."""
+        silent = self.thoughts.silent
+        if self.cites:
+            return SEARCHES
+        if self.read is not None:
+            return (
+                f"it reads {self.read} tokens of a longer prompt, so that passages are not seen; raise its context "
+                "(Ollama: num_ctx, llama.cpp: --ctx-size)"
+            )
+        if silent.is_too_silent():
+            return f"{silent.line()}; {silent.advice()}"
+        return self.thoughts.alike
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -105,7 +144,8 @@ class ServerAbilities:
         seeds = {
             True: "yes: the same seed gives the same answer",
             False: "no: a seed does not repeat an answer; stored answers are kept",
-            None: "unknown: all test answers were the same",
+            None: "unknown: all test answers were the same"
+            + "; drawn answers repeat: a cache before the server, or no temperature" * self.repeats,
         }[self.seeds]
         several = f" ({self.samples} were requested): several requests a question"
         answers = f"{self.answers} answers in one request" + several * (self.dialect.most is not None)
@@ -157,6 +197,9 @@ class _Probe:
         self.fields: dict[str, Any] = {}
         self.refused: dict[str, str] = {}
         self.refusal = _Refused(ServerError(0, ""))
+        self.extra: Mapping[str, Any] = {}  # fields without which nothing is answered
+        self.hint = ""  # about a name that is not listed
+        self.answered = False
         has_key = bool(key_headers(key_env))
         self.headers: list[KeyHeader] = list(get_args(KeyHeader)) if has_key else ["Authorization"]  # the first counts
 
@@ -180,7 +223,8 @@ class _Probe:
                 return text
             if failure.is_quota:
                 raise UserError(f"{self.where}: {failure.text}; {NO_QUOTA}")
-            if failure.status in {401, 403} and failure.refusal is None:
+            of_field = failure.status == 403 and (self.answered or _names_field(failure.text, body))
+            if failure.status in {401, 403} and failure.refusal is None and not of_field:
                 first = first or failure
                 if len(self.headers) > 1:
                     self.headers.pop(0)
@@ -190,7 +234,7 @@ class _Probe:
                     "another one by --key-env"
                 )
             failed += 1
-            if failure.status not in PASSING or failed == _WAITS.tries:
+            if failure.status not in PASSING or failed == _BUSY.get(failure.status, _WAITS.tries):
                 raise _Refused(failure)
             patience = min(_WAITS.patience, self.seconds)
             asked_wait = retry_after(reply.headers.get("retry-after"), patience)
@@ -213,6 +257,7 @@ class _Probe:
         except ValueError:
             raise self._foreign() from None
         if isinstance(reply, dict) and isinstance(reply.get("choices"), list) and reply["choices"]:
+            self.answered = True
             return reply
         raise _Refused(ServerError(200, read_error(200, text).message[:100] or "a reply without choices"))
 
@@ -228,6 +273,12 @@ class _Probe:
 
     def _foreign(self) -> UserError:
         return UserError(f"{self.where}: does not speak OpenAI's protocol; does the address end in /v1?")
+
+
+def _names_field(text: str, body: Mapping[str, Any] | None) -> bool:
+    """True if an error names an optional field of the request."""
+    names = [] if body is None else [name for name in body if name not in ("model", "messages", "prompt")]
+    return any(re.search(rf"\b{name}\b", text) for name in names)
 
 
 def _failure(status: int, text: str) -> ServerError | None:
@@ -268,11 +319,12 @@ def _check_fields(probe: _Probe, model: ListedModel, samples: int, max_new_token
     reply = _find_endpoint(probe, model)
     limit: LimitName = "max_completion_tokens" if "max_completion_tokens" in probe.fields else "max_tokens"
     greedy, length = _greedy(probe, limit, max_new_tokens)
-    thoughts = check_thoughts(_asker(probe), limit, length, probe.endpoint == "chat", model.context)
+    asks = [_prompt(probe.endpoint, question) for question in _ASKS]
+    thoughts = check_thoughts(_asker(probe), limit, length, probe.endpoint == "chat", model.context, asks)
     extra: dict[str, Any] = dict.fromkeys({*_sampling_fields(model), limit} - probe.fields.keys())
     if limit != "max_tokens":
         del extra["max_tokens"]
-    extra |= thoughts.extra
+    extra |= {**probe.extra, **thoughts.extra}
     probe.fields = {key: value for key, value in {**probe.fields, **thoughts.extra}.items() if value is not None}
     seeds = _seeds(probe, reply)
     logprobs = _gives_logprobs(probe)
@@ -281,13 +333,17 @@ def _check_fields(probe: _Probe, model: ListedModel, samples: int, max_new_token
     answers = _answers(probe, samples)
     most = length + thoughts.settings.get("max_thought_tokens", 0)
     room = None if model.context is None else max(32, model.context - most - _TEMPLATE)
+    read = _read_of_long(probe, _DEFAULTS["max_prompt_tokens"] if room is None else room)
+    if read is not None:
+        room = max(32, read - _TEMPLATE)
     dialect = Dialect(
         limit=limit, greedy=greedy, most=None if answers >= samples else answers, logprobs=logprobs,
         extra=dict(sorted(extra.items())), key_header=probe.headers[0],
     )  # fmt: skip
     return ServerAbilities(
         probe.url, model.name, model.owner, probe.endpoint, probe.refused, dialect, samples, answers, usage, seeds,
-        probe.key_env, probe.n, length, thoughts, room, states,
+        probe.key_env, probe.n, length, thoughts, room, states, read, has_citations(reply),
+        seeds is None and _repeats(probe),
     )  # fmt: skip
 
 
@@ -319,7 +375,10 @@ def _model(probe: _Probe, name: str | None) -> ListedModel:
         if (model := find_model(name, listed)) is not None:
             return model
         hint = did_you_mean(name, [model.name for model in listed])
-        raise UserError(f"--model {name}: the server has none of that name; {hint}")
+        if listed[0].owner in _LISTS_ALL:
+            raise UserError(f"--model {name}: the server has none of that name; {hint}")
+        probe.hint = f"; the server's list of models has no '{name}': {hint}"
+        return ListedModel(name, listed[0].owner)
     models = [model for model in listed if not is_pattern(model.name)]
     if len(models) == 1:
         return models[0]
@@ -340,14 +399,13 @@ def _find_endpoint(probe: _Probe, model: ListedModel) -> dict[str, Any]:
     reply."""
     reply: dict[str, Any] | None = None
     for endpoint in _PATHS:
-        content = {"messages": [{"role": "user", "content": _ASK}]} if endpoint == "chat" else {"prompt": _ASK}
-        prompt = {"model": model.name, **content}
+        prompt = {"model": model.name, **_prompt(endpoint, _ASK)}
         try:
             if reply is None:
                 probe.endpoint = endpoint
                 reply = _take_fields(probe, prompt, _sampling_fields(model))
             else:
-                probe.answer({**prompt, "max_tokens": _TOKENS}, endpoint)
+                probe.answer({**prompt, **probe.extra, "max_tokens": _TOKENS}, endpoint)
         except _Refused as error:
             probe.refused[endpoint] = str(error)
     if reply is None:
@@ -355,8 +413,14 @@ def _find_endpoint(probe: _Probe, model: ListedModel) -> dict[str, Any]:
         other = ", does it want other fields" if re.search(r"status (400|422)", refusals) else ""
         raise UserError(
             f"{probe.where}: answers neither chat nor completions ({refusals}); are address and model right{other}?"
+            + (probe.hint or azure_hint(probe.url))
         )
     return reply
+
+
+def _prompt(endpoint: Endpoint, text: str) -> dict[str, Any]:
+    """The field of a request that holds its prompt."""
+    return {"messages": [{"role": "user", "content": text}]} if endpoint == "chat" else {"prompt": text}
 
 
 def _take_fields(probe: _Probe, prompt: Mapping[str, Any], optional: Mapping[str, Any]) -> dict[str, Any]:
@@ -377,7 +441,7 @@ def _take_fields(probe: _Probe, prompt: Mapping[str, Any], optional: Mapping[str
         first, words[limit] = first or probe.refusal, str(probe.refusal)
     else:
         assert first is not None
-        raise first
+        return _take_with_switch(probe, prompt, optional, first)
     for key, value in optional.items():
         if key == "max_tokens":
             continue
@@ -387,6 +451,23 @@ def _take_fields(probe: _Probe, prompt: Mapping[str, Any], optional: Mapping[str
             probe.fields[key], reply = value, changed
     probe.refused |= words
     return reply
+
+
+def _take_with_switch(
+    probe: _Probe, prompt: Mapping[str, Any], optional: Mapping[str, Any], first: _Refused
+) -> dict[str, Any]:
+    """As :func:`_take_fields`, of a server that answers only with a field that asks its model not to think.
+
+    Raises ``first`` where none of these fields helps.
+    """
+    about_thoughts = re.search("think|reason|stream", str(first), re.I)
+    for extra in NOT_TO_THINK if about_thoughts and not probe.extra else ():
+        probe.extra = extra
+        try:
+            return _take_fields(probe, {**prompt, **extra}, optional)
+        except _Refused:
+            probe.extra = {}
+    raise first
 
 
 def _greedy(probe: _Probe, limit: LimitName, length: int) -> tuple[bool, int]:
@@ -413,6 +494,30 @@ def _seeds(probe: _Probe, reply: Mapping[str, Any]) -> bool | None:
     replies = [reply, *(probe.answer({**probe.fields, "seed": seed}) for seed in (7, 8, 9))]
     texts = [choices_of(reply)[0].output()[0] for reply in replies]
     return None if len(set(texts)) < 2 else texts[0] == texts[1]
+
+
+def _repeats(probe: _Probe) -> bool:
+    """True if a sentence of any words is drawn twice as the same."""
+    body = {**probe.fields, **_prompt(probe.endpoint, _VARIED)}
+    texts = [choices_of(probe.answer({**body, "seed": seed}))[0].output()[0] for seed in (7, 8)]
+    return texts[0] == texts[1]
+
+
+def _read_of_long(probe: _Probe, room: int) -> int | None:
+    """Tokens that the server counts in a prompt of about ``room``, if it reads no more of it than of its half.
+
+    None where it reads the whole, refuses it in words, or does not count.
+    """
+    counts = []
+    for tokens in (room // 2, room):
+        text = _FILLER * round(tokens * BYTES_A_TOKEN / len(_FILLER)) + _ASK
+        try:
+            reply = probe.ask(**_prompt(probe.endpoint, text))
+        except _Refused:
+            return None
+        counts.append(token_count(reply, "prompt_tokens") if reply else None)
+    half, whole = counts
+    return whole if half and whole and whole < _GROWS * half else None
 
 
 def _gives_logprobs(probe: _Probe) -> bool:

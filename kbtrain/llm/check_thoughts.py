@@ -7,17 +7,17 @@ measured, and no stop string is sent, since most servers apply those to the thou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kbtrain.answers.thoughts import ReadAnswer, Silence, silence
-from kbtrain.llm.outputs import SilentAnswers
+from kbtrain.llm.outputs import SilentAnswers, beginning
 from kbtrain.llm.replies import OutputRules, choices_of
 from kbtrain.records import Sample
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]  # changed fields -> the reply; None: they were refused
-_NOT_TO_THINK: tuple[Mapping[str, Any], ...] = (
+NOT_TO_THINK: tuple[Mapping[str, Any], ...] = (
     {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}},  # vLLM, SGLang, llama.cpp
     {"reasoning_effort": "none"},  # OpenAI, Ollama, Mistral
     {"thinking": {"type": "disabled"}},  # DeepSeek, GLM, Kimi, Doubao
@@ -35,23 +35,32 @@ LOOKS = 5  # answers of which the share that says nothing is stated
 @dataclass(frozen=True)
 class CheckedThoughts:
     """``extra``: fields of each request (None takes one out); ``settings``: further keys of a sampling configuration;
-    ``silent``: answers under both."""
+    ``silent``: answers under both; ``alike``: a mark or words with which all of them begin."""
 
     extra: Mapping[str, Any]
     settings: Mapping[str, Any]
     silent: SilentAnswers
     words: str
+    alike: str | None = None
 
     def line(self) -> str:
         """The finding and the share of answers that say nothing, for people."""
         return f"{self.words}; {self.silent.line()}"
 
 
-def check_thoughts(ask: Ask, limit: str, length: int, chat: bool = True, context: int | None = None) -> CheckedThoughts:
+def check_thoughts(
+    ask: Ask,
+    limit: str,
+    length: int,
+    chat: bool = True,
+    context: int | None = None,
+    asks: Sequence[Mapping[str, Any]] = ({},) * LOOKS,
+) -> CheckedThoughts:
     """Ask with and without stop strings, with and without fields that ask the model not to think.
 
     ``ask`` sends a question with the stop string of a line's end; ``limit`` names the field that bounds its output,
     ``length`` is that of an answer. ``context``: tokens of the server's context, of which a thought gets half at most.
+    ``asks``: fields of different questions, for the answers that are looked at in the end.
     """
     whole = {"stop": None, limit: ROOM}
     extra: dict[str, Any] = {}
@@ -60,7 +69,7 @@ def check_thoughts(ask: Ask, limit: str, length: int, chat: bool = True, context
     replies = (ask(whole) for _ in range(_TRIES))
     reply = next((r for r in replies if r is None or _is_thinking(r) or _silence(r) is None), None)
     if reply is not None and _is_thinking(reply):
-        fields = next((f for f in _NOT_TO_THINK if chat and _is_answered(ask({**f, **whole}))), None)
+        fields = next((f for f in NOT_TO_THINK if chat and _is_answered(ask({**f, **whole}))), None)
         if fields is not None:
             extra, words = dict(fields), "the model thinks unless asked not to, which it is"
         else:
@@ -69,16 +78,23 @@ def check_thoughts(ask: Ask, limit: str, length: int, chat: bool = True, context
     silent = SilentAnswers()
     final = {**extra, limit: length + settings.get("max_thought_tokens", 0), **({"stop": None} if settings else {})}
     opened = bool(settings.get("server_thought_opened"))
-    for _ in range(LOOKS):
-        answer = ask(final)
+    texts = []
+    for question in asks:
+        answer = ask({**final, **question})
         if answer is not None and "stop" not in final and _silence(answer) is not None:
-            unstopped = ask({**final, "stop": None})
+            unstopped = ask({**final, **question, "stop": None})
             if _is_answered(unstopped):
                 answer, extra["stop"], final["stop"] = unstopped, None, None
                 words += "; a line's end comes before the answer: stop strings are applied here, not by the server"
         if answer is not None:
-            silent.add([_sample(answer, opened)])
-    return CheckedThoughts(extra, settings, silent, words)
+            sample = _sample(answer, opened)
+            silent.add([sample])
+            texts.append(sample.text)
+    begin = {beginning(text.strip()) for text in texts}
+    if len(set(texts)) == 1 and len(texts) > 1 and asks[0]:
+        words += f"; different questions have one answer ({texts[0]!r:.40})"
+    alike = f"all answers begin with {begin.pop()!r}: is it a thought?" if len(begin) == 1 and any(begin) else None
+    return CheckedThoughts(extra, settings, silent, words, alike)
 
 
 def _budget(reply: Mapping[str, Any], context: int | None) -> dict[str, Any]:

@@ -21,9 +21,17 @@ from kbtrain.errors import UserError, did_you_mean, strike
 from kbtrain.llm.base import AnswerRequest, PromptTooLong, Sampling, cut_to_bytes, prompt_ids, request_seed
 from kbtrain.llm.dialect import NEUTRAL, Server, find_model, parts_of, read_models
 from kbtrain.llm.outputs import ThoughtTokens
-from kbtrain.llm.replies import OutputRules, choices_of, samples, token_count, unusable_parts
-from kbtrain.llm.server_requests import NoReply, PromptRefusal, ask_once, post, read_error, tls
-from kbtrain.prompts.kbm import answer_fingerprint, chat_messages, encode
+from kbtrain.llm.replies import (
+    BYTES_A_TOKEN_AT_MOST,
+    OutputRules,
+    RepliesSoFar,
+    choices_of,
+    samples,
+    token_count,
+    unusable_parts,
+)
+from kbtrain.llm.server_requests import Forbidden, NoReply, PromptRefusal, ask_once, post, read_error, tls
+from kbtrain.prompts.kbm import PromptedQuestion, answer_fingerprint, chat_messages, encode
 from kbtrain.records import GREEDY, Sample, SampleSet
 from kbtrain.runtime.event_loop import EventLoop
 
@@ -79,6 +87,7 @@ class OpenAILLM:
         self._gate: asyncio.Semaphore | None = None
         self._proof: asyncio.Lock | None = None
         self._unusable = Counter[str]()
+        self._so_far = RepliesSoFar(f"server {server.base}")
         self._sends_stop = sampling.max_thought_tokens == 0
         self._n_opened = 0  # outputs that end a thought which their prompt has opened
         self._thoughts = None if tokenizer is None else ThoughtTokens(tokenizer)
@@ -151,26 +160,29 @@ class OpenAILLM:
         """All answers to a request; without any, and with the reason, where the server refuses its prompt."""
         key = (request.question.id, request.condition)
         n_tokens = cut = n_counted = 0
+        plain = request.condition == "llm" and not isinstance(request.question, PromptedQuestion)
         greedy: Sample | None = None
         try:
             prompt, n_tokens, cut = self._prompt(request)
             if request.greedy:
                 how = {"temperature": 0.0} if self.server.dialect.greedy else self._how(request, GREEDY)
-                (greedy, *_), n_counted = await self._draw(client, {**prompt, **how}, GREEDY, 1)
-            drawn, n_counted_of_drawn = await self._draw_samples(client, request, prompt)
+                (greedy, *_), n_counted = await self._draw(client, {**prompt, **how}, GREEDY, 1, plain)
+            drawn, n_counted_of_drawn = await self._draw_samples(client, request, prompt, plain)
         except (PromptRefusal, PromptTooLong) as refusal:
             return SampleSet(*key, (), None, n_tokens, cut, refused=strike(str(refusal)))
-        return SampleSet(*key, drawn, greedy, n_tokens or n_counted or n_counted_of_drawn, cut)
+        n_counted = max(n_counted, n_counted_of_drawn)
+        self._so_far.add_prompt(n_tokens or _least_tokens(prompt), n_counted)
+        return SampleSet(*key, drawn, greedy, n_tokens or n_counted, cut)
 
     async def _draw_samples(
-        self, client: httpx2.AsyncClient, request: AnswerRequest, prompt: Mapping[str, Any]
+        self, client: httpx2.AsyncClient, request: AnswerRequest, prompt: Mapping[str, Any], plain: bool
     ) -> tuple[tuple[Sample, ...], int]:
         """The drawn answers, numbered from 0, in as many requests as the server needs for them."""
         drawn: dict[int, Sample] = {}
         most, token_count = self._most, 0
         while missing := [i for i in range(request.n) if i not in drawn]:
             parts = list(parts_of(missing, most))
-            draws = (self._draw(client, {**prompt, **self._how(request, i)}, i, n) for i, n in parts)
+            draws = (self._draw(client, {**prompt, **self._how(request, i)}, i, n, plain) for i, n in parts)
             for (_, n), outcome in zip(parts, await asyncio.gather(*draws, return_exceptions=True), strict=True):
                 if isinstance(outcome, PromptRefusal) and outcome.kind == "other" and n > self._accepted:
                     most = min(most, max(1, n // 2))  # the number of answers may be what it refuses
@@ -190,9 +202,12 @@ class OpenAILLM:
         return {"temperature": s.temperature, "top_p": s.top_p, "seed": seed} | ({"top_k": s.top_k} if s.top_k else {})
 
     async def _draw(
-        self, client: httpx2.AsyncClient, body: Mapping[str, Any], first: int, n: int
+        self, client: httpx2.AsyncClient, body: Mapping[str, Any], first: int, n: int, plain: bool
     ) -> tuple[list[Sample], int]:
-        """``n`` answers or fewer, numbered from ``first``, and how many tokens the server counted in the prompt."""
+        """``n`` answers or fewer, numbered from ``first``, and how many tokens the server counted in the prompt.
+
+        ``plain``: they should be the model's own.
+        """
         if n > 1:
             body = {**body, "n": n}
         opened = self._is_opened(body)
@@ -202,6 +217,8 @@ class OpenAILLM:
         if sends_stop and self._is_stopped_early(reply, opened):
             reply = await self._reply(client, unstopped)
             self._sends_stop &= self._is_stopped_early(reply, opened)
+        if plain:
+            self._so_far.add_plain(reply)
         self._n_opened += sum(choice.is_opened_by_prompt() for choice in choices_of(reply))
         split = split_thought if self._thoughts is None else self._thoughts.split
         how = OutputRules(self.sampling.stop, opened, split)
@@ -218,21 +235,30 @@ class OpenAILLM:
         async with self._gate:
             try:
                 reply = await _post(client, self.server, body)
+            except Forbidden as forbidden:
+                if not await self._answers_short(client, body):
+                    raise
+                raise PromptRefusal("other", forbidden.message) from None
             except PromptRefusal as refusal:
                 async with self._proof:
-                    if fields not in self._answered:
-                        short = {name: value for name, value in body.items() if name != "n"}
-                        try:
-                            await _post(client, self.server, {**short, **self._prompt_of(_SHORT_QUESTION, None)})
-                        except PromptRefusal:
-                            raise UserError(
-                                f"server {self.server.base}: {refusal.message}; it refuses a short question too: "
-                                "`kbtrain check-server` finds the fields that it takes"
-                            ) from None
-                        self._answered.add(fields)
+                    if fields not in self._answered and not await self._answers_short(client, body):
+                        raise UserError(
+                            f"server {self.server.base}: {refusal.message}; it refuses a short question too: "
+                            "`kbtrain check-server` finds the fields that it takes"
+                        ) from None
+                    self._answered.add(fields)
                 raise
             self._answered.add(fields)
             return reply
+
+    async def _answers_short(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> bool:
+        """True if the server answers a short question with the fields of a request: what it refused was the prompt."""
+        short = {name: value for name, value in body.items() if name != "n"}
+        try:
+            await _post(client, self.server, {**short, **self._prompt_of(_SHORT_QUESTION, None)})
+        except (Forbidden, PromptRefusal):
+            return False
+        return True
 
     def _is_stopped_early(self, reply: Mapping[str, Any], opened: bool) -> bool:
         """True if a stop string ended an output before its answer: most servers apply them to thoughts, too."""
@@ -269,6 +295,11 @@ class OpenAILLM:
 def _fields_of(body: Mapping[str, Any]) -> str:
     """Fields of a request whose values may make a server refuse it, without those of one prompt or draw."""
     return repr(sorted((key, value) for key, value in body.items() if key not in ("prompt", "messages", "seed", "n")))
+
+
+def _least_tokens(body: Mapping[str, Any]) -> float:
+    """Tokens of a request's messages at least, by their bytes."""
+    return sum(len(message["content"].encode()) for message in body["messages"]) / BYTES_A_TOKEN_AT_MOST
 
 
 def _client(server: Server) -> httpx2.AsyncClient:

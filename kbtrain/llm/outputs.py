@@ -1,4 +1,4 @@
-"""Outputs of a model: thought and answer in token ids, and the share of answers that say nothing.
+"""Outputs of a model: thought and answer in token ids, and shares of answers that say nothing, or the same.
 
 Decoding without special tokens drops the marks of some families' thoughts (Magistral, gpt-oss, Command A), and thought
 and answer become one text. So their outputs are decoded with special tokens, which the answer then loses.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, get_args
 
@@ -23,7 +23,7 @@ from kbtrain.answers.thoughts import (
     split_thought,
 )
 from kbtrain.errors import UserError
-from kbtrain.records import Sample
+from kbtrain.records import Sample, SampleSet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -108,3 +108,55 @@ class SilentAnswers:
                 f"{place}: {self.line()}; {self.advice()}; then sample into a new run (sampling_run), or set "
                 "allow_empty: true to continue"
             )
+
+
+FEW = 20  # prompts from which on likeness is looked at in the end
+_ALIKE = 0.9  # share of prompts
+_BEGINNING = 24  # characters
+_MARK = re.compile(r"[<\[(|◁]\S*")  # a first word that may be a mark
+FIRST = 1000  # prompts that are looked at
+
+
+class AlikeAnswers:
+    """Likeness of the answers to different prompts: of thoughts by marks that are not known, of errors.
+
+    Each of the first prompts counts by its first drawn answer. ``golds``: the accepted answers, asked for where all are
+    alike: one that is right for many questions (yes, B) is no fault.
+    """
+
+    def __init__(self, golds: Callable[[], Iterable[str]] = tuple) -> None:
+        self.n = 0
+        self._golds = golds
+        self._texts = Counter[str]()
+        self._beginnings = Counter[str]()
+
+    def add(self, sample_sets: Iterable[SampleSet]) -> None:
+        """Count prompts, those without an answer that says something not."""
+        for answers in sample_sets:
+            text = next((s.text.strip() for s in answers.samples or answers.answers() if silence(s) is None), "")
+            if text and self.n < FIRST:
+                self.n += 1
+                self._texts[text.casefold()[:200]] += 1
+                self._beginnings[beginning(text)] += 1
+
+    def finding(self) -> str | None:
+        """The words or mark with which nearly all answers are or begin; None where they differ."""
+        for counts, how in ((self._texts, "are"), (self._beginnings, "begin with")):
+            text, n = max(counts.items(), key=lambda item: item[1] * bool(item[0]), default=("", 0))
+            if text and n > _ALIKE * self.n and text not in {gold.strip().casefold() for gold in self._golds()}:
+                return f"{n / self.n:.0%} of the answers to {self.n} prompts {how} {text!r:.60}"
+        return None
+
+    def check(self, place: str, least: int = FEW) -> None:
+        """Raise :class:`UserError` where nearly all are alike. ``place``: file and run that hold them."""
+        if self.n >= least and (found := self.finding()) is not None:
+            raise UserError(
+                f"{place}: {found}; is it a thought, or an error in place of an answer? Look at the prompt and at what "
+                "the model writes, then sample into a new run (sampling_run), or set allow_empty: true to continue"
+            )
+
+
+def beginning(text: str) -> str:
+    """The first word of a text if it may be a mark, else its first characters; empty for a short text."""
+    mark = _MARK.match(text)
+    return mark[0] if mark and len(mark[0]) < len(text) else text[:_BEGINNING] if len(text) > _BEGINNING else ""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _BYTES_A_TOKEN = 4.0
 _TEXT_PARTS = (None, "text", "output_text")  # types of parts of a content
+_LIMITS = ("length", "max_tokens", "model_length")  # finish reasons of an output that its limit ended
 _LOWEST, _HIGHEST = -1e9, 1e-3  # log-probability: rounding may leave one a little above 0
 
 
@@ -141,7 +142,7 @@ class Choice(BaseModel):
 
     def finish(self, stop: Sequence[str]) -> Finish:
         """What ended it. Of other servers than vLLM it is only known that it ended."""
-        if self.finish_reason == "length":
+        if self.finish_reason and self.finish_reason.lower() in _LIMITS:
             return "length"
         met = isinstance(self.stop_reason, str) if "stop_reason" in self.model_fields_set else stop
         return "stop" if met else "eos"
@@ -239,6 +240,76 @@ def _lengths(texts: Sequence[str], used: int | None) -> list[int]:
     sizes = [max(1, len(text.encode())) for text in texts]
     total = sum(sizes) / _BYTES_A_TOKEN if used is None else used
     return [round(total)] if len(sizes) == 1 else [max(1, round(total * size / sum(sizes))) for size in sizes]
+
+
+def has_citations(reply: Mapping[str, Any]) -> bool:
+    """True for a reply with sources, or with a search in its bill: the model, or its provider, has searched."""
+    usage, choices = reply.get("usage"), reply.get("choices")
+    found = [reply.get("citations"), reply.get("search_results")]
+    if isinstance(usage, Mapping):
+        tools = usage.get("server_tool_use")
+        found += [usage.get("num_search_queries"), isinstance(tools, Mapping) and tools.get("web_search_requests")]
+    for choice in choices if isinstance(choices, list) else ():
+        message = choice.get("message") if isinstance(choice, Mapping) else None
+        found += [message.get(key) for key in ("annotations", "citations")] if isinstance(message, Mapping) else []
+    return any(found)
+
+
+class RepliesSoFar:
+    """Signs that a server does not do what it is asked: it reads a part of long prompts, or it searches by itself.
+
+    ``where`` names the server in errors.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self._n = self._read = self._most = self._plain = self._cited = 0
+        self._expected = 0.0
+        self._fullest: list[float] = []  # lengths of the prompts of which the server has counted the most tokens
+        self._longest_other = 0.0
+
+    def add_prompt(self, tokens: float, counted: int) -> None:
+        """A prompt of at least ``tokens`` tokens by our own count, of which the server has ``counted`` so many.
+
+        Raises :class:`UserError` where it counts far fewer, or the same for all long prompts.
+        """
+        if tokens < LONG or not counted:
+            return
+        self._n, self._read, self._expected = self._n + 1, self._read + counted, self._expected + tokens
+        if counted > self._most:
+            self._longest_other = max([self._longest_other, *self._fullest])
+            self._most, self._fullest = counted, []
+        if counted == self._most:
+            self._fullest.append(tokens)
+        else:
+            self._longest_other = max(self._longest_other, tokens)
+        spread = max(self._fullest) - max(min(self._fullest), self._longest_other)
+        at_limit = len(self._fullest) >= _MANY and spread > _SPREAD
+        if at_limit or (self._n >= _MANY and self._read < _PART * self._expected):
+            raise UserError(
+                f"{self.where}: it reads at most {self._most} tokens of prompts that are longer, so that passages are "
+                "not seen; raise its context (Ollama: num_ctx, llama.cpp: --ctx-size), or lower max_prompt_tokens, and "
+                "sample into a new run"
+            )
+
+    def add_plain(self, reply: Mapping[str, Any]) -> None:
+        """A reply to a prompt without passages. Raises :class:`UserError` where too many carry citations."""
+        self._plain += 1
+        self._cited += has_citations(reply)
+        if self._plain >= _MANY and self._cited > _CITED * self._plain:
+            raise UserError(f"{self.where}: {SEARCHES}")
+
+
+SEARCHES = (
+    "plain answers carry citations: the model searches by itself, so they do not show what it knows; switch its search "
+    "off (server_extra), or take another model"
+)
+LONG = 150  # tokens by the careful count of bytes: of a prompt with passages
+BYTES_A_TOKEN_AT_MOST = 8.0  # more than texts have in any script
+_MANY = 10  # prompts or replies from which on they are looked at
+_SPREAD = 2  # tokens between prompts that should not have one count
+_PART = 0.6  # of our own count
+_CITED = 0.2
 
 
 def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:

@@ -29,7 +29,7 @@ from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.llm.forecast import RemainingTime
-from kbtrain.llm.outputs import LEAST, SilentAnswers
+from kbtrain.llm.outputs import FEW, FIRST, LEAST, AlikeAnswers, SilentAnswers
 from kbtrain.models.batching import windows
 from kbtrain.models.files_read import hashes_of
 from kbtrain.prompts.kbm import evidence_text
@@ -206,6 +206,11 @@ class SamplingJob:
         same = _some_of(samples) == _some_of(self.settings["samples"])
         return {**self.settings, **({"samples": samples} if same else {})}
 
+    def _golds(self) -> set[str]:
+        """Accepted answers of the first questions."""
+        first = itertools.islice(self.requests(), FIRST)
+        return {answer for request in first for answer in request.question.answers}
+
     def remaining_time(self, store: SampleStore) -> RemainingTime:
         """The estimate for what is not stored yet."""
         done = store.done(self.run) if self.run in store.runs() else set()
@@ -222,13 +227,17 @@ class SamplingJob:
         """Draw what is missing and store it; yields how many question-conditions were stored each time.
 
         ``silent`` and ``remaining`` count the answers. Raises :class:`UserError` as soon as more than a fifth of many
-        say nothing, unless ``allow_empty``, and where the server refuses too many prompts; what was drawn is stored.
+        say nothing, or nearly all say the same, unless ``allow_empty``, and where the server refuses too many prompts;
+        what was drawn is stored.
         """
         check_refusals(store, self)
         done, config = store.done(self.run), self.config
         place, silent = f"{at(store.path)}: run '{self.run}'", silent or SilentAnswers()
+        alike = AlikeAnswers(self._golds)
+        alike.add(itertools.islice(store.iterate(self.run), FIRST) if done else ())
         if not allow_empty:
             silent.check(place, LEAST)
+            alike.check(place, LEAST)
         noted_facts: dict[str, Any] | None = None
         if config.dtype == "auto" and self.run in store.runs():
             # a begun run keeps its number format: 'auto' could mean another one on another machine
@@ -244,10 +253,14 @@ class SamplingJob:
                 store.put(self.run, sets)
                 yield len(sets)
                 silent.add(sample for sample_set in sets for sample in sample_set.answers())
+                alike.add(sets)
                 if not allow_empty:
                     silent.check(place, LEAST)
+                    alike.check(place, LEAST)
                 if any(sample_set.refused is not None for sample_set in sets):
                     check_refusals(store, self)
+        if not allow_empty:
+            alike.check(place, FEW)
 
 
 def check_refusals(store: SampleStore, job: SamplingJob) -> None:

@@ -32,11 +32,13 @@ _OF_REQUEST = frozenset({400, 403, 413, 422, 451})  # statuses by which a server
 
 _QUOTA_CODES = frozenset({
     "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
-    "insufficient_funds", "insufficient_credits", "payment_required", "arrearage",
+    "insufficient_funds", "insufficient_credits", "payment_required", "arrearage", "exceeded_current_quota_error",
+    "accountoverdueerror", "allocationquota.freetieronly", "billing_error", "credits_exhausted", "quota_exhausted",
 })  # fmt: skip
 _QUOTA = re.compile(
     r"insufficient[ _](account )?(balance|quota|credits?|funds)|credit balance is too low|billing hard limit"
-    r"|requires more credits|out of credits|payment required",
+    r"|requires more credits|out of credits|payment required|overdue (balance|payment)"
+    r"|free (tier|quota).{0,40}exhausted|余额不足|欠费|充值|(额度|配额|资源包).{0,6}(不足|用完|用尽|耗尽)",
     re.I,
 )
 _OVER_QUOTA = re.compile(r"exceeded your (current|monthly) (quota|usage limit)|quota (has been |is )?exhausted", re.I)
@@ -44,11 +46,13 @@ _WAIT = re.compile(r"\"retryDelay\":\s*\"([\d.]+)s\"|(?:retry|try again) (?:in|a
 _FILTER_CODES = frozenset({
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "data_inspection_failed",
     "moderation_blocked", "safety", "prohibited_content", "sensitive_words_detected", "invalid_prompt",
+    "content_policy", "guardrail_intervened", "sensitivecontentdetected", "1301",
 })  # fmt: skip
 _FILTER = re.compile(
     r"content[ _-]?(filter|policy|management policy)|content was (blocked|filtered)|usage polic|responsible ai"
     r"|safety (system|filter|setting)|inappropriate content|prohibited[ _]content|requires moderation"
-    r"|flagged (for|as)|moderation",
+    r"|flagged (for|as)|moderation|violat\w+ .{0,60}(polic|guideline|terms)|guardrail"
+    r"|(sensitive|unsafe|harmful) content|敏感|违规|不合规|内容安全|安全策略",
     re.I,
 )
 _LENGTH_CODES = frozenset({
@@ -57,9 +61,15 @@ _LENGTH_CODES = frozenset({
 _LENGTH = re.compile(
     r"context (length|size|window)|(prompt|input|request|message|text|sequence)s?\b[^.]{0,60}\btoo (long|large)"
     r"|too many (input )?tokens|longer than the (maximum )?model|reduce the length"
-    r"|max_tokens must be at least 1, got -|input (length|tokens?)\b.{0,60}exceed|larger than the context",
+    r"|max_tokens must be at least 1, got -|input (length|tokens?)\b.{0,60}exceed|larger than the context"
+    r"|exceeds? .{0,40}context|(超过|超出).{0,20}(长度|上下文)",
     re.I,
 )
+_WHOLE = frozenset({  # finish reasons of answers that ended by themselves, or at their limit
+    "", "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "tool_calls", "function_call",
+    "length", "max_tokens", "model_length",
+})  # fmt: skip
+_REFUSED = re.compile(r"filter|safety|sensitive|refus|moderat|block|prohibited|recitation|spii|guardrail|policy|risk")
 _IMAGE = re.compile(r"image (input|url|content)|not support (image|vision|multimodal)", re.I)
 
 
@@ -99,7 +109,8 @@ class ServerError:
         of_request = self.status in _OF_REQUEST
         if self.codes & _FILTER_CODES or (of_request and _FILTER.search(self.message)):
             return "content_filter"
-        if self.codes & _LENGTH_CODES or self.status == 413 or (of_request and _LENGTH.search(self.message)):
+        says_length = of_request or self.status == 500  # by which servers refuse a long prompt, too
+        if self.codes & _LENGTH_CODES or self.status == 413 or (says_length and _LENGTH.search(self.message)):
             return "context_length"
         if _IMAGE.search(self.message):
             return "other"
@@ -174,6 +185,22 @@ _NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say
 }
 
 
+class Forbidden(UserError):
+    """Status 403: the key is not allowed to, or a firewall refuses this prompt alone. ``message``: the server's."""
+
+    def __init__(self, text: str, message: str) -> None:
+        super().__init__(text)
+        self.message = message
+
+
+def azure_hint(url: str) -> str:
+    """What an address of Azure lacks; empty for a whole one, and for others."""
+    is_azure = "/openai/deployments/" in url or ".azure.com" in url
+    if not is_azure or "api-version=" in url or "/openai/v1" in url:
+        return ""
+    return "; Azure's addresses end in ?api-version=VERSION, or in /openai/v1"
+
+
 class NoReply(Exception):
     """A try that failed and may be repeated; ``asked`` is the server's ``Retry-After`` in seconds.
 
@@ -224,14 +251,23 @@ async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, A
         if holds_error(reply):
             raise _failure(client, path, read_error(200, text), None)
         raise NoReply(f"a reply without {holds} ({strike(text)[:100]!r})", is_empty=True)
-    choices = reply.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        reason = choice.get("finish_reason") if isinstance(choice, dict) else None
-        if reason == "error" or (isinstance(choice, dict) and choice.get("error")):  # its provider broke it off
-            raise NoReply(f"an answer that broke off ({error_message(choice.get('error') or 'finish reason error')})")
-        if isinstance(reason, str) and reason.lower().startswith("content_filter"):
-            raise PromptRefusal("content_filter", f"finish reason {reason}")
+    _check_ends(reply)
     return reply
+
+
+def _check_ends(reply: Mapping[str, Any]) -> None:
+    """Raise :class:`PromptRefusal` for a refused answer, and :class:`NoReply` for one that broke off (by an error, or
+    a finish reason that is not known): half of an answer is none."""
+    choices = reply.get("choices")
+    for choice in filter(lambda choice: isinstance(choice, dict), choices if isinstance(choices, list) else ()):
+        reason, message = choice.get("finish_reason"), choice.get("message")
+        end = reason.lower() if isinstance(reason, str) else ""
+        refusal = message.get("refusal") if isinstance(message, dict) and not message.get("content") else None
+        if refusal or _REFUSED.search(end):
+            raise PromptRefusal("content_filter", error_message(refusal) or f"finish reason {reason}")
+        if choice.get("error") or end not in _WHOLE:
+            why = error_message(choice.get("error")) or f"finish reason {strike(end)[:60]}"
+            raise NoReply(f"an answer that broke off ({why})", is_empty=True)
 
 
 def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, wait: float | None) -> Exception:
@@ -243,7 +279,10 @@ def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, wait: fl
     if error.status in PASSING:
         return NoReply(error.text, error.wait if wait is None else wait)
     hint = _NOT_FOUND[path] if error.status == 404 else _HINTS.get(error.status, "")
-    return UserError(f"server {client.base_url}: {error.text}{hint}")
+    text = f"server {client.base_url}: {error.text}{hint}"
+    if error.status == 403:
+        return Forbidden(text, error.text)
+    return UserError(text + (azure_hint(str(client.base_url)) if "api-version" not in client.params else ""))
 
 
 async def exchange(

@@ -9,6 +9,7 @@ from kbtrain.answers.thoughts import (
     opens_thought,
     read_answer,
     silence,
+    skip_blank_lines,
     split_thought,
     without_thought,
 )
@@ -101,3 +102,21 @@ def test_silent_answers_are_told_apart():
         made = Sample(0, text, 3, finish, -1.0)
         assert silence(made) == kind
         assert is_left_out(made) == (kind in ("cut", "thought_only"))
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [("<longcat_think>", "</longcat_think>"), ("<|think|>", "<|/think|>"), ("<scratchpad>", "</scratchpad>"),
+     ("<|begin_of_think|>", "<|end_of_think|>"), ("<my:reasoning>", "</my:reasoning>")],
+)  # fmt: skip
+def test_thoughts_by_other_marks(opening, closing):
+    found = split_thought(f"{opening}\nIt may be Rome.\n{closing}\nParis")
+    assert (found.answer, found.unfinished) == ("Paris", False)
+    assert split_thought(f"{opening}It may be Rome").unfinished
+
+
+@pytest.mark.parametrize("line", ["Answer:", "**Final Answer:**", "The answer:", "# Response:", "答案：", "最终答案:"])
+def test_a_first_line_that_says_an_answer_follows_is_none(line):
+    assert skip_blank_lines(f"{line}\n\nParis") == "Paris"
+    assert skip_blank_lines(line) == ""
+    assert skip_blank_lines("Answer: Paris") == "Answer: Paris"

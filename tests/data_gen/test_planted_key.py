@@ -41,7 +41,7 @@ def test_a_planted_key_is_found_nowhere_after_a_chain_with_a_server_that_echoes_
         )  # fmt: skip
         stages = [
             ("data_gen/collect.py", "--config", "collect_demo", "--train", 8, "--dev", 4, "--test", 4),
-            ("data_gen/retrieve.py", "--config", "retrieve_demo"),
+            ("data_gen/retrieve.py",),
             ("data_gen/sample.py", *asked, "--samples", "{train: 2, dev: 2, test: 2}", "--max-new-tokens", 4),
             ("data_gen/label.py", "--tau-mastery", 0.5, "--tau-certainty", "middle"),
             ("data_gen/build.py", "--keys", "[mastery, certainty]"),

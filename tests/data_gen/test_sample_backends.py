@@ -16,8 +16,10 @@ from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore, writing
+from kbtrain.llm.outputs import AlikeAnswers
+from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt
-from kbtrain.records import Evidence, Hit, Question
+from kbtrain.records import Evidence, Hit, Question, Sample, SampleSet
 
 ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 24
@@ -173,3 +175,31 @@ def test_a_dry_run_tells_requests_tokens_and_money_and_stores_nothing(make_run, 
                          for a in plan.requests() if a.condition == "rag"}  # fmt: skip
         assert len(with_passages & set(asked)) == 3
     assert not (folder / "samples.db").exists()
+
+
+@pytest.mark.parametrize("say", ["<ponder> it is {}", "upstream error", "Let me look into this question: {}"])
+def test_answers_that_are_or_begin_alike_stop_the_sampling(say):
+    def sets(text):
+        return [SampleSet(f"q{i}", "llm", (Sample(0, text.format(i), 3, "eos", 0.0),), None, 9) for i in range(30)]
+
+    alike, differ = AlikeAnswers(), AlikeAnswers()
+    differ.add(sets("Town {}"))
+    differ.add([*sets("yes"), *sets("no")])
+    differ.check("here")
+    right = AlikeAnswers(lambda: ["Yes"])
+    right.add(sets("yes"))
+    right.check("here")
+    alike.add(sets(say)[:19])
+    alike.check("here")
+    alike.add(sets(say)[19:])
+    with pytest.raises(UserError, match=r"^here: 100% of the answers to 30 prompts (are|begin with) "):
+        alike.check("here")
+
+
+def test_a_run_whose_answers_begin_alike_is_stopped_and_stays_so(monkeypatch, make_run):
+    monkeypatch.setattr(ScriptedLLM, "_hashed", lambda self, request, index: f"<ponder> {request.question.id} {index}")
+    folder, scripted = make_run("run"), ("--backend", "scripted", "--dtype", "auto")
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"begin with '<ponder>'.*allow_empty: true"):
+            sample(folder, "made-up", *scripted)
+    sample(folder, "made-up", *scripted, "--allow-empty", "true")

@@ -1,5 +1,6 @@
 """Probes whose states come from the server that answers: equal to those of the model opened here."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 from support import gate_folders
 from support.states_server import StatesServer as Engine
+from transformers import AutoConfig
 
 import kbtrain
 from kbtrain.cli import main
@@ -198,3 +200,16 @@ def test_the_formula_of_the_page_gives_the_score(folder, base):
     for i, states in enumerate(gate.reader.states(examples, gate.layers)):
         for key in gate.keys:
             assert scope["probe_score"](folder, key, states) == pytest.approx(scores[f"{gate.prefix}_{key}"][i])
+
+
+def test_flags_for_all_layers_of_a_model_come_before_a_gate(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KBTRAIN_CACHE", str(tmp_path / "cache"))
+    base_folder = model_read(folder)
+    assert main(["vllm-args", str(base_folder)]) == 0
+    said = capsys.readouterr()
+    layers = AutoConfig.from_pretrained(base_folder).num_hidden_layers
+    assert f'"eagle_aux_hidden_state_layer_ids":{json.dumps(list(range(1, layers + 1))).replace(" ", "")}' in said.out
+    path = tmp_path / "cache" / "for_vllm"
+    assert f"PYTHONPATH={path}" in said.err
+    assert [entry.name for entry in path.iterdir()] == ["kbtrain"] and (path / "kbtrain" / "engine").is_dir()
+    assert main(["vllm-args", str(base_folder)]) == 0

@@ -81,7 +81,7 @@ def test_a_busy_server_is_waited_for_and_keeps_its_endpoint(monkeypatch):
     with ModelServer(("busy_seconds", "", "", "broken")) as server:
         found = check_server(server.url)
     assert (found.endpoint, dict(found.refused), found.answers, found.seeds) == ("chat", {}, 30, True)
-    assert found.n_requests == 18 and len(waited) == 2 and waited[0] >= 0.4
+    assert found.n_requests == 20 and len(waited) == 2 and waited[0] >= 0.4
     with ModelServer(("broken",) * 30) as server, pytest.raises(UserError, match=r"chat: status 500 \(internal\)"):
         check_server(server.url)
 
@@ -132,3 +132,70 @@ def test_a_server_whose_answers_say_nothing_is_refused_unless_allowed(tmp_path, 
         assert "--allow-empty writes" in said.err and said.err.count("\n") == 1
         assert main(["check-server", server.url, "--output", str(written), "--allow-empty"]) == 0
     assert yaml.safe_load(written.read_text())["max_thought_tokens"] == 512
+
+
+def say_town(body, i):
+    """An answer to the question that differs by it."""
+    return f"{body['messages'][-1]['content'].split()[2].strip('.,')} {body.get('seed', 0) % 7}"
+
+
+class Thinker(ModelServer):
+    """Answers only where a field asks its model not to think; 403 for a field; a window of some tokens; sources."""
+
+    def __init__(self, needs=None, forbidden=None, window=None, cites=False, **settings):
+        super().__init__(missing=("completions",), say=say_town, **settings)
+        self.needs, self.forbidden, self.window, self.cites = needs, forbidden, window, cites
+
+    def reply(self, asked):
+        if asked.method == "POST" and self.needs and self.needs not in asked.body:
+            return 400, {"error": {"message": f"{self.needs} must be set to false for non-streaming calls"}}
+        if asked.method == "POST" and self.forbidden in asked.body:
+            return 403, {"error": {"message": f"the field {self.forbidden} needs another plan"}}
+        status, body, *rest = super().reply(asked)
+        if self.window and "usage" in body:
+            body["usage"]["prompt_tokens"] = min(body["usage"]["prompt_tokens"], self.window)
+        return (status, {**body, "citations": ["https://a.org"]} if self.cites else body, *rest)
+
+
+def test_a_server_that_answers_only_without_thoughts_gets_the_field(monkeypatch):
+    with Thinker(needs="enable_thinking") as server:
+        assert check_server(server.url).settings["server_extra"] == {"enable_thinking": False}
+
+
+def test_403_for_one_field_is_not_the_key_s():
+    with Thinker(forbidden="seed") as server:
+        found = check_server(server.url)
+    assert found.settings["server_extra"] == {"seed": None} and "another plan" in found.refused["seed"]
+
+
+def test_a_name_outside_the_list_is_asked():
+    with Thinker(owner="gateway") as server:
+        assert check_server(server.url, "other").model == "other"
+    none = Thinker(owner="gateway", unknown=("model",))
+    with none as server, pytest.raises(UserError, match=r"list of models has no 'tinny': did you mean 'tiny'"):
+        check_server(server.url, "tinny")
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [({"window": 300}, "it reads 300 tokens of a longer prompt"), ({"cites": True}, "the model searches by itself")],
+)
+def test_a_server_whose_answers_are_worth_nothing_stops_it(settings, line, tmp_path, capsys):
+    path = tmp_path / "server.yaml"
+    with Thinker(**settings) as server:
+        assert main(["check-server", server.url, "--output", str(path)]) == 2
+        assert line in capsys.readouterr().err and not path.exists()
+        assert main(["check-server", server.url, "--output", str(path), "--allow-empty"]) == 0
+    assert yaml.safe_load(path.read_text()).get("max_prompt_tokens") == (236 if "window" in settings else None)
+
+
+def test_answers_that_all_begin_with_one_mark_stop_it():
+    with ModelServer(missing=("completions",), say=lambda body, i: f"<hmm> {say_town(body, i)} it is") as server:
+        assert "begin with '<hmm>'" in str(check_server(server.url).problem)
+
+
+def test_a_cache_before_the_server_is_named():
+    with ModelServer(say=lambda body, i: "Lyon") as server:
+        found = check_server(server.url)
+    assert found.seeds is None and any("drawn answers repeat: a cache" in line for line in found.lines())
+    assert "different questions have one answer ('Lyon')" in found.thoughts.line()

@@ -16,7 +16,8 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.openai_llm import OpenAILLM
-from kbtrain.llm.replies import OutputRules, samples, token_count, top_logprobs, unusable_parts
+from kbtrain.llm.replies import OutputRules, RepliesSoFar, samples, token_count, top_logprobs, unusable_parts
+from kbtrain.llm.server_requests import NoReply, PromptRefusal, _check_ends, azure_hint
 from kbtrain.net import Retry, retry_after
 from kbtrain.prompts.kbm import answer_prompt, encode
 
@@ -340,3 +341,83 @@ def test_a_reply_without_end_is_given_up(part, pause, message, question, monkeyp
         server = Server(url, "tiny", chat=True, timeout=2.0, retry=Retry(tries=2, first=0.0))
         with pytest.raises(UserError, match=message):
             answered(OpenAILLM("m", None, Sampling(), server), [AnswerRequest(question("q"), "llm", None, n=1)])
+
+
+def ended(reason, content="Par", **more):
+    return {"choices": [{"message": {"content": content, **more}, "finish_reason": reason}]}
+
+
+@pytest.mark.parametrize("reason", ["stop", "eos", "STOP", "length", "max_tokens", "tool_calls", "end_turn", "", None])
+def test_an_answer_that_ended_is_whole(reason):
+    _check_ends(ended(reason))
+
+
+@pytest.mark.parametrize("reason", ["abort", "network_error", "insufficient_system_resource", "error", "unheard_of"])
+def test_half_an_answer_is_asked_for_again_and_then_refused(reason, question):
+    with pytest.raises(NoReply, match=f"an answer that broke off .*{reason}") as caught:
+        _check_ends(ended(reason))
+    assert caught.value.is_empty
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [ended(reason, None) for reason in ("content_filter", "sensitive", "refusal", "SAFETY", "RECITATION")]
+    + [ended("stop", None, refusal="I cannot help with that.")],
+)
+def test_a_refused_answer_is_no_empty_one(reply):
+    with pytest.raises(PromptRefusal, match="content_filter"):
+        _check_ends(reply)
+    _check_ends(ended("stop", "Paris", refusal=None))
+
+
+def counted(prompts):
+    """As of a server that has counted these prompts: (their length, its count)."""
+    so_far = RepliesSoFar("server s")
+    for tokens, n in prompts:
+        so_far.add_prompt(tokens, n)
+
+
+def test_a_server_that_reads_a_part_of_long_prompts_is_stopped():
+    counted([(200 + i, 400 + 2 * i) for i in range(50)])
+    counted([(200 + i % 3, 400) for i in range(50)])  # alike in length
+    counted([(100 + i, 17) for i in range(50)])  # short
+    for cut in ([(500 + i, 375) for i in range(10)], [(500 + 9 * i, min(375 + 20 * i, 500)) for i in range(30)]):
+        with pytest.raises(UserError, match=r"it reads at most (375|500) tokens of prompts that are longer"):
+            counted(cut)
+    with pytest.raises(UserError, match="raise its context"):
+        counted([(1000, 300 - i) for i in range(10)])
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"citations": ["https://a.org"]},
+        {"search_results": [{"title": "x"}]},
+        {"usage": {"num_search_queries": 1}},
+        {"choices": [{"message": {"content": "x", "annotations": [{"type": "url_citation"}]}}]},
+    ],
+)
+def test_plain_answers_with_citations_stop_the_run(sign):
+    so_far = RepliesSoFar("server s")
+    for _ in range(20):
+        so_far.add_plain({"choices": [{"message": {"content": "x", "annotations": []}}], "citations": []})
+    with pytest.raises(UserError, match="the model searches by itself"):
+        for _ in range(10):
+            so_far.add_plain(sign)
+
+
+def test_a_firewall_s_403_refuses_one_prompt_and_a_key_s_stops(open_llm, question):
+    asks = [AnswerRequest(question(f"q{i}", text="DROP TABLE x" if i == 1 else f"Who is {i}?"), "llm", None, n=1)
+            for i in range(3)]  # fmt: skip
+    with ModelServer(forbids=lambda text: "DROP" in text) as server:
+        found = answered(open_llm(server, chat=True), asks)
+    assert [made.refused is not None for made in found] == [False, True, False]
+    assert "status 403" in found[1].refused
+    with ModelServer(forbids=lambda text: True) as server, pytest.raises(UserError, match="is the key allowed"):
+        answered(open_llm(server, chat=True), asks)
+
+
+def test_an_address_of_azure_without_its_version_is_named():
+    assert "api-version" in azure_hint("https://x.openai.azure.com/openai/deployments/m")
+    assert azure_hint("https://x.openai.azure.com/openai/deployments/m?api-version=1") == ""
+    assert azure_hint("https://x.openai.azure.com/openai/v1") == azure_hint("http://h/v1") == ""

@@ -17,6 +17,7 @@ import numpy as np
 
 from kbtrain.arrays import States
 from kbtrain.engine.vllm_args import engine_arguments
+from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, draft_facts, state_facts, state_folder
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.llm.backends import open_llm
@@ -84,20 +85,24 @@ def keeping_states(run: Path) -> Engine:
 
 def served_states(llm: Any, config: LLMConfig) -> Callable[[Sequence[Sequence[int]]], list[States]]:
     """A function that reads the states of all layers at prompts and their drafts from vLLM, offline or as a server."""
-    from kbtrain.llm.served_states import StatesServer
+    from kbtrain.llm.served_states import SHORT_PROMPT, StatesServer
 
-    read = StatesServer(llm.server, llm.tokenizer).read if config.kind.server else llm.read_states
     layers = list(range(1, n_layers(config.model) + 1))
+    read = llm.read_states
+    if config.kind.server:
+        read = StatesServer(llm.server, llm.tokenizer).read
+        try:  # before the first answer is paid for
+            read([SHORT_PROMPT])[0].of_layers(layers, draft=False)
+        except UserError as error:
+            raise UserError(f"key 'keep_states': {error}".replace("FOLDER", config.model)) from None
     return lambda prompts: [states.of_layers(layers, draft=True) for states in read(prompts, DRAFT_TOKENS)]
 
 
 def n_layers(model: str) -> int:
-    """Number of a model's layers, by its configuration."""
-    from transformers import AutoConfig
+    """Number of a model's layers, by its configuration. Raises :class:`UserError`."""
+    from kbtrain.models.files_read import config_of
 
-    from kbtrain.models.load import resolve
-
-    return int(AutoConfig.from_pretrained(resolve(model)).get_text_config().num_hidden_layers)
+    return int(config_of(model).get_text_config().num_hidden_layers)
 
 
 def with_states(config: LLMConfig) -> LLMConfig:
