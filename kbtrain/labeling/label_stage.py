@@ -329,6 +329,8 @@ def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:
         if not isinstance(setting, float | int):
             raise UserError(f"key '{key}': a quantile needs labelled training questions, there are none; give a number")
         return setting
+    if setting == "middle" and len(values) == 1 and key == "tau_certainty":
+        return next(iter(values))  # no two of few answers agree: mastery and benefit can still be learnt
     if setting == "middle":
         tau = middle(values)[0] if len(values) > 1 else next(iter(values))
     else:

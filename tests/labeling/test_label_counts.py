@@ -280,3 +280,4 @@ def test_the_middle_is_the_cut_nearest_to_halves_whatever_the_ties() -> None:
         assert choose_tau("tau_mastery", "middle", values) == tau
     with pytest.raises(UserError, match="no tau can separate them"):
         choose_tau("tau_mastery", "middle", Counter({1.0: 9}))
+    assert choose_tau("tau_certainty", "middle", Counter({0.0: 54})) == 0.0  # few answers: mastery can be learnt
