@@ -98,6 +98,8 @@ class Recipe:
         main_first(self._bind)
         if not finished(config.output, *last_files):
             return True
+        if not getattr(config, "keep_checkpoints", False) and self.first:  # a kill at the end leaves the last one
+            shutil.rmtree(config.output / "checkpoints", ignore_errors=True)
         later = "; other examples: kbtrain run score" if getattr(config, "test", None) else ""
         self.say(f"{config.output} is finished already; nothing to do{later}")
         self.leave()

@@ -124,21 +124,6 @@ def test_a_checkpoint_without_its_mark_is_left_out_and_the_one_before_is_used(re
     assert losses(folder) == losses(tmp_path / "whole")
 
 
-def test_killed_with_its_gate_saved_and_no_curves_it_still_draws_them(recipe, arguments, tmp_path, monkeypatch):
-    def killed(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("kbtrain.training.finish.curves", killed)
-        with pytest.raises(KeyboardInterrupt):
-            recipe(arguments())
-    left = weights(tmp_path / "kbm")
-    assert (tmp_path / "kbm" / "gate.json").exists() and not (tmp_path / "kbm" / "curves.svg").exists()
-    recipe(arguments())
-    assert (tmp_path / "kbm" / "curves.svg").exists() and not (tmp_path / "kbm" / "checkpoints").exists()
-    assert weights(tmp_path / "kbm") == left
-
-
 @pytest.mark.parametrize("merged", [True, False])
 def test_an_adapter_is_saved_and_opened_with_and_without_merged_weights(recipe, arguments, tmp_path, merged, data):
     recipe(arguments(method="lora", merge_adapter=merged, epochs=2, labels="soft", select="auroc"))
@@ -205,20 +190,6 @@ def test_the_command_of_the_readme_runs_under_accelerate_launch(arguments, tmp_p
     assert done.returncode == 0, done.stderr
     assert "train_kbm: 20 examples" in done.stdout.splitlines()[-1]
     assert (tmp_path / "kbm" / "gate.json").exists()
-
-
-def test_two_processes_train_on_each_row_once(arguments, tmp_path, recipe):
-    recipe(arguments(output=tmp_path / "one", epochs=1, device_batch_size=4))
-    given = arguments(output=tmp_path / "two", epochs=1, device_batch_size=2)
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    processes = [
-        scripts.start("recipes/train_kbm.py", *given, env={**shared, "RANK": rank, "LOCAL_RANK": rank})
-        for rank in ("0", "1")
-    ]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
-    assert len(losses(tmp_path / "two")) == 5
-    assert json.loads((tmp_path / "two" / "gate.json").read_text())["run"]["processes"] == 2
 
 
 def test_ranks_that_do_not_share_the_output_are_told_in_one_line_before_anything_is_written(arguments, tmp_path):

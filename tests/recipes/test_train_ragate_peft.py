@@ -192,29 +192,6 @@ def test_nf4_weights_train_are_saved_as_adapter_and_merge_into_16_bits(recipe, d
     assert again.score(dev) == pytest.approx(gate.score(dev), abs=0.02)  # rounding to 16 bits
 
 
-@needs_bitsandbytes
-def test_nf4_training_killed_and_resumed_ends_with_the_same_adapter(recipe, data, tmp_path, monkeypatch):
-    changes = {"method": "qlora", "save_steps": 2, "epochs": 1}
-    recipe(arguments(data, tmp_path / "whole", **changes))
-    from kbtrain.gates.kbm.train import KBMTrainer
-
-    log = KBMTrainer.log
-
-    def dying(self, logs, start_time=None):
-        log(self, logs, start_time)
-        if self.state.global_step == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(KBMTrainer, "log", dying)
-    with pytest.raises(KeyboardInterrupt):
-        recipe(arguments(data, tmp_path / "cut", **changes))
-    monkeypatch.setattr(KBMTrainer, "log", log)
-    recipe(arguments(data, tmp_path / "cut", **changes))
-    one, two = adapter(tmp_path / "whole"), adapter(tmp_path / "cut")
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
-
-
 def test_another_base_or_prompt_is_refused_before_weights_are_opened(recipe, data, tmp_path):
     recipe(arguments(data, tmp_path / "g", epochs=1))
     card = json.loads((tmp_path / "g" / "gate.json").read_text())
