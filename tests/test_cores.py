@@ -9,7 +9,7 @@ from support import scripts
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from kbtrain.gates.probe.head import fit_layers
-from kbtrain.runtime.cores import SPIN_COUNT, leave_a_core, one_thread, share_cores, threads_of_torch
+from kbtrain.runtime.cores import SPIN_COUNT, leave_a_core, share_cores, threads_of_torch
 
 
 def seen_by_openmp(*command: object, **variables: str) -> set[str]:
@@ -83,12 +83,3 @@ def test_a_probe_s_fit_does_not_depend_on_the_number_of_threads():
             fits += fit_layers("ridge", [0], lambda layer: states, [labels])[0]
             assert {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"} == {threads}
     assert fits[0].predicted.tobytes() == fits[1].predicted.tobytes()
-
-
-def test_one_thread_computes_what_is_asked_within_it():
-    @one_thread()
-    def threads():
-        return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
-
-    with threadpool_limits(limits=2, user_api="blas"):
-        assert threads() == {1}

@@ -6,7 +6,7 @@ import weakref
 import pytest
 from support import scripts
 
-from kbtrain.runtime.cores import THRESHOLD, freeze_objects, raise_gc_threshold
+from kbtrain.runtime.cores import THRESHOLD, freeze_objects
 
 SAY = "print(gc.get_threshold()[0])"
 SCRIPT = f"from kbtrain.config import Config, run_script\nrun_script(lambda _: {SAY}, Config)"
@@ -25,16 +25,6 @@ def said(path, code):
 def test_every_command_searches_seldom_unless_someone_has_chosen(code, tmp_path):
     assert said(tmp_path / "a.py", code) == THRESHOLD
     assert said(tmp_path / "a.py", f"gc.set_threshold(50)\n{code}") == 50
-
-
-def test_python_s_own_threshold_is_known(tmp_path):
-    before = gc.get_threshold()
-    try:
-        gc.set_threshold(said(tmp_path / "a.py", SAY), *before[1:])
-        raise_gc_threshold()
-        assert gc.get_threshold() == (THRESHOLD, *before[1:])
-    finally:
-        gc.set_threshold(*before)
 
 
 def test_what_a_gate_before_left_in_circles_is_collected():

@@ -18,7 +18,6 @@ from kbtrain.config import build
 from kbtrain.demo import ChainStep, check_gold, finish_own
 from kbtrain.errors import UserError
 from kbtrain.gates.registry import load_gate
-from kbtrain.installation import as_commands
 from kbtrain.io import jsonl
 from kbtrain.records import Question
 from kbtrain.retrieval.web import WebSearch, WebService
@@ -98,30 +97,6 @@ def test_a_run_with_an_own_search_is_finished_without_an_index(
     assert "No document frequencies" in (run / "features" / "README.md").read_text()
     with pytest.raises(UserError, match=rf"min: no such folder; run folders in {tmp_path}: mine"):
         finish_own(tmp_path / "min", print)
-
-
-def test_messages_name_commands_that_an_installed_package_has() -> None:
-    for text, shown in (
-        (
-            "x: no such file; run first: python data_gen/retrieve.py --run r1",
-            "run first: kbtrain run retrieve --run r1",
-        ),
-        ("run eval/end_to_end.py first", "run `kbtrain run end_to_end` first"),
-        ("run eval/score.py --run runs/x again", "run `kbtrain run score --run runs/x` again"),
-        ("/home/me/eval/own.py: no such file", "/home/me/eval/own.py: no such file"),
-    ):
-        assert as_commands(text).endswith(shown)
-
-
-def test_the_manifest_for_kubernetes_has_what_the_server_needs() -> None:
-    deployment, service = yaml.safe_load_all((DOCS / "serving" / "kubernetes.yaml").read_text(encoding="utf-8"))
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    volumes = {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
-    assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
-    assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"] == labels
-    assert container["args"][:2] == ["serve", "/runs/mine/features"] and "--keys" in container["args"]
 
 
 def test_the_linters_of_compose_and_kubernetes_accept_the_files() -> None:

@@ -76,8 +76,3 @@ def test_a_stage_loads_what_it_needs_and_no_evaluation(stage):
 def test_a_public_name_is_its_module_s(name):
     found = getattr(kbtrain, name)
     assert found.__module__.startswith("kbtrain.") and found.__name__ == name and found.__doc__
-
-
-def test_an_unknown_attribute_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="load_gates"):
-        _ = kbtrain.load_gates

@@ -1,6 +1,5 @@
 """What is installed: every data file of the package, and pinned versions that anyone can install."""
 
-import re
 import subprocess
 import sys
 import tomllib
@@ -11,13 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import kbtrain
-
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PINS = dict(
-    line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] not in "#"
-)
 
 
 @pytest.fixture(scope="module")
@@ -47,30 +41,10 @@ def test_scripts_configs_and_launch_files_are_installed_beside_the_package(wheel
     assert {name for name in wheel if "/_scripts/" in name} == {f"kbtrain/_scripts/{name}" for name in files}
 
 
-def test_nothing_else_is_installed(wheel):
-    assert {name.split("/")[0] for name in wheel} == {"kbtrain", f"kbtrain-{kbtrain.__version__}.dist-info"}
-
-
 def test_every_folder_of_the_package_is_a_package():
     folders = {path.parent for path in (ROOT / "kbtrain").rglob("*.py")}
     assert len(folders) >= 10
     assert {folder for folder in folders if not (folder / "__init__.py").exists()} == set()
-
-
-def test_every_pin_is_a_plain_version():
-    assert len(PINS) >= 80
-    assert {pin for pin in PINS.items() if not re.fullmatch(r"\d[\w.]*", pin[1])} == set()
-
-
-def test_every_dependency_that_setup_and_the_tests_install_is_pinned_inside_its_range():
-    project = PROJECT["project"]
-    pins = {canonicalize_name(name): version for name, version in PINS.items()}
-    names = ("dev", "docs", "train", "wandb", "tensorboard", "ray", "studies", "serve")
-    extras = [project["optional-dependencies"][name] for name in names]
-    wanted = [Requirement(text) for part in (project["dependencies"], *extras) for text in part]
-    outside = {r.name for r in wanted if not r.specifier.contains(pins.get(canonicalize_name(r.name), "0.dev0"))}
-    assert len(wanted) >= 25
-    assert outside == set()
 
 
 def test_optional_parts_are_no_dependencies_of_the_base():

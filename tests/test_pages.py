@@ -87,14 +87,6 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     ]
 
 
-def test_tables_of_studies_go_into_the_store(tmp_path: Path) -> None:
-    path = tmp_path / "tables.json"
-    path.write_text(json.dumps({"tables": {"mine": {"columns": ["a"], "rows": [["1"]]}}}))
-    store = figures.read_store()
-    figures.store_tables(store, [path])
-    assert figures.render("table-mine", store) == "| a |\n| --- |\n| 1 |"
-
-
 def test_links_between_pages_lead_to_files() -> None:
     missing = []
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:

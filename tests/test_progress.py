@@ -66,24 +66,6 @@ def test_a_stage_that_estimates_what_is_left_shows_its_own_estimate(clock, capsy
     assert "0/100 [00:00<?," in shown and "50/100 [00:50<01:15," in shown
 
 
-def test_a_stage_of_seconds_writes_nothing_into_a_log(capsys):
-    assert list(progress.progress_bar(range(5), desc="label", unit="questions")) == [0, 1, 2, 3, 4]
-    assert capsys.readouterr().err == ""
-
-
-def test_a_bar_that_is_switched_off_is_silent(clock, capsys):
-    with progress.progress_bar(desc="score", unit="questions", total=5, disable=True) as bar:
-        clock[0] += 100
-        bar.update(5)
-    assert capsys.readouterr().err == ""
-
-
-def test_a_terminal_gets_a_bar(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    assert list(progress.progress_bar(range(3), desc="build", unit="splits")) == [0, 1, 2]
-    assert "build: 100%" in sys.stderr.getvalue() and "3/3" in sys.stderr.getvalue()
-
-
 def test_every_stage_shows_this_bar_and_no_other():
     root = Path(__file__).resolve().parent.parent
     stages = [path for folder in ("data_gen", "recipes", "eval") for path in (root / folder).glob("*.py")]

@@ -142,11 +142,6 @@ def test_braces_in_questions_and_evidence_are_just_text(text: str) -> None:
     assert f"Reference: {text} \nQuestion: {text} \n" in kbm_prompt(text, text, "en")
 
 
-def test_options_follow_the_question_one_a_line() -> None:
-    assert query_text(EN) == "Who wrote Faust?"
-    assert query_text(EN_CHOICE) == "Who wrote Faust?\nA. Goethe\nB. Kleist"
-
-
 def test_hits_are_joined_best_first() -> None:
     assert evidence_text([Hit("1", "", "one", 2.0), Hit("2", "", "two", 1.0)]) == "one\ntwo"
 
@@ -177,12 +172,6 @@ def test_an_empty_search_asks_as_no_search_does() -> None:
         assert answer_prompt(question, "rag", None) == answer_prompt(question, "rag", "") == plain
         assert answer_prompt(question, "mask", None) == plain
     assert kbm_prompt("Who?", "", "en") == kbm_prompt("Who?", None, "en")
-
-
-def test_the_prompting_baseline_asks_for_one_value() -> None:
-    assert prompts.need_answer(True) == '{"need": "True"}'
-    for language in ("en", "zh"):
-        assert "(need: True/False)" in prompts.need_prompt("Who?", language)
 
 
 def tokenizer(template: str | None) -> PreTrainedTokenizerFast:

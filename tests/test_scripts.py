@@ -25,13 +25,6 @@ def test_every_script_and_configuration_says_in_one_line_what_it_is():
     assert [name for name, path in files.items() if len(scripts.about(path)) < 15] == []
 
 
-def test_the_list_shows_name_and_first_line():
-    lines = list(scripts.listing("recipes"))
-    assert lines[0] == "recipes:"
-    assert any(line.startswith("  train_kbm ") and "Train a knowledge-boundary model" in line for line in lines)
-    assert [line for line in scripts.listing() if not line.startswith(" ")] == [f"{k}:" for k in scripts.KINDS]
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "path"),
     [

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import selectors
 import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from support import fork_server, scripts
+from support import scripts
 from support.waiting import wait_until
 
 SCRIPT = """
@@ -75,20 +70,6 @@ def test_a_script_in_this_process_gives_its_code_and_output() -> None:
     assert scripts.run("eval/score.py", "--nothing", 3).stderr == done.stderr
 
 
-def test_a_failed_test_tells_its_commands(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text((scripts.ROOT / "tests/conftest.py").read_text())
-    (tmp_path / "test_it.py").write_text(
-        "from support import scripts\n"
-        "def test_it():\n"
-        "    assert scripts.here('eval/score.py', '--nothing').returncode == 0\n"
-    )
-    path = os.pathsep.join([str(scripts.ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = scripts.run_command(sys.executable, "-m", "pytest", ".", cwd=tmp_path, env={"PYTHONPATH": path})
-    assert done.returncode == 1
-    told = done.stdout[done.stdout.index("- command -") :]
-    assert "eval/score.py --nothing\nexit code 2\nerror: command line: unknown argument '--nothing'" in told
-
-
 NESTED = """
 import json, signal, subprocess, sys, time
 say = [sys.executable, "said.py", "a b"]
@@ -125,29 +106,3 @@ def test_what_a_script_starts_as_python_is_forked_where_a_test_asks_for_it(tmp_p
     *said, pid = json.loads(done.stdout)
     assert said == ["ends\n", 7, "['a b'] in True\n", "2 words\n", 1, 3, -signal.SIGKILL]
     wait_until(lambda: not Path(f"/proc/{pid}").exists())  # killed, it takes its fork along
-
-
-@pytest.mark.parametrize("first", ["fork", "asking"])
-def test_a_fork_and_who_asked_for_it_may_end_at_the_same_moment(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = subprocess.Popen(["true"])
-    monkeypatch.setattr(os, "fork", lambda: child.pid)
-    here, there = socket.socketpair()
-    waiting = selectors.DefaultSelector()
-    fork_server._streaming(here, b"{}\n", [], waiting)
-    there.close()
-    wait_until(lambda: len(waiting.select()) >= 2)
-    ended = waiting.select()
-    for key, _ in sorted(ended, key=lambda one: isinstance(one[0].fileobj, int) == (first == "asking")):
-        key.data(key.fileobj, waiting)
-    assert not waiting.get_map() and here.fileno() == -1
-
-
-def test_who_is_killed_while_it_asks_gets_no_fork() -> None:
-    here, there = socket.socketpair()
-    there.close()
-    streams = list(os.pipe())
-    assert fork_server._streaming(here, b"{", streams, selectors.DefaultSelector()) is None
-    assert here.fileno() == -1
-    for stream in streams:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(stream)

@@ -121,11 +121,6 @@ def test_a_tokenizer_s_own_special_tokens_are_broken_in_what_the_user_says():
     assert [i for i in ids if i in own] == own[:2]
 
 
-def test_a_prompt_without_special_tokens_is_rendered_as_before():
-    tokenizer = tokenizer_with(CHAT, "<<turn>>", "<<end>>")
-    assert render_chat(tokenizer, "Is 3 << 4? <turn>") == "<<turn>>Is 3 << 4? <turn><<end>>"
-
-
 def test_words_and_signs_that_are_special_tokens_are_no_marks():
     tokenizer = tokenizer_with(CHAT, "<<turn>>", "sop", "!", "||")
     assert break_special_tokens(tokenizer, "sop! a || b") == "sop! a || b"
