@@ -71,9 +71,7 @@ class RetrieveConfig(Config):
             raise ValueError("key 'corpus': retriever web searches none; name another retriever, or leave it out")
         if self.chunk_tokens is None:
             if self.chunk_overlap:
-                raise ValueError(
-                    "key 'chunk_overlap': counts for chunks alone; give chunk_tokens, too, or omit it"
-                )
+                raise ValueError("key 'chunk_overlap': counts for chunks alone; give chunk_tokens, too, or omit it")
         elif self.retriever != "bm25":
             raise ValueError("key 'chunk_tokens': retriever bm25 alone cuts passages into chunks; leave it out")
         return self

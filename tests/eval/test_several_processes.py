@@ -83,5 +83,3 @@ def test_a_locked_file_is_one_line_that_says_since_when(run_folder: Path) -> Non
     assert done.returncode == 2 and done.stdout == ""
     assert TOLD.match(done.stderr) and f"process {os.getpid()} on " in done.stderr and done.stderr.count("\n") == 1
     assert (run_folder / "labels.jsonl").read_bytes() == before
-
-
