@@ -20,6 +20,13 @@ from kbtrain.io.store import SampleStore, writing
 from kbtrain.records import Sample, SampleSet
 
 
+def keep(path: Path, *sets: SampleSet) -> None:
+    """A store with a run ``main`` of these answers."""
+    with SampleStore(path) as store:
+        store.begin("main", {})
+        store.put("main", sets)
+
+
 def test_a_set_comes_back_exactly_as_it_was_put(tmp_path: Path) -> None:
     sets = [made("q1"), made("q1", "rag", n=0), made("q2", "mask", greedy=False, n=30), made("q'\"; --", text="")]
     with SampleStore(tmp_path / "new" / "s.db") as store:
@@ -122,9 +129,7 @@ def test_a_foreign_broken_missing_or_newer_file_is_one_line(tmp_path: Path) -> N
 
 
 def test_a_finished_store_opens_on_a_read_only_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with SampleStore(tmp_path / "s.db") as store:
-        store.begin("main", {})
-        store.put("main", [made("q1")])
+    keep(tmp_path / "s.db", made("q1"))
     assert [file.name for file in tmp_path.iterdir()] == ["s.db"]
     monkeypatch.setattr(os, "access", lambda *_: False)
     with SampleStore(tmp_path / "s.db", read_only=True) as store:
@@ -187,9 +192,7 @@ def test_memory_stays_flat_while_iterating(tmp_path: Path) -> None:
 )
 def test_a_store_that_was_never_written_so_is_one_line(tmp_path: Path, damage: str, message: str) -> None:
     path = tmp_path / "s.db"
-    with SampleStore(path) as store:
-        store.begin("main", {})
-        store.put("main", [made("q1"), made("q2")])
+    keep(path, made("q1"), made("q2"))
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.executescript(damage)
         db.commit()
@@ -200,9 +203,7 @@ def test_a_store_that_was_never_written_so_is_one_line(tmp_path: Path, damage: s
 
 def test_a_damaged_store_without_meta_data_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    with SampleStore(path) as store:
-        store.begin("main", {})
-        store.put("main", [made(f"q{i}", n=30, text="x" * 300) for i in range(40)])
+    keep(path, *[made(f"q{i}", n=30, text="x" * 300) for i in range(40)])
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2] + b"\xa5" * 8192 + data[len(data) // 2 + 8192 :])
     with pytest.raises(UserError, match=r"s\.db: damaged database"):
@@ -222,9 +223,7 @@ def test_a_store_of_the_version_before_is_read_and_not_written(tmp_path: Path) -
 
 def test_one_changed_byte_is_noticed_wherever_it_lies(tmp_path: Path) -> None:
     path = tmp_path / "samples.db"
-    with SampleStore(path) as store:
-        store.begin("main", {})
-        store.put("main", [made("q1", "llm")])
+    keep(path, made("q1", "llm"))
     write_meta(path, stage="sample", config=None, inputs=[])
     whole, before = path.read_bytes(), path.stat()
     with SampleStore(path) as store:
