@@ -16,7 +16,7 @@ from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, Reader, draft_facts, state_facts, state_folder
 from kbtrain.gates.probe.sampled_states import KeptStates
-from kbtrain.gates.probe.states import StateStore, prompt_key
+from kbtrain.gates.probe.states import StateStore, prompt_key, stored_dtype
 from kbtrain.gates.probe.train import HeadSettings, fit
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
@@ -254,4 +254,10 @@ def test_a_probe_that_reads_states_which_sampling_should_have_kept_warns(asked, 
         warnings.simplefilter("error")
         assert list(StateStore(states, facts).extract(model, test_question, kept_by_sampling=False)) == [1]
     with pytest.warns(UserWarning, match=r"states/llm: states of \d+ of 40 prompts are missing, which sampling keeps"):
+        list(StateStore(states, facts).extract(model, prompts))
+    shutil.rmtree(asked / "states")  # the run still says that there were such, and in which format
+    assert [stored_dtype(state_folder(asked, condition)) for condition in ("llm", "draft", "rag")] == ["fp32"] * 2 + [
+        None
+    ]
+    with pytest.warns(UserWarning, match=r"states/llm: states of 40 of 40 prompts are missing, which sampling keeps"):
         list(StateStore(states, facts).extract(model, prompts))

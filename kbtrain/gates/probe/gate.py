@@ -25,7 +25,7 @@ from kbtrain.gate.card import CARD, KeyedCard, Pass, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gates.answering import open_base_model
 from kbtrain.gates.probe.head import Head, Method
-from kbtrain.gates.probe.states import draft_states, greedy_rows, prompt_states
+from kbtrain.gates.probe.states import STATES, draft_states, greedy_rows, prompt_states
 from kbtrain.io.provenance import MODEL_FILES
 from kbtrain.models.files_read import digest
 from kbtrain.prompts.kbm import evidence_text
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 WEIGHTS = "probe.safetensors"
 _PARTS = ("weight", "layers", "intercept")  # tensors of a head
-STATES = "states"  # of a run folder: states by condition, see :func:`state_folder`
 Asked = Literal["llm", "rag", "draft"]
 DRAFT_TOKENS = 16  # as of the gate ``draft``; TARG (arXiv 2511.09803) tries 10, 20 and 30, by default 20
 MAX_DRAFTED = 2048  # tokens of a prompt behind which is drafted

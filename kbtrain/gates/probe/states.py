@@ -26,7 +26,7 @@ from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
 from kbtrain.gates.answering import first_rows
 from kbtrain.io.files import replacing
-from kbtrain.io.provenance import differing
+from kbtrain.io.provenance import differing, meta_of
 from kbtrain.models.batching import common_start, like_length, padded, windows
 from kbtrain.models.forward import cache_argument, with_cache
 from kbtrain.records import GREEDY
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 TOKENS_PER_BATCH = 4096  # padding counted
 PER_FILE = 256  # prompts whose states are written together
+STATES = "states"  # of a run folder: states by condition
 _PACKED: WeakKeyDictionary[PreTrainedModel, tuple[Lock, PackedLinears]] = WeakKeyDictionary()
 _SPARED = 64  # tokens spared by a pass over what prompts begin with, from which on it pays (45: no, 135: yes)
 
@@ -152,7 +153,7 @@ class StateStore:
     def __init__(self, folder: Path, facts: Mapping[str, str]) -> None:
         self.folder = folder
         self.facts = dict(facts)
-        self.sampled = False  # the folder holds states that were kept while sampling
+        self.sampled = kept_dtype(folder) is not None  # states of the folder were kept while sampling
         self._where: dict[str, tuple[Path, int]] = {}
         for path in sorted(folder.glob("*.safetensors")):
             self._note(path)
@@ -240,9 +241,21 @@ class StateStore:
 
 
 def stored_dtype(folder: Path) -> str | None:
-    """Number format of a folder's states, by its first file; None for a folder without states."""
+    """Number format of a folder's states, by its first file, or of the answers beside which sampling kept them; None
+    for a folder without states."""
     first = min(folder.glob("*.safetensors"), default=None)
-    return None if first is None else _read_head(first)[0].get("dtype")
+    return kept_dtype(folder) if first is None else _read_head(first)[0].get("dtype")
+
+
+def kept_dtype(folder: Path) -> str | None:
+    """Number format of the answers of a run whose sampling kept states in ``folder`` (``RUN/states/CONDITION``).
+
+    By it states that are gone are known to be gone: those that are read again round differently.
+    """
+    if folder.parent.name != STATES or folder.name not in ("llm", "draft"):
+        return None
+    meta = meta_of(folder.parent.parent / "samples.db")
+    return meta.get("run_meta", {}).get("dtype") if meta.get("config", {}).get("keep_states") else None
 
 
 def _read_head(path: Path) -> tuple[dict[str, str], list[str], str | None]:
