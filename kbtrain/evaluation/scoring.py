@@ -243,6 +243,7 @@ class _Stored:
     names: dict[str, str]  # its own name -> the stored one
     scores: dict[tuple[str, str], float]
     costs: Mapping[str, Any]  # as the scores' meta data have them
+    model: str | None  # whose plain prompt and draft it reads, in one pass with others
 
     def scores_of(self, chunk: Chunk) -> ByName:
         return {
@@ -265,7 +266,8 @@ class _Stored:
 def from_members(gate: GateHandle, run: Path, stored: Callable[[GateHandle], bool]) -> Engine | None:
     """An engine of a stack, if ``stored`` says of each member that its scores are in ``run``.
 
-    None for gates of other kinds, and where a member's scores are missing. Costs are the sum of the members'.
+    None for gates of other kinds, and where a member's scores are missing. Costs are the sum of the members'; of those
+    that read one pass the dearest's.
     """
     of_members = None if gate.card is None else kind_named(gate.card.kind).of_members
     if gate.card is None or gate.folder is None or gate.opening is None or of_members is None:
@@ -288,19 +290,30 @@ def from_members(gate: GateHandle, run: Path, stored: Callable[[GateHandle], boo
 def _read(member: GateHandle, run: Path) -> _Stored:
     path = score_path(run, member.name)
     scores = {(row.gate, row.question_id): row.score for row in jsonl.read(GateScore, path)}
-    return _Stored(member.own_names, scores, read_meta(path))
+    card, is_here = member.card, member.opening is not None and member.opening.states is None
+    reads_pass = is_here and card is not None and card.statistics and "end_states" not in card.statistics
+    return _Stored(member.own_names, scores, read_meta(path), card.base_model if card and reads_pass else None)
+
+
+def _passes(members: Sequence[_Stored], chunk: Chunk) -> list[_Stored]:
+    """Members whose costs count: of those that read one pass the dearest."""
+    dearest: dict[object, _Stored] = {}
+    for member in sorted(members, key=lambda member: member.took(chunk)[0]):
+        dearest[member.model or id(member)] = member
+    return list(dearest.values())
 
 
 def _scored(score: FromMembers, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:
     by_name = gate.name_scores(score([member.scores_of(chunk) for member in members]), chunk.examples)
     scores = [GateScore(scored_id(e), n, by_name[n][i]) for n in gate.names for i, e in enumerate(chunk.examples)]
     seconds, spent = 0.0, Counter[str]()
-    for member in members:
+    paid = _passes(members, chunk)
+    for member in paid:
         took, used = member.took(chunk)
         seconds += took
         spent.update({what: round(value) for what, value in used.items()})
     device = ", ".join(sorted({member.costs["device"] for member in members}))
-    alone = [member.alone(chunk) for member in members]
+    alone = [member.alone(chunk) for member in paid]
     took_alone = None if None in alone else sum(value or 0.0 for value in alone)
     timing = Timing(gate.names, chunk.split, len(chunk.examples), seconds, dict(spent), device, took_alone)
     return ScoredChunk(tuple(scores), timing)

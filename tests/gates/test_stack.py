@@ -15,11 +15,12 @@ from tiny_kbm import make_folder
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.evaluation.scoring import _passes, _Stored
 from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.draft import DraftCard
 from kbtrain.gates.features.additive import share_log_odds
 from kbtrain.gates.handles import GateHandle, handle
-from kbtrain.gates.scoring import chunks_path
+from kbtrain.gates.scoring import Chunk, chunks_path
 from kbtrain.gates.simple import Always
 from kbtrain.gates.stack import Input, Linear, fit_linear, held_out_log_odds
 from kbtrain.io.jsonl import read, write
@@ -411,3 +412,14 @@ def test_members_that_read_one_model_read_one_copy_of_it_in_one_pass(tmp_path):
                 found = stack.member_scores(with_text)[place][score]
                 assert found == pytest.approx(alone.score_all(with_text)[score], abs=1e-5)
     assert kbtrain.load_gate(tmp_path / "stack", dtype="bf16").gates[2].model is not draft.model
+
+
+def test_of_members_that_read_one_pass_the_dearest_is_paid():
+    def member(name, seconds, model):
+        costs = {"seconds_per_question": {name: {"dev": seconds}}, "spent_per_question": {name: {"dev": {}}}}
+        return _Stored({name: name}, {}, costs, model)
+
+    members = [member("probe", 1.0, "m"), member("features", 0.1, None), member("draft_probe", 3.0, "m")]
+    members += [member("kbm", 2.0, None), member("other", 4.0, "n")]
+    paid = _passes(members, Chunk("dev", (question(0, "dev"),)))
+    assert sorted(next(iter(one.names)) for one in paid) == ["draft_probe", "features", "kbm", "other"]
