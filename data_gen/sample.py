@@ -133,11 +133,8 @@ def main(config: SampleConfig) -> None:
         if n_stored >= job.total and job.run in store.runs() and not n_missing:
             print(f"all {n_stored} question-conditions are in {target} already")
         else:
-            unit, remaining = "question-conditions", job.remaining_time(store)
-            seconds_left = remaining.seconds
-            with progress_bar(total=job.total, initial=n_stored, desc="sample", unit=unit, left=seconds_left) as bar:
-                drawing = _engine(config)
-                for n in job.sample(store, drawing, silent, config.allow_empty, remaining):
+            with progress_bar(total=job.total, initial=n_stored, desc="sample", unit="question-conditions") as bar:
+                for n in job.sample(store, _engine(config), silent, config.allow_empty):
                     bar.update(n)
             print(f"{job.total} question-conditions, {job.total - n_stored} of them now -> {target}")
         print(silent.line() + notes(store, job.run, config.max_prompt_tokens))

@@ -1,8 +1,7 @@
-"""Work of a sampling, judging or scoring before it is done (requests, tokens, money, time), and time left of one.
+"""Work of a sampling, judging or scoring before it is done: requests, tokens, money, time.
 
 Prices and latencies are those of the system to be deployed, from a price list of the user.
-
-Time before the work is that of a short measurement; :class:`RemainingTime` is that of the tokens left.
+The time is that of a short measurement.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.outputs import SilentAnswers
-from kbtrain.records import SampleSet
 from kbtrain.runtime.scripts import find
 
 _BYTES_A_TOKEN = 4.0  # of English; other languages need more tokens, and chat templates some dozens a prompt
@@ -220,44 +218,3 @@ def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measur
 def tokens_of(text: str) -> float:
     """Tokens of a text, estimated from its bytes."""
     return len(text.encode()) / _BYTES_A_TOKEN
-
-
-class RemainingTime:
-    """Seconds that the rest of a sampling takes: those so far, times the tokens left over the tokens done.
-
-    The share of finished questions says little: batches come longest first, and questions of a split may have the
-    greedy answer alone. Tokens of a prompt are estimated from its bytes; an answer that is left has the mean so far.
-    """
-
-    def __init__(self, requests: Iterable[AnswerRequest], clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._begun: float | None = None
-        self._left = {  # tokens of the prompt, and answers
-            (r.question.id, r.condition): (tokens_of(r.question.text + (r.evidence or "")), r.n + r.greedy)
-            for r in requests
-        }
-        self._to_read = sum(tokens for tokens, _ in self._left.values())
-        self._to_draw = sum(n for _, n in self._left.values())  # answers
-        self._n_prompts = len(self._left)
-        self._read = 0.0
-        self._answers = self._drawn = 0
-
-    def start(self) -> None:
-        """Begin to measure, once the model is open."""
-        self._begun = self._clock()
-
-    def add(self, sets: Sequence[SampleSet]) -> None:
-        """Count a finished batch."""
-        for sample_set in sets:
-            tokens, n = self._left.pop((sample_set.question_id, sample_set.condition), (0.0, 0))
-            self._to_read, self._to_draw = self._to_read - tokens, self._to_draw - n
-            self._read += tokens
-            self._answers += n
-            self._drawn += sum(answer.n_tokens for answer in sample_set.answers())
-
-    def seconds(self) -> float | None:
-        """Seconds left; None before a twentieth of the prompts is finished, which is no measure of the rest."""
-        if self._begun is None or 20 * (self._n_prompts - len(self._left)) < max(1, self._n_prompts):
-            return None
-        left = self._to_read + self._to_draw * self._drawn / max(1, self._answers)
-        return (self._clock() - self._begun) * left / max(1.0, self._read + self._drawn)

@@ -28,7 +28,6 @@ from kbtrain.io.provenance import MODEL_FILES, Artifact, file_sha256
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.llm.forecast import RemainingTime
 from kbtrain.llm.outputs import FEW, FIRST, LEAST, AlikeAnswers, SilentAnswers
 from kbtrain.models.batching import windows
 from kbtrain.models.files_read import hashes_of
@@ -211,22 +210,16 @@ class SamplingJob:
         first = itertools.islice(self.requests(), FIRST)
         return {answer for request in first for answer in request.question.answers}
 
-    def remaining_time(self, store: SampleStore) -> RemainingTime:
-        """The estimate for what is not stored yet."""
-        done = store.done(self.run) if self.run in store.runs() else set()
-        return RemainingTime(r for r in self.requests() if (r.question.id, r.condition) not in done)
-
     def sample(
         self,
         store: SampleStore,
         engine: Engine,
         silent: SilentAnswers | None = None,
         allow_empty: bool = False,
-        remaining: RemainingTime | None = None,
     ) -> Iterator[int]:
         """Draw what is missing and store it; yields how many question-conditions were stored each time.
 
-        ``silent`` and ``remaining`` count the answers. Raises :class:`UserError` as soon as more than a fifth of many
+        ``silent`` counts the answers. Raises :class:`UserError` as soon as more than a fifth of many
         say nothing, or nearly all say the same, unless ``allow_empty``, and where the server refuses too many prompts;
         what was drawn is stored.
         """
@@ -247,8 +240,6 @@ class SamplingJob:
             if facts != noted_facts:  # an engine of many machines tells the facts of each
                 store.begin(self.run, {**self._settings(store), **facts})
                 noted_facts = facts
-            if remaining is not None:
-                remaining.add(sets) if sets else remaining.start()
             if sets:
                 store.put(self.run, sets)
                 yield len(sets)

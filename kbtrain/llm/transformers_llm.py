@@ -97,12 +97,6 @@ class TransformersLLM:
         """Let an observer read all passes from now on."""
         self._sampler, self._replicas = self._sampler.observed(observer), []
 
-    def answer_observed(self, requests: Iterable[AnswerRequest], *observers: Observer) -> Iterator[list[SampleSet]]:
-        """As :meth:`answer`, one batch after the other, whose passes the observers read."""
-        sampler = self._sampler.observed(*observers)
-        for batch in self._batches(requests, frozenset()):
-            yield self._answers(sampler, batch)
-
     def _ready_samplers(self) -> list[BatchSampler]:
         """As many as work at once: one, where the prompts of two batches would take much of the machine's memory."""
         room = self.limits.prompt_tokens * _token_bytes(self.model)

@@ -32,36 +32,14 @@ def progress_bar(
     total: float | None = None,
     initial: int = 0,
     disable: bool = False,
-    left: Callable[[], float | None] | None = None,
 ) -> tqdm[T]:
-    """A tqdm over ``iterable``, or to be updated by hand; ``unit`` is a plural noun, ``initial`` was done before.
-
-    ``left``: seconds that remain (None: unknown), where units differ in their time; else they follow from the rate.
-    """
-    kind: Callable[..., tqdm[T]] = _OneBar if sys.stderr.isatty() else _Lines
+    """A tqdm over ``iterable``, or to be updated by hand; ``unit`` is a plural noun, ``initial`` was done before."""
+    kind: Callable[..., tqdm[T]] = tqdm if sys.stderr.isatty() else _Lines
     spaced_unit = f" {unit.strip()}"
-    return kind(
-        iterable, desc=desc, unit=spaced_unit, total=total, initial=initial, disable=disable, smoothing=0.1, left=left
-    )
+    return kind(iterable, desc=desc, unit=spaced_unit, total=total, initial=initial, disable=disable, smoothing=0.1)
 
 
-class _OneBar(_Bar):
-    """A bar on a terminal; ``left`` as in :func:`progress_bar`."""
-
-    def __init__(self, *args: Any, left: Callable[[], float | None] | None = None, **settings: Any) -> None:
-        self._left = left
-        if left is not None:
-            settings["bar_format"] = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]"
-        super().__init__(*args, **settings)
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        """As tqdm's, with the time ``left``."""
-        seconds = None if self._left is None else self._left()
-        return {**super().format_dict, "left": "?" if seconds is None else self.format_interval(seconds)}
-
-
-class _Lines(_OneBar):
+class _Lines(_Bar):
     """Progress in plain lines on stderr, at most one every :data:`SECONDS_BETWEEN_LINES`."""
 
     monitor_interval = 0  # no thread: nothing has to be redrawn
@@ -87,8 +65,6 @@ class _Lines(_OneBar):
         of = f" of {total:,}" if total else ""
         speed = f", {_speed(rate, self.unit)}" if rate else ""
         seconds = (total - done) / rate if total and rate else None
-        if self._left is not None:
-            seconds = self._left()
         left = "" if seconds is None else f", {self.format_interval(seconds)} left"
         more = f" ({self.postfix})" if self.postfix else ""
         return f"{self.desc}: {done:,}{of}{self.unit}{speed}{left}{more}"

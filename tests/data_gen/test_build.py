@@ -69,22 +69,6 @@ def test_examples_of_questions_in_any_order_stand_in_that_of_their_split(labelle
     assert [made.question_id for made in after["test"]] == [row.id for row in both if row.split == "test"]
 
 
-def test_labels_by_a_rule_of_before_are_made_again_where_a_question_is_chinese_and_else_stay(
-    labelled: Path, build: Run
-) -> None:
-    build(labelled)
-    rows = list(jsonl.read(Question, labelled / "questions.jsonl"))
-    jsonl.write(labelled / "questions.jsonl", [dataclasses.replace(rows[0], language="zh"), *rows[1:]])
-    meta = meta_path(labelled / "labels.jsonl")
-    facts = json.loads(meta.read_text())
-    facts["inputs"]["questions.jsonl"] = file_sha256(labelled / "questions.jsonl")
-    meta.write_text(json.dumps(facts))
-    with pytest.raises(
-        UserError, match=r"graded by an older rule \(chinese None, today simplified/4\); .*label\.py again"
-    ):
-        build(labelled)
-
-
 @pytest.mark.parametrize("other", ["questions.jsonl", "samples.db"])
 def test_labels_of_other_questions_or_answers_are_made_again_before_examples_are(
     labelled: Path, build: Run, other: str

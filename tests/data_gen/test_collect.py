@@ -78,18 +78,6 @@ def test_passages_of_the_questions_become_corpus_and_evidence(tmp_path: Path) ->
         )
 
 
-def test_another_data_set_takes_the_place_of_the_first_with_its_passages(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    for name in ("hotpotqa", "squad"):
-        assert collect("--run", run, "--dataset", name, "--path", native(tmp_path, name)).returncode == 0
-    assert len(list(jsonl.read(Passage, run / "passages.jsonl"))) == 3
-    assert collect("--run", run, "--dataset", "mmlu", "--path", native(tmp_path, "mmlu")).returncode == 0
-    assert not (run / "passages.jsonl").exists() and not meta_path(run / "passages.jsonl").exists()
-    (run / "passages.jsonl").write_text("somebody's own")
-    assert collect("--run", run, "--dataset", "ceval", "--path", native(tmp_path, "ceval")).returncode == 0
-    assert (run / "passages.jsonl").read_text() == "somebody's own"
-
-
 def test_a_random_draw_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     drawn = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):

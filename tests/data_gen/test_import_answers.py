@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -117,26 +116,6 @@ def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Ru
     meta = read_meta(run / "questions.jsonl")
     assert set(meta["scores"].values()) == {6} and meta["stage"] == "import_answers"
     assert meta["graded"]["llm"]["first"] == ["q2"]
-
-
-def test_scores_of_another_system_stay_when_the_import_is_called_again(
-    answers: Path, imports: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They are of another file, which the import knows nothing of."""
-    run, theirs = imports(answers), answers.parent / "theirs.jsonl"
-    theirs.write_text("".join(json.dumps({"id": f"q{i}", "score": i}) + "\n" for i in range(60)))
-    for gate in ("their_gate", "a_second"):
-        done = here("eval/import_decisions.py", "--run", run, "--path", theirs, "--gate", gate)
-        assert done.returncode == 0, done.stderr
-    before = (run / "imported_scores.jsonl").read_bytes()
-    capsys.readouterr()
-    imports(answers)
-    assert "there already" in capsys.readouterr().out and (run / "imported_scores.jsonl").read_bytes() == before
-    own = {"seakr_direct": "seakr_direct.eigen_score"}
-    for scores in (own, {}, own):
-        imports(answers, scores=scores)
-        found = Counter(s.gate for s in jsonl.read(GateScore, run / "imported_scores.jsonl"))
-        assert found == Counter({"their_gate": 60, "a_second": 60}) + Counter({gate: 6 for gate in scores})
 
 
 def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
@@ -255,22 +234,6 @@ def test_labels_warn_of_gold_that_repeats_an_arm(tmp_path: Path, script: Script)
     imported(tmp_path, rows, "--copied-gold", "allow")
     done = script("label", "--run", str(run), "--by", "greedy", "--tau-mastery", ".5")
     assert "warning: 40 of 40 accepted answers are word for word the model's own (rag 40, llm 20)" in done.stdout
-
-
-def test_rows_without_an_accepted_answer_are_counted_and_not_imported(tmp_path: Path) -> None:
-    rows = thumbs(12, 0)
-    for row, gold in zip(rows, ["", "N/A", None, [], ["\u200b", "form 4"]], strict=False):
-        row["answers"] = gold
-    done = imported(tmp_path, rows)
-    assert done.returncode == 0, done.stderr
-    assert "skipped: 4 rows without an accepted answer" in done.stdout and "8 questions" in done.stdout
-    assert "dropped from the accepted answers: 1 empty, 0 placeholders" in done.stdout
-    meta = read_meta(tmp_path / "run" / "questions.jsonl")
-    assert (meta["without_gold"], meta["empty_answers"], meta["graded"]["llm"]["n"]) == (4, 1, 8)
-    with SampleStore(tmp_path / "run" / "samples.db", read_only=True) as store:
-        assert store.counts("main") == {"llm": 8, "rag": 8}
-    done = imported(tmp_path, rows, "--run", tmp_path / "other", "--empty-answers", "refuse")
-    assert done.returncode == 2 and "logs.jsonl:1: field 'answers': no answer that is more" in done.stderr
 
 
 @pytest.mark.parametrize("absent", [None, ...])

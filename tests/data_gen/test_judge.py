@@ -123,21 +123,6 @@ def test_verdicts_on_other_questions_are_told_and_made_again(run_folder: Path, s
     assert all(script(*stage, "--verdicts").returncode == 0 for stage in stages)
 
 
-def test_chinese_questions_are_judged_again_where_a_rule_of_characters_came_and_a_model_is_not_paid_twice(
-    run_folder: Path, script: Script
-) -> None:
-    def key(*judge: str) -> dict[str, object]:
-        assert script("judge", "--run", str(run_folder), "--judge", *judge).returncode == 0
-        return dict(read_meta(run_folder / "verdicts.jsonl")["key"])
-
-    questions, model = run_folder / "questions.jsonl", ("llm", "--backend", "scripted", "--model", "none")
-    assert "chinese" not in key("rules")
-    first, *others = jsonl.read(Question, questions)
-    jsonl.write(questions, [replace(first, text="谁写的？"), *others])
-    assert key("rules")["chinese"] == "simplified/4"
-    assert "chinese" not in key(*model)
-
-
 def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_folder: Path, script: Script) -> None:
     says = lambda body, place: "01"["Author 1" in body["messages"][-1]["content"]]  # noqa: E731
     with ModelServer(failures=("",) * 20 + ("broken",) * 50, say=says) as server:

@@ -89,28 +89,6 @@ def test_turns_that_responses_belong_to_are_not_replaced_by_others(tmp_path, kep
     assert target.read_bytes() != before
 
 
-def test_other_turns_do_not_lie_beside_the_snippets_of_those_before_and_no_turns_replace_none(tmp_path):
-    one, two = {"speaker": "USER", "utterance": "A room in Rome."}, {"speaker": "SYSTEM", "utterance": "Hotel Roma?"}
-    passages = {"hotels : city : Rome": [["Rome", [1, "Rome is old."]]]}
-    dialogue = {"dialogue_id": "7", "turns": [one, {**two, "enrich": True}], "entity_passages_sents": passages}
-    (tmp_path / "dev.json").write_text(json.dumps([dialogue]))
-    lines(tmp_path / "in" / "test.jsonl", {"context": ["Hi"], "label": True})
-    known, collecting = tmp_path / "r" / "snippets.jsonl", ("data_gen/collect_turns.py", "--run", tmp_path / "r")
-    ketod, own = (
-        ("--dataset", name, "--path", tmp_path / path) for name, path in (("ketod", "dev.json"), ("jsonl", "in"))
-    )
-    run(*collecting, *ketod)
-    assert read_meta(known)["stage"] == "collect_turns"
-    before = (tmp_path / "r" / "turns.jsonl").read_bytes()
-    assert "no system turn to collect" in run(*collecting, *own, "--split", "train", fails=True)
-    assert known.exists() and (tmp_path / "r" / "turns.jsonl").read_bytes() == before
-    run(*collecting, *own)
-    assert not known.exists() and not list((tmp_path / "r").glob("snippets*"))
-    write(known, snippets(0))  # a user's own
-    run(*collecting, *own)
-    assert known.exists()
-
-
 def test_features_are_generated_found_and_retrieved(folder):
     out = run("data_gen/turn_features.py", "--run", folder, "--corpus", folder / "snippets.jsonl", "--syn-resp", "true",
               "--backend", "scripted", "--model", "scripted", "--k", 2)  # fmt: skip

@@ -17,7 +17,7 @@ from kbtrain import rag
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import SCHEMA, write_meta
+from kbtrain.io.provenance import write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.examples import example
 from kbtrain.llm.backends import LLMConfig, open_llm
@@ -166,22 +166,6 @@ def test_a_gate_whose_templates_were_changed_is_refused_in_one_line(
     (tmp_path / "probe" / "gate.json").write_text(json.dumps(card))
     with pytest.raises(UserError, match=r"gate.json: prompt fingerprint .* trained with other prompts"):
         kbtrain.load_gate(tmp_path / "probe")
-
-
-def test_a_run_of_other_prompts_does_not_score_the_gate(probe: Path, tmp_path: Path) -> None:
-    (tmp_path / "examples").mkdir()
-    rows = [GateExample(f"e{i}", f"e{i}", "test", f"Where is it {i}?", "en", None) for i in range(2)]
-    jsonl.write(tmp_path / "examples" / "test.jsonl", rows)
-    meta = tmp_path / "examples" / "test.jsonl.meta.json"
-    meta.write_text(json.dumps({"schema": SCHEMA, "label_rule": {"by": "samples"}}))
-    shutil.copytree(probe, tmp_path / "probe")
-    score = scripts.load("eval/score.py")
-    config = score.ScoreConfig(run=tmp_path, splits=("test",))
-    asked = score.read_inputs(config)
-    with pytest.raises(UserError, match=f"prompts {OWN.fingerprint()}, the run's answers are to the project's"):
-        score.check_own_prompts(asked, score.choose_gates(config, asked))
-    meta.write_text(json.dumps({"schema": SCHEMA, "label_rule": {"own_prompts": OWN.as_record()}}))
-    score.check_own_prompts(asked, score.choose_gates(config, asked))
 
 
 def test_serving_asks_by_the_gate_s_templates() -> None:

@@ -17,7 +17,6 @@ SLOW = (
     "report/test_audit_page.py",
     "distributed/test_ray_score.py",
     "distributed/test_ray_engine.py",
-    "distributed/test_ray_states.py",
     "data_gen/test_sample.py",
     "recipes/test_train_kbm.py",
     "recipes/test_train_classifiers.py",
@@ -89,7 +88,7 @@ SLOW = (
     "tools/test_mutants.py",
 )
 TOGETHER = {  # files whose slow fixture is one for the process, and files that must not wait at the same time
-    "ray": ("distributed/test_ray_score.py", "distributed/test_ray_engine.py", "distributed/test_ray_states.py"),
+    "ray": ("distributed/test_ray_score.py", "distributed/test_ray_engine.py"),
     "installed": ("test_wheel.py", "test_own_data.py", "test_chain.py"),
     "waiting": (
         "llm/test_lying_servers.py",

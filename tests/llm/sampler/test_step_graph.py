@@ -23,7 +23,9 @@ def on_grid(llm):
 
 def drawn(llm, asks, *observers):
     tokens = DrawnTokens()
-    list(llm.answer_observed(asks, tokens, *observers))
+    sampler = llm._sampler.observed(tokens, *observers)
+    for batch in llm._batches(asks, frozenset()):
+        llm._answers(sampler, batch)
     return tokens.tokens, tokens.finish
 
 
@@ -129,20 +131,3 @@ def test_what_a_gpu_cannot_capture_is_started_from_python_with_one_warning(
     with pytest.warns(UserWarning, match=r"started from Python \(slow\): called a synchronizing"):
         assert drawn(llm, asks) == plain
     assert drawn(llm, asks) == plain  # no second warning: the suite makes it an error
-
-
-def test_memory_that_runs_out_in_a_capture_halves_the_batch(make_model, tokenizer, question, monkeypatch):
-    llm = TransformersLLM("m", make_model("llama"), tokenizer, Sampling(max_new_tokens=16, stop=()))
-    asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=2) for i in range(2)]
-    plain = drawn(llm, asks)
-    on_grid(llm)
-
-    def short(self):
-        if self.grid.questions > 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    llm._sampler.graphs.capture = True
-    monkeypatch.setattr(StepGraph, "_capture", short)
-    with pytest.warns(UserWarning, match="halving"):
-        assert drawn(llm, asks) == plain
-    assert llm._sampler.graphs.problem is None
