@@ -129,10 +129,13 @@ class AlikeAnswers:
         self._golds = golds
         self._texts = Counter[str]()
         self._beginnings = Counter[str]()
+        self._drawn = self._repeated = 0  # prompts with several drawn answers, and those of which all are the same
 
     def add(self, sample_sets: Iterable[SampleSet]) -> None:
         """Count prompts, those without an answer that says something not."""
         for answers in sample_sets:
+            several = {sample.text for sample in answers.samples} if len(answers.samples) > 2 else set()
+            self._drawn, self._repeated = self._drawn + bool(several), self._repeated + (len(several) == 1)
             text = next((s.text.strip() for s in answers.samples or answers.answers() if silence(s) is None), "")
             if text and self.n < FIRST:
                 self.n += 1
@@ -146,6 +149,10 @@ class AlikeAnswers:
             if text and n > _ALIKE * self.n and text not in {gold.strip().casefold() for gold in self._golds()}:
                 return f"{n / self.n:.0%} of the answers to {self.n} prompts {how} {text!r:.60}"
         return None
+
+    def repeats(self) -> bool:
+        """True if the drawn answers to each of many prompts are the same: a cache, or no temperature."""
+        return self._drawn == self._repeated >= FEW
 
     def check(self, place: str, least: int = FEW) -> None:
         """Raise :class:`UserError` where nearly all are alike. ``place``: file and run that hold them."""

@@ -252,6 +252,12 @@ class SamplingJob:
                     check_refusals(store, self)
         if not allow_empty:
             alike.check(place, FEW)
+        if config.kind.server and alike.repeats():
+            warnings.warn(
+                f"{place}: the drawn answers to every prompt are the same: is there a cache before the server, or is "
+                "the temperature left out?",
+                stacklevel=2,
+            )
 
 
 def check_refusals(store: SampleStore, job: SamplingJob) -> None:
