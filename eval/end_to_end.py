@@ -155,7 +155,10 @@ def gates_of_run(config: EndToEndConfig, folder: RunFolder, labels: Iterable[Lab
     evidence_file = config.run / "evidence.jsonl"
     evidence = jsonl.read(Evidence, evidence_file) if path_exists(evidence_file) else ()
     taught = [label for label in labels if label.split == "train" and label.question_id in trained]
-    gates = baselines(dev, test, taught, config.seed, trained, evidence)
+    sources = {question.id: question.source for question in folder.questions if question.source}
+    if "by_source" in folder.stored.by_gate:  # a gate of the run, scored like any other
+        sources = {}
+    gates = baselines(dev, test, taught, config.seed, trained, evidence, sources)
     gates += scored_gates(folder.stored, dev.ids, test.ids)
     gates = in_report_order(add_noted(gates, folder.stored, config.thresholds))
     kind = dev_kind(dev.outcomes, config.accuracy)

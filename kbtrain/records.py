@@ -66,6 +66,7 @@ class Question:
     false_premise: bool | None = field(default=None, metadata=_RARE)
     needs_knowledge: bool | None = field(default=None, metadata=_RARE)
     context_passages: tuple[str, ...] = field(default=(), metadata=_RARE)
+    source: str = field(default="", metadata=_RARE)  # where it was asked: a data set, a product, a department
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,8 @@ class GateExample:
     ``titles``: the rule by which a prompt shows theirs.
     ``time_sensitive`` and ``needs_knowledge`` are facts about the question, not about the model (UAR, arXiv
     2406.12534); None where the data set does not give them.
-    ``entities``: the question's, by which splits and runs are kept apart; no gate reads them.
+    ``entities``: the question's, by which splits and runs are kept apart; no gate reads them. ``source``: where it was
+    asked.
     """
 
     id: str
@@ -231,6 +233,7 @@ class GateExample:
     needs_knowledge: bool | None = field(default=None, metadata=_RARE)
     entities: tuple[str, ...] = field(default=(), metadata=_RARE)
     titles: Titles = field(default="missing", metadata=_RARE)
+    source: str = field(default="", metadata=_RARE)
 
     @classmethod
     def ask(

@@ -35,7 +35,8 @@ from kbtrain.records import (
 
 QUESTION = Question(
     "q1", 'Was ist "Zürich"?\n苏黎世', ("Stadt", "city"), "test", "d", "zh", options=("a", "b"), hops=2, popularity=0.5,
-    gold="none", fact_type="slow", false_premise=False, needs_knowledge=True, context_passages=("p",)
+    gold="none", fact_type="slow", false_premise=False, needs_knowledge=True, context_passages=("p",),
+    source="shop",
 )  # fmt: skip
 FOUND = Indicators("llm", 30, 20, 2 / 3, 0.48, 0.81, 0.81, 0.7, 0.9, 2, 0, True)
 SAMPLE = Sample(-1, "", 0, "length", -1e-17)
@@ -68,6 +69,7 @@ EVERY = [
         needs_knowledge=False,
         entities=("Q1",),
         titles="always",
+        source="shop",
     ),
     Decision(0.25, None, 0.5, False),
     GateScore("q1", "kbm_mastery", 0.1 + 0.2),

@@ -37,7 +37,8 @@ _FLAT = ("auroc", "average_precision", "precision", "recall", "f1", "fdr")  # of
 GRID = np.linspace(0.0, 1.0, 101)
 AREA_DRAWS = 2_000  # resamples for the areas' intervals: each one re-orders all questions
 ALPHA = 0.05  # chance that any gate is called better than random where none is
-REFERENCES = ("relation_only", "form_only", *RETRIEVER_SCORES, "prompt")  # what a learnt gate is compared with
+# what a learnt gate is compared with
+REFERENCES = ("relation_only", "form_only", "by_source", *RETRIEVER_SCORES, "prompt")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from kbtrain.evaluation.run_folder import GradedSplit, RunFolder
 from kbtrain.evaluation.scores import StoredScores, in_order, seen_of
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import question_hash, read_held_out
+from kbtrain.gates.by_source import of_labels
 from kbtrain.gates.registry import TABLE_ORDER, read_card
 from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.gates.simple import (
@@ -39,21 +40,23 @@ from kbtrain.records import Evidence, Label, Question
 
 def baselines(
     dev: GradedSplit, test: GradedSplit, labels: Iterable[Label], seed: int, texts: Mapping[str, str],
-    evidence: Iterable[Evidence] = (),
+    evidence: Iterable[Evidence] = (), sources: Mapping[str, str] | None = None,
 ) -> list[GateInput]:  # fmt: skip
-    """LLM-only, All-RAG, random, oracle, relation-only, form-only, the retriever's score and gap.
+    """LLM-only, All-RAG, random, oracle, relation-only, form-only, by source, the retriever's score and gap.
 
     Raises :class:`UserError` (see :class:`~kbtrain.gates.simple.GroupMean`).
 
     ``texts``: the training questions that count, by id. Without any there is neither relation-only nor form-only: they
     know what training questions gained, nothing else. Without ``evidence`` of all questions there is neither the
-    retriever's score nor its gap.
+    retriever's score nor its gap. ``sources``: of questions by id; without any there is no row by source.
     """
     rows, ids = list(evidence), [question.id for part in (dev, test) for question in part.questions]
     by_score = [gate for gate in (RetrieverScore(name, rows) for name in RETRIEVER_SCORES) if gate.knows(ids)]
     oracle = Oracle([*dev.outcomes, *test.outcomes])
     trained = [label for label in labels if label.split == "train" and label.question_id in texts]
     groups: list[Gate] = [relation_only(trained), form_only(trained, texts)] if trained else []
+    if trained and sources:
+        groups.append(of_labels(trained, texts, sources))
     return [
         _input(Never(), dev, test, fixed=0.5),
         _input(Always(), dev, test, fixed=0.5),

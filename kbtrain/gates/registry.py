@@ -15,6 +15,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD, ClassifierCard, GateCard, KeyedCard, read_gate_json
 from kbtrain.gate.gate import Gate, KeyedGate
 from kbtrain.gate.hub import local_folder
+from kbtrain.gates import by_source
 from kbtrain.gates.draft import DraftCard, load_draft
 from kbtrain.gates.draft import load_served as load_served_draft
 from kbtrain.gates.encoder.gate import EncoderGate
@@ -76,6 +77,7 @@ GATES: dict[str, Kind] = {
         fit=EncoderProbe.fit_embedded, features=embedded,
     ),
     "features": Kind(FeaturesCard, Features.load, QUESTION, "recipes/train_features.py", fit=Features.fit_form),
+    "by_source": by_source.KIND,
     "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, "recipes/make_seakr.py", ("seakr",), open_served=load_seakr),
     "draft": Kind(DraftCard, load_draft, QUESTION, "recipes/make_draft.py", open_served=load_served_draft),
     "ragate_mha": Kind(ClassifierCard, RagateMHA.load, QUESTION | TURN, "recipes/train_ragate_mha.py"),
@@ -89,7 +91,8 @@ GATES: dict[str, Kind] = {
 }  # fmt: skip
 # Rows of every table: what needs no gate's folder, then KBM and probe; further gates follow by name.
 TABLE_ORDER = (
-    *("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only", *RETRIEVER_SCORES),
+    *("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only", "by_source"),
+    *RETRIEVER_SCORES,
     *reversed(GATES["kbm"].headline),
     *reversed(GATES["probe"].headline),
 )

@@ -170,4 +170,5 @@ def _unlabelled(question: Question, name: str, reference: str | None) -> GateExa
         time_sensitive=None if question.fact_type is None else _TIME_SENSITIVE.get(question.fact_type),
         needs_knowledge=question.needs_knowledge,
         entities=question.entities,
+        source=question.source,
     )

@@ -82,7 +82,7 @@ def load_model(
     path = resolve(model)
     if (base := base_of(path)) is not None:
         loaded, tokenizer = load_model(base, dtype, device)
-        return open_adapter(loaded, Path(path)).merge_and_unload().eval(), tokenizer  # type: ignore[operator]
+        return open_adapter(loaded, Path(path)).merge_and_unload().eval(), tokenizer
     with _opening(path, model):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)

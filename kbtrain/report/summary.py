@@ -82,7 +82,7 @@ def verdicts(results: Results, naming: Callable[[str], str] = str) -> list[str]:
     tested = f"p < 0.05 after Holm's correction over {len(scored)} gates"
     beats = {naming(gate.gate): gate.beats_random for gate in scored}
     lines = _comparison_lines(beats, "random at their own retrieval ratio", tested)
-    for other in ("relation_only", "form_only", *RETRIEVER_SCORES):
+    for other in ("relation_only", "form_only", "by_source", *RETRIEVER_SCORES):
         over = {naming(c.gate): c.gain.above_zero for c in results.comparisons if c.other == other}
         baseline = f"{naming(other)} (by what each gains over random)"
         lines += _comparison_lines(over, baseline, "95 % interval above 0, not corrected for the number of gates")

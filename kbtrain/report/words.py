@@ -16,6 +16,7 @@ _WHOLE = {
     "prompt": "asking the model itself",
     "relation_only": "relation alone",
     "form_only": "form of the question alone",
+    "by_source": "never or always by source",
     "retriever_score": "retriever's top score alone",
     "retriever_gap": "gap of the retriever's two best scores",
 }

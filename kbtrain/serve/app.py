@@ -85,7 +85,7 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
     body = read_fields(GateBody, read_object(await exchange.body()))
     inputs, kinds = _inputs(service, body)
     exchange.moment = "gate"
-    decisions = await service.decisions("gate", inputs, body, kinds)
+    decisions = await service.decisions("gate", inputs, body, kinds, Policy.read(exchange.headers).source)
     rows = [
         ({"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}) | decision.fields()
         for value, decision in zip(inputs, decisions, strict=False)
@@ -206,7 +206,8 @@ async def _decision(
     if gated.value is None:
         raise BadBody(f"nothing here that the gate reads ({gated.reason})", field)
     exchange.moment = "gate"
-    (decision,) = await service.decisions(route, [gated.value], Policy.read(exchange.headers))
+    policy = Policy.read(exchange.headers)
+    (decision,) = await service.decisions(route, [gated.value], policy, None, policy.source)
     assert decision.probability is not None
     public = ("score", "threshold", "retrieve", "id")
     raw = {"gate": decision.gate} | {name: value for name, value in decision.fields().items() if name in public}

@@ -135,6 +135,11 @@ class LoadedGate:
         """A question with the passages found for it."""
         return replace(GateExample.ask(question, language=language_of(question), hits=hits), titles=self.titles)
 
+    def from_source(self, value: Input, source: str) -> Input:
+        """The question with where it comes from; a dialogue as it is."""
+        value = self.example(value, ()) if isinstance(value, str) else value
+        return replace(value, source=source) if isinstance(value, GateExample) else value
+
     def check(self, threshold: float, where: str) -> float:
         """The threshold. Raises :class:`Refused` for one that the gate's scores cannot be compared with."""
         if not math.isfinite(threshold):
@@ -238,17 +243,21 @@ class Decider:
             self._score([self.loaded.example(question, [hit]) if self.loaded.after_search else question])
 
     async def decide(
-        self, inputs: Sequence[Input], aim: Aim = NO_AIM, kinds: Sequence[UtteranceKind | None] | None = None
+        self,
+        inputs: Sequence[Input],
+        aim: Aim = NO_AIM,
+        kinds: Sequence[UtteranceKind | None] | None = None,
+        source: str = "",
     ) -> list[ServedDecision]:
         """One decision an input; at the deadline those before the first input without a score. ``kinds``: of the
-        messages behind them; None: those of the inputs.
+        messages behind them; None: those of the inputs. ``source``: of them all.
 
         Raises :class:`Refused` (a threshold that cannot be, no room), ``TimeoutError`` where none is scored at the
         deadline, and errors of the gate.
         """
         self.loaded.threshold_for(aim)  # refuse a bad one before the gate scores anything
         began = time.perf_counter()
-        scored = await self.worker.score(inputs)
+        scored = await self.worker.score([self.loaded.from_source(v, source) for v in inputs] if source else inputs)
         seconds = time.perf_counter() - began
         if kinds is None:
             kinds = [input_kind(value) if self.config.utterance_rules else None for value in inputs]

@@ -160,6 +160,7 @@ class Policy(Aim):
     retrieve: Literal["auto", "always", "never"] = Field("auto", description="auto, always or never")
     tool: ToolRule | None = Field(None, description="keep, remove or force")
     debug: bool = Field(False, description="true or false")
+    source: str = Field("", max_length=200, description="where the question comes from, as gates have learned it")
 
     @classmethod
     def read(cls, headers: Iterable[tuple[bytes, bytes]]) -> Policy:
@@ -173,7 +174,7 @@ class Policy(Aim):
             if key in values:
                 raise _refused_header(key, "duplicate")
             text = value.decode("latin-1").strip()
-            values[key] = text.lower()
+            values[key] = text if key == "source" else text.lower()
         if not values:
             return DEFAULT
         try:

@@ -185,7 +185,9 @@ class ProxiedRequest:
         else:
             began = time.perf_counter()
             try:
-                (trace.decision,) = await self.service.decider.decide([gated.value], policy, [gated.kind])
+                (trace.decision,) = await self.service.decider.decide(
+                    [gated.value], policy, [gated.kind], policy.source
+                )
                 trace.reason, trace.searches = trace.decision.reason, trace.decision.retrieve
                 if self.service.config.explore:
                     trace.explore(self.service.config.explore)

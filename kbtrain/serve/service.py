@@ -202,7 +202,12 @@ class Service:
             raise UserError(f"key 'injection': '{where}' with {self.upstream.name}: {refused}") from None
 
     async def decisions(
-        self, route: str, inputs: Sequence[Input], aim: Aim, kinds: Sequence[UtteranceKind | None] | None = None
+        self,
+        route: str,
+        inputs: Sequence[Input],
+        aim: Aim,
+        kinds: Sequence[UtteranceKind | None] | None = None,
+        source: str = "",
     ) -> list[ServedDecision]:
         """Recorded decisions for a route that answers with them: of all inputs, or of the first ones where the deadline
         came before the rest. Raises :class:`Refused`.
@@ -211,7 +216,7 @@ class Service:
         if (loaded := self.decider.loaded).after_search:
             read = [loaded.example(str(question), await self.find(str(question))) for question in inputs]
         try:
-            decisions = await self.decider.decide(read, aim, kinds)
+            decisions = await self.decider.decide(read, aim, kinds, source)
         except TimeoutError:
             raise self.gate_slow(0, len(inputs)) from None
         except Exception as error:  # noqa: BLE001 - a gate may raise any

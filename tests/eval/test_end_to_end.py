@@ -47,6 +47,22 @@ def evaluate(script: Script, folder: Path, **settings: Any) -> dict[str, Any]:
     return document
 
 
+def test_the_rule_by_source_stands_beside_the_gates_where_questions_have_sources(
+    script: Script, run_folder: Path
+) -> None:
+    questions = [
+        dataclasses.replace(q, source=("shop", "wiki")[i % 2])
+        for i, q in enumerate(jsonl.read(Question, run_folder / "questions.jsonl"))
+    ]
+    jsonl.write(run_folder / "questions.jsonl", questions)
+    keep_change(run_folder / "questions.jsonl")
+    document = evaluate(script, run_folder)
+    assert [gate["gate"] for gate in document["gates"]] == [*NAMES[:7], "by_source", *NAMES[7:]]
+    ratio = next(gate["retrieval_ratio"] for gate in document["gates"] if gate["gate"] == "by_source")
+    shares = {0.0, 1.0, *(sum(q.source == s for q in questions if q.split == "test") / 200 for s in ("shop", "wiki"))}
+    assert ratio in shares  # never or always for each
+
+
 def test_results_hold_all_gates_and_follow_the_schema(
     script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,11 @@ def question(data: dict[str, Any], answer_as: AnswerAs = "letter", **names: str 
     return mapped(SourceRecord(data, "x.csv", 7), Columns(names, answer_as), "n-1", "d", "test").question
 
 
+def test_a_source_is_read_where_the_map_names_its_column() -> None:
+    data = {"question": "Who?", "answer": "Ann", "source": "https://x/1", "team": "shop"}
+    assert question(data).source == "" and question(data, source="team").source == "shop"
+
+
 def test_a_path_reaches_into_objects_and_lists_of_objects() -> None:
     data = {"q": {"text": "Who?"}, "answers": {"text": ["Ann", "Bob"]}, "docs": [{"body": "x"}, {"body": "y"}]}
     found = question(data, text="q.text", answers="answers.text", contexts="docs.body")

@@ -27,6 +27,18 @@ def test_decisions_are_those_of_the_gate_in_python(server, gate):
     assert found[0]["probability"] == found[0]["score"] == found[0]["scores"]["encoder_probe"]
 
 
+def test_the_header_says_where_a_question_comes_from(tmp_path):
+    gate_folders.by_source(tmp_path)
+    question = [{"role": "user", "content": "Where is it?"}]
+    with serving(tmp_path, threshold=0.6, utterance_rules=False) as shop:
+        for source, score in (("shop", 0.9), ("Shop", 0.5), ("", 0.5)):
+            headers = {"x-kbtrain-source": source} if source else {}
+            (decision,) = shop.post("/v1/gate", {"questions": ["Where is it?"]}, headers).json["decisions"]
+            assert (decision["score"], decision["retrieve"]) == (score, score > 0.6)
+            (decision,) = shop.post("/v1/gate", {"messages": question}, headers).json["decisions"]
+            assert decision["score"] == score
+
+
 def test_a_chat_is_gated_by_its_last_question(server):
     messages = [{"role": "user", "content": NEEDS}, {"role": "assistant", "content": "It is lovely."}]
     reply = server.post("/v1/gate", {"messages": [*messages, {"role": "user", "content": KNOWN}]})

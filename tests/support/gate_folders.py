@@ -94,6 +94,12 @@ def features(folder: Path) -> None:
     FeaturesCard(keys=("mastery",), labels="soft", name_rule="cased", models={"mastery": model}).write(folder)
 
 
+def by_source(folder: Path) -> None:
+    from kbtrain.gates.by_source import BySourceCard
+
+    BySourceCard(means={"source shop": 0.9, "asks who": 0.4}, overall=0.5).write(folder)
+
+
 def seakr(folder: Path) -> None:
     from kbtrain.gates.seakr.engine import SeakrSettings
     from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
@@ -195,7 +201,7 @@ def stack(folder: Path, key: Target = "mastery") -> None:
 FOLDERS: dict[str, Callable[[Path], None]] = {
     build.__name__: build
     for build in (
-        kbm, probe, draft_probe, encoder, encoder_probe, features, seakr, draft, ragate_mha, ragate_peft,
+        kbm, probe, draft_probe, encoder, encoder_probe, features, by_source, seakr, draft, ragate_mha, ragate_peft,
         dialogue_state, structural, stack,
     )
 }  # fmt: skip

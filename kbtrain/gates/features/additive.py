@@ -7,6 +7,7 @@ the training questions alone chooses, and kept as numbers: each function by its 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -22,6 +23,7 @@ Row = Mapping[str, float]
 LEAST = 20  # training questions; below it a cross-validation is noise
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # C of the logistic regression: the inverse of the penalty
 KNOTS = 5
+FEWEST = 5  # rows that have a feature; others are skipped
 _FLAT, _STEPS = 1e-6, 100  # largest gradient a question at which a fit ends, and most steps of it
 GRAM, BUCKETS = "gram_", 256  # features "gram_0" to "gram_255": a row has those that are not 0
 
@@ -70,7 +72,7 @@ class Additive(BaseModel):
         """Of each row of features."""
         total = np.full(len(rows), self.intercept)
         for name, curve in self.curves.items():
-            total += np.interp([row[name] for row in rows], curve.knots, curve.values)
+            total += np.interp([row.get(name, 0.0) for row in rows], curve.knots, curve.values)
         if self.grams:
             total += gram_table(rows) @ self.grams
         return [float(value) for value in total]
@@ -109,14 +111,16 @@ def share_log_odds(need: Sequence[float]) -> float:
 def fit_additive(
     rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0, groups: Sequence[int] | None = None
 ) -> Additive:
-    """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are skipped.
+    """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are skipped, and
+    a row counts as 0 in one that it does not have (a source).
 
     The penalty is chosen by cross-validation that keeps ``groups`` whole; None: each row is one. Raises
     :class:`NothingToLearn`.
     """
     labels = np.asarray(need, dtype=np.float64)
     check_both(need)
-    columns = {name: np.array([row[name] for row in rows]) for name in rows[0] if not name.startswith(GRAM)}
+    counts = Counter(name for row in rows for name in row if not name.startswith(GRAM))
+    columns = {name: np.array([row.get(name, 0.0) for row in rows]) for name, n in counts.items() if n >= FEWEST}
     knots = {name: _knots(values, n_knots) for name, values in columns.items()}
     knots = {name: places for name, places in knots.items() if len(places) > 1}
     parts = [_hats(columns[name], places) for name, places in knots.items()]

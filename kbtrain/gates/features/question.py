@@ -80,6 +80,7 @@ def question_features(example: GateExample, frequencies: Frequencies) -> dict[st
         "second_rarest_word": log_counts[min(1, len(log_counts) - 1)] if log_counts else 0.0,
         "mean_word": sum(log_counts) / len(log_counts) if log_counts else 0.0,
         "unknown_words": sum(value == 0 for value in log_counts) / len(log_counts) if log_counts else 1.0,
+        **({f"source {example.source}": 1.0} if example.source else {}),
     }
 
 

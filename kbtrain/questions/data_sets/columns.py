@@ -38,7 +38,7 @@ from kbtrain.records import Grading, Language, Passage, Question, Split
 
 FIELDS = (
     "id", "text", "answers", "split", "dataset", "language", "grading", "options", "relation", "hops", "popularity",
-    "entities", "fact_type", "false_premise", "needs_knowledge", "contexts",
+    "entities", "fact_type", "false_premise", "needs_knowledge", "contexts", "source",
 )  # fmt: skip
 _OTHER_NAMES = {"text": "question", "answers": "answer"}
 _SYNONYMS = {**_OTHER_NAMES, "id": "_id"}  # BEIR's and MongoDB's
@@ -96,6 +96,7 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
         false_premise=row.flag("false_premise") if row.has("false_premise") else None,
         needs_knowledge=row.flag("needs_knowledge") if row.has("needs_knowledge") else None,
         context_passages=ids(tuple(passage for passage, _ in passages)),
+        source=row.text_or_empty("source") if "source" in columns.names else "",  # elsewhere often an address
     )
     group = "" if columns.group_by is None else _group(native, columns.group_by)
     return Loaded(question, row.file, row.line, tuple(passage for passage, _ in passages), group)
