@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -65,7 +65,7 @@ def main(config: PilotConfig) -> None:
     asked = pick_questions(
         (q for _, q in read_questions(config.run / "questions.jsonl")), config.splits, config.questions
     )
-    by_name = {path.stem: path for path in files}
+    by_name = names_of(files)
     settings = settings_of(config, by_name)
     jobs = jobs_of(config, asked, by_name, settings)
     total = len(asked) * len(jobs)
@@ -92,6 +92,18 @@ def main(config: PilotConfig) -> None:
     write_atomically(config.run / "pilot.json", json.dumps(report, indent=2) + "\n")
     print("\n".join([*table(never, results, chosen), advice(never, best)]))
     print(f"{chosen.k} passages a question -> {config.run / 'evidence.jsonl'}")
+
+
+def names_of(files: Sequence[Path]) -> dict[str, Path]:
+    """The files by their names, with their folders' where two have one name. Raises :class:`UserError` for one file
+    twice."""
+    stems = [path.stem for path in files]
+    names = [
+        path.stem if stems.count(path.stem) == 1 else f"{path.resolve().parent.name}-{path.stem}" for path in files
+    ]
+    if len(set(names)) < len(names):
+        raise UserError("key 'candidates': two files have the same name and folder name; rename one")
+    return dict(zip(names, files, strict=True))
 
 
 def settings_of(config: PilotConfig, by_name: dict[str, Path]) -> list[SearchSetting]:

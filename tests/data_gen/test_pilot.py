@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,17 @@ def test_too_few_hits_are_refused_with_the_command(folder: Path) -> None:
     result = run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[9]")
     assert result.returncode == 2
     assert "at most 5 hits a question, but key 'ks' asks for 9; run retrieve with --k 9" in result.stderr
+
+
+def test_two_searches_are_compared_by_their_files(folder: Path) -> None:
+    other = folder / "other"
+    other.mkdir()
+    rows = [replace(row, hits=row.hits[::-1]) for row in jsonl.read(Evidence, folder / "candidates.jsonl")]
+    jsonl.write(other / "candidates.jsonl", rows)
+    write_meta(other / "candidates.jsonl", stage="retrieve", config={"retriever": "vectors", "k": 5}, inputs=[])
+    files = json.dumps([str(folder / "candidates.jsonl"), str(other / "candidates.jsonl")])
+    run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[1, 2]", "--candidates", files)
+    report = json.loads((folder / "pilot.json").read_text())
+    names = [(setting["setting"]["candidates"], setting["setting"]["k"]) for setting in report["settings"]]
+    assert [k for _, k in names] == [1, 2, 1, 2] and len({name for name, _ in names}) == 2
+    assert "other-candidates" in {name for name, _ in names}
