@@ -9,7 +9,7 @@ report on Chad" does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from kbtrain.answers.writing import CJK
@@ -161,6 +161,23 @@ _PIECE = (
     r"speech(?:es)?|invitations?|greeting cards?|birthday (?:card|wish(?:es)?)|wedding vows|dialogues?|screenplays?|"
     r"acrostics?|lyrics)"
 )
+# A piece of writing with a topic may need facts, wherever the topic stands: it counts with these words around it.
+_MANNER = (
+    r"(?:short|brief|long|little|quick|simple|funny|silly|cute|nice|good|sweet|sad|happy|romantic|formal|informal|"
+    r"polite|friendly|professional|casual|heartfelt|rhyming|four-line|bedtime|love|birthday|thank[- ]?you|thanks|"
+    r"farewell|goodbye|welcome|holiday|christmas|wedding|apology|cover|resignation|motivational|creative|original)"
+)
+_FOR_WHOM = (
+    r"(?:,? (?:please|thanks?|for me|now|today|"
+    r"(?:for|to|from|by) (?:my|our|his|her|their|your|a|someone)\b[\w' ]{1,30}?"
+    r"|in (?:english|german|french|spanish|chinese|\w+ (?:words|lines|sentences)|a \w+ (?:tone|style))|"
+    r"(?:with|of) (?:\d+|\w+) (?:words|lines|verses|sentences)|that rhymes))*[\s.!,)\"']*$"
+)
+_NO_ASKING = r"(?![^：:\n]*(?:什么|哪|谁|多少|几[种次个年]|何时|为何|是否|被|缩写[为是]|的缩写))"
+_CHINESE_MANNER = (
+    r"(?:短|小|长|睡前|请假|感谢|道歉|生日|辞职|爱情|五言|七言|现代|古体?|搞笑|幽默|冷|有趣|好听|优美|简短|"
+    r"温馨|正式|的)*"
+)
 _COUNT = r"(?:an?|some|another|one|two|three|four|five|ten|\d+|me an?)"
 _INSTRUCTIONS = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -177,17 +194,20 @@ _INSTRUCTIONS = tuple(
         r"\b(?:shorter|longer|simpler|formal|informal|polite|politer|friendlier|professional|funnier|clearer|concise|"
         r"bullet points|table|json|list|past tense|passive voice)\b",
         _POLITE + rf"(?:write|compose|draft|create|generate|invent|make up|come up with)\b (?:me |us )?{_COUNT}?\b\s*"
-        rf"(?:[\w'-]+[ ,]+){{0,4}}?{_PIECE}\b",
-        _POLITE + rf"(?:tell|give|sing)(?: me| us)? {_COUNT} (?:[\w'-]+ ){{0,3}}?(?:poem|haiku|limerick|rhyme|song|"
-        r"(?:bedtime |short )?story|fairy ?tale|jokes?|riddles?|puns?|tongue twisters?)\b",
+        rf"(?:{_MANNER}[ ,]+){{0,3}}{_PIECE}\b{_FOR_WHOM}",
+        _POLITE + rf"(?:tell|give|sing)(?: me| us)? {_COUNT} (?:{_MANNER} ){{0,3}}(?:poem|haiku|limerick|rhyme|song|"
+        rf"story|fairy ?tale|jokes?|riddles?|puns?|tongue twisters?)\b{_FOR_WHOM}",
         _POLITE + r"(?:repeat after me|repeat the (?:word|sentence|phrase)|count (?:from|to|up|down)\b)",
-        r"^\W*(?:请|麻烦)?(?:你|您)?(?:能|可以|能不能|可不可以)?(?:请)?(?:帮我|帮忙|给我|为我)?(?:把|将)?.{0,60}?"
+        rf"^\W*{_NO_ASKING}(?:请|麻烦)?(?:你|您)?(?:能|可以|能不能|可不可以)?(?:请)?"
+        r"(?:帮我|帮忙|给我|为我)?(?:把|将)?.{0,60}?"
         r"(?:翻译(?:成|为|一下|下|这|以下|下面|：|:)|译成)",
-        r"^\W*(?:请|麻烦)?(?:你|您)?(?:能|可以)?(?:帮我|帮忙|给我)?(?:翻译|润色|改写|重写|缩写|扩写|校对|续写)",
+        rf"^\W*{_NO_ASKING}(?:请|麻烦)?(?:你|您)?(?:能|可以)?(?:帮我|帮忙|给我)?(?:翻译|润色|改写|重写|缩写|扩写|校对|续写)",
         r"^\W*(?:请|麻烦)?(?:你|您)?(?:能|可以)?(?:帮我|帮忙|给我|为我)?(?:总结|概括|归纳|简化|修改)(?:一下)?"
         r"(?:这|以下|下面|上面|上文|下文|我的|：|:)",
         r"^\W*(?:请|麻烦)?(?:你|您)?(?:能|可以)?(?:帮我|帮忙|给我|为我)?(?:写|作|编|创作|讲|说|来|生成|起草)(?:一|几|两|三)?"
-        r"(?:首|个|篇|段|封|则|句|份)[^？?]{0,30}(?:诗|俳句|故事|童话|笑话|歌词|歌|信|邮件|祝福语?|谜语|绕口令|对联|作文|情书|贺词)",
+        rf"(?:首|个|篇|段|封|则|句|份)?{_CHINESE_MANNER}(?:诗|俳句|故事|童话|笑话|歌词|歌|信|邮件|祝福语?|谜语|绕口令|"
+        r"对联|作文|情书|"
+        r"贺词)[\s。！!吧]*$",
         r"^\W*(?:请|麻烦)?(?:把|将)(?:这|以下|下面|上面|它).{0,30}(?:改成|改为|变成|写得|缩短|改得)",
     )
 )
@@ -204,7 +224,7 @@ _VALUE = (
 )
 _OPERATOR = (
     r"(?:[+*×÷^−–/-]|\*\*|\bx\b|\b(?:plus|minus|times|multiplied by|divided by|over|modulo|mod|to the power of)\b|"
-    r"(?:percent|per cent|%)?\s*\bof\b)"
+    r"(?:percent|per cent|%)\s*of\b|(?<=%)of\b|(?<=% )of\b)"
 )
 _SUM = re.compile(rf"{_VALUE}(?:{_OPERATOR}{_VALUE})+", re.IGNORECASE)
 _ROOT = re.compile(
@@ -381,59 +401,3 @@ def last_messages(dialogue: Sequence[Utterance], most: int, longest: int) -> str
             break
         chosen.insert(0, text)
     return " ".join(" ".join(text.split()) for text in chosen)
-
-
-# Requests that a chat window makes for itself: titles, tags, follow-ups, queries. The rules follow the prompts of Open
-# WebUI (``config.py``, ``DEFAULT_*_PROMPT_TEMPLATE``), LibreChat (``title.ts`` of ``@librechat/agents``), NextChat,
-# LobeChat, Cherry Studio and Chatbox. Each needs two signals or a whole phrase: a user's own wish for a title passes.
-
-LONGEST_END = 4000  # characters at either end of a message that are read: the chat itself is between them
-
-
-def _all_of(*patterns: str) -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns)
-
-
-# every text that a rule matches has one of these: the rules skip most questions
-SIGNS = (
-    *("chat_history", "autocompletion", "facial expression", "from various models", "correct tool", "future context"),
-    *("title", "a name", "标题"),
-)
-_ABOUT_CHAT = r"\b(?:chat|conversation|discussion|dialogue|session)\b"
-_LENGTH = (
-    r"\b\d+\s*(?:-|to|–)?\s*\d*[\s-]*(?:words?|characters?)\b|\b(?:four|five|ten)[\w\s-]{0,12}(?:words?|characters?)\b"
-)
-RULES: tuple[tuple[re.Pattern[str], ...], ...] = (
-    _all_of(r"<chat_history>", r"</chat_history>"),  # Open WebUI: every task about the chat
-    _all_of(r"^\s*#+ Task:\s+You are an autocompletion system\b"),
-    _all_of(r"\breflect the speaker's likely facial expression through a fitting emoji\b"),
-    _all_of(r"^\s*You have been provided with a set of responses from various models to the latest user query\b"),
-    _all_of(r"^\s*Available Tools:", r"\byour task is to choose and return the correct tool\(s\)"),
-    _all_of(r"^\s*Analyze this conversation and provide:", r"\bconcise title in the detected language\b"),  # LibreChat
-    _all_of(r"\ba conversation that starts with:?", r"\bgenerate a concise title\b"),
-    # an instruction for a title, about a chat, of a stated length, from any window
-    _all_of(
-        r"\b(?:generate|provide|create|write|give|suggest|produce|summari[sz]e|name)\b[^\n]{0,120}\b(?:title|name)\b",
-        _ABOUT_CHAT,
-        _LENGTH,
-        r"\b(?:only|nothing else|no (?:other|extra|additional|quot|punctuation)|without (?:any|quot|punctuation)|"
-        r"using title case|remove enclosing|max\b|or less|within)",
-    ),
-    _all_of(r"\bsummari[sz]e (?:the|our|this) (?:discussion|conversation)\b", r"\bas a prompt for future context\b"),
-    _all_of(
-        r"(?:生成|总结|概括|起|取)[^\n]{0,40}标题",
-        r"对话|会话|聊天",
-        r"\d+\s*(?:个?字|字以内)|[一二两三四五六七八九十]+到?.{0,3}字",
-    ),
-)
-
-
-def is_client_task(texts: Iterable[str]) -> bool:
-    """True if the system's message or the user's last one is a chat window's own instruction."""
-    for text in texts:
-        lowered = text.lower()
-        if any(sign in lowered for sign in SIGNS):
-            ends = text if len(text) <= 2 * LONGEST_END else f"{text[:LONGEST_END]}\n{text[-LONGEST_END:]}"
-            if any(all(pattern.search(ends) for pattern in rule) for rule in RULES):
-                return True
-    return False

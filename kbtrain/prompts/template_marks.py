@@ -35,10 +35,14 @@ _MARK = re.compile(
     rf"{_BARRED}|<(?=/?(?:{_ANGLED})>)|<(?=</?sys>>)|\[(?=/?(?:{_SQUARED})\])|\](?=~!?b[\[\]])|\[(?=e~\[)",
     re.IGNORECASE,
 )
-# Alpaca, Vicuna, OpenChat, Falcon, Phi 2, Solar, Orca: plain words at the start of a line
+# Alpaca, Vicuna, OpenChat, Falcon, Phi 2, Solar, Orca: plain words at the start of a line, which any sign of Unicode's
+# for a line's end begins; Vicuna's and OpenChat's templates have them within a line, too
+_ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _WORDS = re.compile(
-    rf"^(?:(?:{_ROLE})(?=:)|###(?= ?(?:instruction|response|input|user|assistant|system|human) ?:))",
-    re.IGNORECASE | re.MULTILINE,
+    rf"(?<![^{_ENDS}])[^\S{_ENDS}]*(?:(?:{_ROLE})(?=:)|"
+    r"###(?= ?(?:instruction|response|input|user|assistant|system|human) ?:))|"
+    r"(?<=\s)(?-i:USER|ASSISTANT|SYSTEM|HUMAN)(?=:)|gpt4 (?:correct )?(?:user|assistant)(?=:)",
+    re.IGNORECASE,
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ud800-\udfff]")  # without white space
 _BRACKETS = frozenset("<[{(|｜]")

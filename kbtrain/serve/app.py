@@ -44,10 +44,13 @@ def application(service: Service) -> ASGIApp:
             else:
                 raise Refused(405, "method", f"this route takes {method}", headers={"allow": ", ".join(allowed)})
 
-        methods[path] = method
+        methods[path], handlers[path] = method, handled
         return Route(path, endpoint(path, handled))
 
     async def others(exchange: Exchange) -> None:
+        if handle := handlers.get(_meant(exchange.scope["path"])):
+            await handle(exchange)
+            return
         path, method = exchange.scope["path"], exchange.scope["method"]
         if path == f"/v1/models/{service.decider.loaded.name}" and method in ("GET", "HEAD"):
             await exchange.json(_entry(service))
@@ -55,12 +58,16 @@ def application(service: Service) -> ASGIApp:
             await (forward(service, exchange) if passes_all(service) else unknown(exchange))
 
     async def unknown(exchange: Exchange) -> None:
+        if handle := handlers.get(_meant(exchange.scope["path"])):
+            await handle(exchange)
+            return
         rest = "; other paths under /v1/ are the upstream's" if passes_all(service) else ""
         named = ", ".join(f"{method} {path}" for path, method in methods.items())
         raise Refused(404, "unknown_route", f"no such route; there are: {named}{rest}")
 
     endpoint = functools.partial(Endpoint, config=service.config, keys=service.keys, metrics=service.metrics)
     methods: dict[str, str] = {}
+    handlers: dict[str, Callable[[Exchange], Coroutine[Any, Any, None]]] = {}
     routes = [
         *(route(f"/v1/{path}", "POST", functools.partial(proxy, path), forwarded=True) for path in FORMS),
         route("/v1/gate", "POST", gate_route),
@@ -78,6 +85,14 @@ def application(service: Service) -> ASGIApp:
     if not service.config.cors:
         return router
     return CORSMiddleware(router, service.config.cors, ["*"], ["*"], expose_headers=["*"])
+
+
+def _meant(path: str) -> str:
+    """The path without empty segments and without a second ``v1``, as clients join them to an address."""
+    parts = [part for part in path.split("/") if part]
+    while parts[:2] == ["v1", "v1"]:
+        parts.pop(0)
+    return "/" + "/".join(parts)
 
 
 async def gate_route(service: Service, exchange: Exchange) -> None:

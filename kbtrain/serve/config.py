@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +22,30 @@ PromptRule = Literal["auto", "background", "trained"]
 StatesFrom = Literal["auto", "upstream", "here"]
 Context = Literal["last", "window", "condense"]
 GatedInput = Literal["auto", "question", "turn"]
-ToolRule = Literal["keep", "remove", "force"]
+ToolRule = Literal["keep", "remove", "allow", "force"]
 ServerPolicy = Literal["gate", "always", "never", "pass"]
 NO_SEARCH = frozenset({"never", "pass"})  # policies
-SEARCH_TOOLS = ("*search*", "*retriev*")  # patterns of names
+# full names: editors and shops have tools that only sound alike (search_replace, codebase_search, search_flights)
+SEARCH_TOOLS = (
+    "search", "web_search*", "web-search", "websearch", "search_web", "search_the_web", "internet_search",
+    "online_search", "google_search*", "google-search", "googlesearch", "search_google", "bing_search", "brave_search",
+    "brave_web_search",
+    "duckduckgo_search", "duckduckgo_results_json", "ddg_search", "tavily_search*", "tavily-search", "serper_search",
+    "serpapi_search", "exa_search", "web_search_exa", "perplexity_search", "searxng_search", "searxng_web_search",
+    "wikipedia",
+    "wikipedia_search", "search_wikipedia", "search_knowledge", "knowledge_search", "search_knowledge_base",
+    "knowledge_base_search", "query_knowledge_base", "retrieve_knowledge", "search_docs", "docs_search",
+    "search_documents",
+    "document_search", "search_documentation", "vector_search", "rag_search", "kb_search", "search_kb", "search_wiki",
+    "retriever", "retrieve", "retrieval", "retrieve_documents", "retrieve_docs", "retrieve_context",
+    "retrieve_passages",
+)  # fmt: skip
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.DOTALL)
 
 
 class ServeConfig(Config):
@@ -91,13 +111,20 @@ class ServeConfig(Config):
     )
     search_tool: list[str] = Field(
         list(SEARCH_TOOLS),
-        description="names (patterns) of a client's own tools that search: a request with one gets no passages, and "
-        "the gate decides about the tool; []: tools are not looked at",
+        description="names (patterns) of a client's own tools that search: a request with one, or with a field that "
+        "makes the upstream search, gets no passages, and the gate decides about it; []: they are not looked at",
     )
     tool: ToolRule = Field(
         "remove",
-        description="such a tool where no search is needed: remove it (remove), and make the model call it elsewhere "
-        "(force); keep: the gate's decision is in headers and log alone",
+        description="such a tool where no search is needed: remove it from the request (remove; a changed list of "
+        "tools costs the upstream its cached prompt), or leave it out by tool_choice (allow: none or allowed_tools, "
+        "for upstreams that know these), and make the model call it elsewhere (force); keep: the gate's decision is in "
+        "headers and log alone",
+    )
+    wrappers: list[str] = Field(
+        [],
+        description="patterns (regular expressions) of text that clients put around the user's words, struck before "
+        "gating and searching, beside those that are known",
     )
     injection: Injection = Field("user", description="message that takes the passages: user, system or tool")
 
@@ -130,7 +157,7 @@ class ServeConfig(Config):
     cors: list[str] = Field(
         [], description="origins of web pages that may ask, such as https://chat.example; *: all, which needs keys"
     )
-    max_body_mb: float = Field(8.0, gt=0, description="larger requests get 413")
+    max_body_mb: float = Field(8.0, gt=0, description="larger requests to an upstream pass ungated, other ones get 413")
     max_question_chars: int = Field(20_000, ge=1, description="a longer question passes ungated")
     read_timeout_s: float = Field(10.0, gt=0, description="time for a request's head, and again for its body")
     max_inflight: int = Field(1000, ge=1, description="requests under way; beyond: 503 with Retry-After")
@@ -152,6 +179,10 @@ class ServeConfig(Config):
             raise ValueError("key 'model': give an upstream or a model in this process, not both")
         return self
 
+    def wrapper_patterns(self) -> tuple[re.Pattern[str], ...]:
+        """The setting ``wrappers``, compiled."""
+        return tuple(map(_compiled, self.wrappers))
+
     @model_validator(mode="after")
     def _check_follow_ups(self) -> ServeConfig:
         if self.condense_model is not None and self.context != "condense":
@@ -162,6 +193,10 @@ class ServeConfig(Config):
 
     @model_validator(mode="after")
     def _check_search(self) -> ServeConfig:
+        try:
+            self.wrapper_patterns()
+        except re.error as error:
+            raise ValueError(f"key 'wrappers': {error.pattern!r:.60} is no regular expression ({error.msg})") from None
         hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")

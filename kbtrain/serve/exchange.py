@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import hmac
 import json
 import logging
@@ -65,10 +66,20 @@ class Exchange:
         )
 
     async def body(self) -> bytes:
-        """The whole body, unpacked, and without its header Content-Encoding from then on.
+        """As :meth:`read`, and raises :class:`Refused` (413) for a body above the limit."""
+        data = await self.read()
+        if isinstance(data, Upload):
+            raise too_large(self.config)
+        return data
 
-        Raises :class:`Refused` for one too large (413), too slow (408), or of another encoding than gzip's (415).
+    async def read(self) -> bytes | Upload:
+        """The whole body, unpacked, and without its header Content-Encoding from then on; one above the limit to be
+        sent on as it comes.
+
+        Raises :class:`Refused` for one too slow (408), of another encoding than gzip's (415), or too large when it is
+        unpacked (413).
         """
+        upload = Upload(self)
         limit = int(self.config.max_body_mb * 2**20)
         encodings = [value.strip().lower() for key, value in self.headers if key == b"content-encoding"]
         packed = [part for value in encodings for part in value.split(b",") if part.strip() not in (b"", b"identity")]
@@ -77,7 +88,7 @@ class Exchange:
             raise Refused(415, "encoding", message, headers={"accept-encoding": "gzip, deflate", **CLOSE})
         length = self.header(b"content-length") or b"0"
         if length.isdigit() and int(length) > limit:
-            raise _too_large(limit)
+            return upload
         parts, size, more = [], 0, True
         try:
             async with asyncio.timeout(self.config.read_timeout_s):
@@ -86,13 +97,14 @@ class Exchange:
                     parts.append(part)
                     size += len(part)
                     if size > limit:
-                        raise _too_large(limit)
+                        upload.first, upload.more = b"".join(parts), more
+                        return upload
         except TimeoutError:
             message = f"the body took longer than {self.config.read_timeout_s:g} s"
             raise Refused(408, "slow", message, headers=CLOSE) from None
         self.headers = [(key, value) for key, value in self.headers if key != b"content-encoding"]
         data = b"".join(parts)
-        return _unpacked(data, limit) if packed else data
+        return (_unpacked(data, self.config) if packed else data).removeprefix(codecs.BOM_UTF8)
 
     async def _part(self) -> tuple[bytes, bool]:
         """The next part of the body, and if there are more. Raises :class:`ClientLeft`."""
@@ -158,7 +170,7 @@ class Upload:
     """A body that is sent on while it comes. ``error`` ended it early; ``on_part`` is called with each part."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self.first = b""
+        self.first, self.more = b"", True
         self.begun = False
         self.error: ClientLeft | Refused | None = None
         self.on_part: Callable[[], None] = lambda: None
@@ -177,7 +189,7 @@ class Upload:
         """The parts, once. Raises :class:`ClientLeft` and :class:`Refused`, which :attr:`error` keeps."""
         if self.begun:
             raise RuntimeError("a body cannot be sent twice")
-        self.begun, part, more = True, self.first, True
+        self.begun, part, more = True, self.first, self.more
         while True:
             self.on_part()
             if part:
@@ -195,9 +207,9 @@ CLOSE = {"connection": "close"}
 MOST_MEMBERS = 16  # of a file of gzip; clients send one
 
 
-def _unpacked(data: bytes, limit: int) -> bytes:
-    """The content of a gzip file or of a zlib stream, never more than ``limit`` bytes. Raises :class:`Refused`."""
-    parts, size = list[bytes](), 0
+def _unpacked(data: bytes, config: ServeConfig) -> bytes:
+    """The content of a gzip file or of a zlib stream, within the limit on bodies. Raises :class:`Refused`."""
+    parts, size, limit = list[bytes](), 0, int(config.max_body_mb * 2**20)
     try:
         while data:
             if len(parts) == MOST_MEMBERS:  # each costs a copy of all that follow
@@ -206,7 +218,7 @@ def _unpacked(data: bytes, limit: int) -> bytes:
             parts.append(unpack.decompress(data, limit - size + 1))
             size += len(parts[-1])
             if size > limit:
-                raise _too_large(limit)
+                raise too_large(config)
             if not unpack.eof:
                 raise zlib.error("cut short")
             data = unpack.unused_data  # a file of gzip may have several members
@@ -215,8 +227,9 @@ def _unpacked(data: bytes, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _too_large(limit: int) -> Refused:
-    return Refused(413, "too_large", f"the body is larger than {limit:,} bytes", headers=CLOSE)
+def too_large(config: ServeConfig) -> Refused:
+    message = f"the body is larger than {config.max_body_mb:g} MB; the server's setting --max-body-mb"
+    return Refused(413, "too_large", message, headers=CLOSE)
 
 
 class Keys:

@@ -25,15 +25,25 @@ from kbtrain.answers.thoughts import split_thought
 from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.prompts.kbm import condense_prompt, evidence_text
 from kbtrain.serve.decide import decide_without_gate, gate_failure
-from kbtrain.serve.exchange import Exchange, Header, Upload
+from kbtrain.serve.exchange import Exchange, Header, Upload, too_large
 from kbtrain.serve.gate_model import continue_draft
 from kbtrain.serve.problem import BadBody, Busy, Policy, Refused, read_object
-from kbtrain.serve.request_forms import FORMS, Body, GatedMessage, search_tools, steer_tools, with_evidence
+from kbtrain.serve.request_forms import (
+    FORMS,
+    Body,
+    GatedMessage,
+    Placement,
+    search_fields,
+    search_tools,
+    steer_tools,
+    with_evidence,
+)
 from kbtrain.serve.service import RequestTrace, Service
-from kbtrain.serve.upstream import ErrorEvents, Upstream, read_whole
+from kbtrain.serve.upstream import ErrorEvents, Upstream, UpstreamReply, read_whole
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 PREFIX = b"/v1/"
+REFUSES = {400, 422}  # statuses of an upstream that takes no inserted call
 _PRINTABLE = "".join(map(chr, range(33, 127)))
 _GROUP = re.compile(r"[a-z][a-z_-]{0,31}")
 CONDENSE = 3.0  # seconds for a question that the upstream writes; then the window is used
@@ -55,7 +65,12 @@ async def proxy(path: str, service: Service, exchange: Exchange) -> None:
         message = f"the model in this process answers {answered}; for /v1/{path} start the server with --upstream"
         raise Refused(404, "unknown_route", message)
     policy = Policy.read(exchange.headers)
-    data = await exchange.body()
+    data = await exchange.read()
+    if isinstance(data, Upload):
+        if not passes_all(service):
+            raise too_large(service.config)
+        await _pass_ungated(service, exchange, path, data, policy, RequestTrace(path, reason="large-body"))
+        return
     body = read_object(data)
     if "stream" in body and not isinstance(body["stream"], bool | None):
         raise BadBody("expected true or false", "stream")
@@ -67,7 +82,7 @@ async def proxy(path: str, service: Service, exchange: Exchange) -> None:
     if policy.threshold is not None:
         loaded.check(policy.threshold, "x-kbtrain-threshold")
     name = uuid.uuid4().hex if service.log else ""
-    trace = RequestTrace(path, query=gated.query, saves=loaded.saves, request_id=name)
+    trace = RequestTrace(path, query=gated.query, saves=loaded.saves, request_id=name, struck=gated.struck)
     request = ProxiedRequest(service, upstream, exchange, path, data, body, gated, policy, trace)
     await record_request(service, exchange, policy, trace, request.answer())
 
@@ -110,21 +125,27 @@ class ProxiedRequest:
         """Decide, search, and answer with the upstream."""
         service, exchange, gated = self.service, self.exchange, self.gated
         if self.upstream.paths is not None:  # a model in this process, which refuses what it cannot meet
-            self.upstream.check(self.path, self._with_evidence(None))
+            self.upstream.check(self.path, self._with_evidence(None, service.placement))
         exchange.moment = "gate"
         follows = service.config.context != "last" and gated.value is not None and self.policy.retrieve != "never"
         if follows:
             self.gated = await resolve_follow_up(service, exchange, self.body, gated, self.trace)
-        tools: list[Body] = []
-        if self.body.get("tools") and gated.query is not None:
-            tools = search_tools(self.body, service.config.search_tool)
-        changed = await (self._steer(tools) if tools else self._decide_and_search())
+        tools, fields = [], {}
+        if gated.query is not None:
+            names = service.config.search_tool
+            tools, fields = search_tools(self.body, names), search_fields(self.body, names)
+        changed = await (self._steer(tools, fields) if tools or fields else self._decide_and_search())
         exchange.moment = "first-token"
-        data = self.data if changed is self.body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
-        await pass_on(service, exchange, self.path, data, self.policy, self.trace)
+        data, instead = self.data if changed is self.body else _json(changed), None
+        if self.trace.hits and service.placement.injection == "tool":
+            instead = _json(self._with_evidence(self._evidence(), replace(service.placement, injection="user")))
+        await pass_on(service, exchange, self.path, data, self.policy, self.trace, instead)
 
-    async def _steer(self, tools: list[Body]) -> Body:
-        """The request with its search tools by the gate's decision; the server itself does not search."""
+    def _evidence(self) -> str | None:
+        return evidence_text(self.trace.hits, self.service.decider.loaded.titles) if self.trace.hits else None
+
+    async def _steer(self, tools: list[Body], fields: Body) -> Body:
+        """The request with its search tools and fields by the gate's decision; the server itself does not search."""
         service, trace = self.service, self.trace
         if service.decider.loaded.after_search:  # there is nothing to read before the model calls the tool
             trace.reason, trace.tool = "own-search", "kept"
@@ -135,7 +156,8 @@ class ProxiedRequest:
         if service.config.policy == "pass":
             trace.tool = "kept"
             return self.body
-        changed, trace.tool = steer_tools(self.path, self.body, tools, needed, self.policy.tool or service.config.tool)
+        rule = self.policy.tool or service.config.tool
+        changed, trace.tool = steer_tools(self.path, self.body, tools, fields, needed, rule)
         return changed
 
     async def _decide_and_search(self) -> Body:
@@ -155,10 +177,10 @@ class ProxiedRequest:
                 await self._search()
         if service.config.policy == "pass":
             return self.body
-        evidence = evidence_text(trace.hits, loaded.titles) if trace.hits else None
+        evidence = self._evidence()
         if evidence is None:
             trace.hits = ()
-        changed = self._with_evidence(evidence)
+        changed = self._with_evidence(evidence, service.placement)
         if evidence is None and loaded.states is not None and self.path == "chat/completions":
             changed = continue_draft(changed, loaded.states)
         return changed
@@ -221,40 +243,61 @@ class ProxiedRequest:
         finally:
             trace.search_seconds = time.perf_counter() - began
 
-    def _with_evidence(self, evidence: str | None) -> Body:
+    def _with_evidence(self, evidence: str | None, placement: Placement) -> Body:
         """The request with the passages' text, or without; the same object if nothing changes."""
-        placement = self.service.placement
-        if self.gated.query is None or (evidence is None and not placement.is_whole_prompt):
+        gated = self.gated
+        if gated.query is None or (evidence is None and not placement.is_whole_prompt):
             return self.body
-        return with_evidence(FORMS[self.path], self.body, self.gated.query, evidence, placement)
+        form = FORMS[self.path]
+        return with_evidence(form, self.body, gated.query, evidence, placement, gated.place, gated.asked)
 
 
 async def pass_on(
-    service: Service, exchange: Exchange, path: str, data: bytes | Upload, policy: Policy, trace: RequestTrace
+    service: Service,
+    exchange: Exchange,
+    path: str,
+    data: bytes | Upload,
+    policy: Policy,
+    trace: RequestTrace,
+    instead: bytes | None = None,
 ) -> None:
-    """Send a request to the upstream by the client's method, and the answer to the client as it comes."""
+    """Send a request to the upstream by the client's method, and the answer to the client as it comes.
+
+    ``instead``: to be sent where the upstream refuses the first one: some want calls with signatures or thoughts of
+    their own.
+    """
     assert service.upstream is not None
     began = time.perf_counter()
     query = exchange.scope.get("query_string", b"")
     async with service.upstream.send(path, data, exchange.headers, query, exchange.scope["method"]) as reply:
-        about = trace.headers(service.decider.loaded.name, policy.debug)
-        added: list[Header] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
-        await exchange.start(reply.status, [*reply.headers, *added])
-        errors = ErrorEvents(reply.headers if reply.status < 300 else [])
-        async for piece in reply.pieces:
-            errors.feed(piece)
-            first = exchange.moment != "stream"
-            if first:
-                exchange.moment = "stream"
-                service.metrics.first_token.observe(time.perf_counter() - began)
-            await exchange.chunk(piece)
-            if first:
-                await asyncio.sleep(0)  # send the first piece now, though the next one may be ready
-        errors.end()
-        if errors.found:
-            trace.error_inside = True
-            service.metrics.upstream_failures.labels("error-event").inc()
-        await exchange.chunk(b"", more=False)
+        refused = instead is not None and reply.status in REFUSES
+        if not refused:
+            await _answer(service, exchange, reply, policy, trace, began)
+    if refused:
+        await pass_on(service, exchange, path, instead or b"", policy, trace)
+
+
+async def _answer(
+    service: Service, exchange: Exchange, reply: UpstreamReply, policy: Policy, trace: RequestTrace, began: float
+) -> None:
+    about = trace.headers(service.decider.loaded.name, policy.debug)
+    added: list[Header] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
+    await exchange.start(reply.status, [*reply.headers, *added])
+    errors = ErrorEvents(reply.headers if reply.status < 300 else [])
+    async for piece in reply.pieces:
+        errors.feed(piece)
+        first = exchange.moment != "stream"
+        if first:
+            exchange.moment = "stream"
+            service.metrics.first_token.observe(time.perf_counter() - began)
+        await exchange.chunk(piece)
+        if first:
+            await asyncio.sleep(0)  # send the first piece now, though the next one may be ready
+    errors.end()
+    if errors.found:
+        trace.error_inside = True
+        service.metrics.upstream_failures.labels("error-event").inc()
+    await exchange.chunk(b"", more=False)
 
 
 def passes_all(service: Service) -> bool:
@@ -279,9 +322,18 @@ async def forward(service: Service, exchange: Exchange, allowed: str | None = No
     body = await exchange.upload()
     group = path.partition("/")[0]  # the log never holds the rest, which a client may write
     trace = RequestTrace(group if _GROUP.fullmatch(group) else "other", reason="ungated-route")
+    await _pass_ungated(service, exchange, path, body, policy, trace)
+
+
+async def _pass_ungated(
+    service: Service, exchange: Exchange, path: str, body: bytes | Upload, policy: Policy, trace: RequestTrace
+) -> None:
     exchange.moment = "first-token"
-    work = pass_on(service, exchange, path, body, policy, trace)
-    await record_request(service, exchange, policy, trace, work)
+    await record_request(service, exchange, policy, trace, pass_on(service, exchange, path, body, policy, trace))
+
+
+def _json(body: Body) -> bytes:
+    return json.dumps(body, ensure_ascii=False).encode(errors="replace")
 
 
 def _path(exchange: Exchange) -> str:

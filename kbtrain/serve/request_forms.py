@@ -18,11 +18,12 @@ import fnmatch
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.gate.gate import Reads
+from kbtrain.harness import OwnWords, no_question, own_words
 from kbtrain.prompts.kbm import answer_prompt, background, render_chat
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Question, TurnExample, Utterance
@@ -32,7 +33,6 @@ from kbtrain.serve.problem import BadBody, Refused
 from kbtrain.utterances import (
     UtteranceKind,
     input_kind,
-    is_client_task,
     is_follow_up,
     last_messages,
     utterance_kind,
@@ -42,21 +42,27 @@ Body = dict[str, Any]
 ToolOutcome = Literal["kept", "removed", "forced"]
 CALL = "kbsearch1"  # nine letters and digits: Mistral's models take nothing else
 SEARCH = "search"
+HOSTED = ("web_search*", "file_search", "google_search*", "googlesearch*", "bing_*", "azure_ai_search", "x_search",
+          "enterprise_web_search")  # fmt: skip
+SEARCH_FIELDS = ("web_search_options", "web_search", "enable_search", "enable_web_search", "search_parameters",
+                 "search_options", "use_search", "data_sources")  # fmt: skip
+WEB_PLUGINS = ("web", "web-search", "web_search", "exa", "search")
 ABOUT_SEARCH = "The search that was made for the last question. Its results are there; do not call it again."
 SEARCH_PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 _SYSTEM = {"system", "developer"}
+NOTHING = OwnWords("", 0, "")
 
 
-MOST_MESSAGES = 1000  # of a chat
 TEXTS = {"text", "input_text", "output_text"}  # types of text parts in all forms of requests
 
 
 @dataclass(frozen=True)
 class GatedMessage:
-    """``value``: the gate's input, and ``query`` the user's last message; both None for ``reason``.
+    """``value``: the gate's input, and ``query`` the user's own words; both None for ``reason``.
 
-    ``kind``: of a message that needs no search. ``dialogue``: of a follow-up that is not gated by its own words alone;
-    ``searched``: the query that then takes the place of ``query``.
+    ``asked``: the message that they are of as it came, at ``place`` of the request's messages; ``struck``: the number
+    of wrappers in it. ``kind``: of a message that needs no search. ``dialogue``: of a follow-up that is not gated by
+    its own words alone; ``searched``: the query that then takes the place of ``query``.
     """
 
     value: Input | None
@@ -65,6 +71,9 @@ class GatedMessage:
     kind: UtteranceKind | None = None
     dialogue: tuple[Utterance, ...] = ()
     searched: str | None = None
+    asked: str = ""
+    place: int = -1
+    struck: int = 0
 
 
 def gate_input(
@@ -72,38 +81,56 @@ def gate_input(
 ) -> GatedMessage:
     """The last question, or the dialogue for a gate of turns.
 
-    ``field`` of the request holds the messages, all but the first ``before`` of them. Tool messages, images, chats
-    whose last message is not the user's, and requests that a chat window makes for itself pass ungated, with a reason.
-    Messages of other roles are passed on. Raises :class:`Refused` for anything but a list of messages.
+    ``field`` of the request holds the messages, all but the first ``before`` of them. The question is the last message
+    with words of the user's own: messages of the system, reminders and a begun answer may stand behind it. Tool
+    messages, images and prompts that are no questions pass ungated, with a reason. Messages of other roles are passed
+    on. Raises :class:`Refused` for anything but a list of messages.
     """
-    checked = _check_messages(messages, MOST_MESSAGES, field, before)
-    last = checked[-1]
-    if last["role"] in {"tool", "function"}:
-        return GatedMessage(None, None, "tool-message")
-    if all(message["role"] in {"system", "developer"} for message in checked):
+    checked = _check_messages(messages, field, before)
+    if all(message["role"] in _SYSTEM for message in checked):
         return GatedMessage(None, None, "system-only")
-    if last["role"] != "user":
-        return GatedMessage(None, None, "no-user-message" if last["role"] == "assistant" else "other-role")
-    parts = last.get("content")
-    if isinstance(parts, list) and any(part.get("type") not in TEXTS for part in parts):
-        return GatedMessage(None, None, "image-or-file")
-    query = text(last).strip()
-    if is_blank(query):
-        return GatedMessage(None, None, "empty-question")
-    system = (text(message) for message in checked if message["role"] in {"system", "developer"})
-    if is_client_task((query, *system)):
-        return GatedMessage(None, None, "client-task")
+    place, said, reason = _question(checked, config)
+    if reason:
+        return GatedMessage(None, None, reason)
+    systems = [text(message) for message in checked if message["role"] in _SYSTEM]
+    query = said.words
     if len(query) > config.max_question_chars:
         return GatedMessage(None, None, "long-question")
+    if no := no_question(said.outside, systems):
+        return GatedMessage(None, None, no)
+    found = GatedMessage(query, query, asked=text(checked[place]).strip(), place=place - before, struck=said.struck)
     reads_question = config.gated == "question" or (config.gated == "auto" and "question" in reads)
     if reads_question and config.context == "last":
-        return GatedMessage(query, query, kind=utterance_kind(query) if config.utterance_rules else None)
-    turn = _turn(checked)
+        return replace(found, kind=utterance_kind(query)) if config.utterance_rules else found
+    turn = _turn(checked[: place + 1], config)
     kind = input_kind(turn) if config.utterance_rules else None
     if config.context == "last" or kind is not None or not is_follow_up(turn.context):
-        return GatedMessage(query if reads_question else turn, query, kind=kind)
+        return replace(found, value=query if reads_question else turn, kind=kind)
     window = last_messages(turn.context, config.window, config.max_question_chars)
-    return GatedMessage(window if reads_question else turn, query, dialogue=turn.context, searched=window)
+    return replace(found, value=window if reads_question else turn, dialogue=turn.context, searched=window)
+
+
+def _question(messages: Sequence[dict[str, Any]], config: ServeConfig) -> tuple[int, OwnWords, str]:
+    """Place and words of the last message with words of the user's own, or the reason why there is none."""
+    wrapped = False
+    for place in range(len(messages) - 1, -1, -1):
+        message = messages[place]
+        role, content = message["role"], message.get("content")
+        begun = place == len(messages) - 1 and role == "assistant" and content and not message.get("tool_calls")
+        if role in _SYSTEM or begun:
+            continue
+        if role != "user":
+            reasons = {"tool": "tool-message", "function": "tool-message", "assistant": "no-user-message"}
+            return place, NOTHING, reasons.get(role, "other-role")
+        said = own_words(text(message), config.wrapper_patterns())
+        if isinstance(content, list) and any(part.get("type") not in TEXTS for part in content):
+            return place, said, "image-or-file"
+        if not is_blank(said.words):
+            return place, said, ""
+        if not said.struck:
+            return place, said, "empty-question"
+        wrapped = True
+    return -1, NOTHING, "empty-question" if wrapped else "no-user-message"
 
 
 def text(message: dict[str, Any]) -> str:
@@ -116,22 +143,24 @@ def text(message: dict[str, Any]) -> str:
     return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
 
 
-def _turn(messages: Sequence[dict[str, Any]]) -> TurnExample:
+def _turn(messages: Sequence[dict[str, Any]], config: ServeConfig) -> TurnExample:
     """Words of the user and the assistant so far, as the dialogue before the system's next turn."""
-    speakers = {"user": "USER", "assistant": "SYSTEM"}
-    turns = [(speakers[m["role"]], text(m).strip()) for m in messages if m["role"] in speakers]
-    context = tuple(Utterance(speaker, words) for speaker, words in turns if words)  # type: ignore[arg-type]
-    return TurnExample(id="chat", dialogue_id="chat", split="test", turn=len(context), context=context)
+    context = []
+    for message in messages:
+        words = text(message).strip()
+        if message["role"] == "user" and (said := own_words(words, config.wrapper_patterns()).words):
+            context.append(Utterance("USER", said))
+        elif message["role"] == "assistant" and words:
+            context.append(Utterance("SYSTEM", words))
+    return TurnExample(id="chat", dialogue_id="chat", split="test", turn=len(context), context=tuple(context))
 
 
-def _check_messages(messages: Any, most: int, field: str, before: int) -> list[dict[str, Any]]:
+def _check_messages(messages: Any, field: str, before: int) -> list[dict[str, Any]]:
     def refused(message: str) -> Refused:
         return Refused(400, "messages", f"field '{field}': {message}", field)
 
     if not isinstance(messages, list) or not messages:
         raise refused("expected a list of messages")
-    if len(messages) - before > most:
-        raise refused(f"{len(messages) - before} messages; at most {most}")
     for place, message in enumerate(messages, -before):
         where = f"message {place}: " if place >= 0 else ""
         if not isinstance(message, dict):
@@ -155,7 +184,7 @@ def _check_messages(messages: Any, most: int, field: str, before: int) -> list[d
 class RequestForm(ABC):
     """Reading and changing the requests of one route. Each change is a copy.
 
-    ``field`` holds a text or the messages, the question in the last one; ``kind`` is the type of a text part.
+    ``field`` holds a text or the messages, the question in the one at ``place``; ``kind`` is the type of a text part.
     """
 
     field = "messages"
@@ -166,37 +195,40 @@ class RequestForm(ABC):
         """The gated part. Raises :class:`Refused` for an invalid body of this form."""
         return gate_input(body.get("messages"), config, reads)
 
-    def replace_question(self, body: Body, prompt: str, system: str | None) -> Body:
+    def replace_question(self, body: Body, prompt: str, system: str | None, place: int) -> Body:
         """The whole prompt in place of the question, and ``system`` in place of the system's message."""
         messages = body[self.field]
-        asked_with = prompt if isinstance(messages, str) else [*messages[:-1], {**messages[-1], "content": prompt}]
+        asked_with = prompt if isinstance(messages, str) else _with_content(messages, place, prompt)
         changed = {**body, self.field: asked_with}
         return changed if system is None else self._replace_system(changed, system)
 
     @abstractmethod
     def _replace_system(self, body: Body, system: str) -> Body: ...
 
-    def precede_question(self, body: Body, text: str) -> Body:
+    def precede_question(self, body: Body, text: str, place: int) -> Body:
         """The text in front of the question."""
         messages = body[self.field]
         if isinstance(messages, str):
             return {**body, self.field: text + messages}
-        content = messages[-1]["content"]
+        content = messages[place]["content"]
         before = text + content if isinstance(content, str) else [{"type": self.kind, "text": text}, *content]
-        return {**body, self.field: [*messages[:-1], {**messages[-1], "content": before}]}
+        return {**body, self.field: _with_content(messages, place, before)}
 
     @abstractmethod
     def extend_system(self, body: Body, text: str) -> Body:
         """The text behind the system's message, or as that message."""
 
-    def append_search(self, body: Body, query: str, evidence: str, declare: bool) -> Body:
+    def append_search(self, body: Body, query: str, evidence: str, declare: bool, place: int) -> Body:
         """A call of a search with its result behind the question; the search among the tools if ``declare``, which
         strict servers want beside a call.
         """
+        if thinks(body):  # a model that thinks takes no call without the thoughts before it
+            return self.precede_question(body, background(evidence, language_of(query)), place)
         messages, tools = body[self.field], body.get("tools") or []
         items = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         call, tool = self._search(query, evidence)
-        changed = {**body, self.field: [*items, *call]}
+        behind = place % len(items) + 1
+        changed = {**body, self.field: [*items[:behind], *call, *items[behind:]]}
         if not declare or not isinstance(tools, list) or search_tools(body, [SEARCH]):
             return changed
         # the model must not call it where the client has no tools of its own
@@ -206,6 +238,13 @@ class RequestForm(ABC):
     @abstractmethod
     def _search(self, query: str, evidence: str) -> tuple[list[Body], Body]:
         """A call with its result, and the declaration of the tool."""
+
+    def allow(self, tools: Sequence[Body]) -> Any:
+        """``tool_choice`` of these tools alone: the list of tools stays as it is, and with it a cached prompt."""
+        if not tools:
+            return self.no_call
+        named = [{"type": "function", "function": {"name": _name(tool)}} for tool in tools]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named}}
 
     def choice(self, tool: Body) -> Body:
         """``tool_choice`` that makes the model call the tool."""
@@ -237,20 +276,22 @@ class CompletionForm(ChatForm):
 
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         prompt = body.get("prompt")
+        if body.get("suffix"):
+            return GatedMessage(None, None, "fill-in")
         if not isinstance(prompt, str | list) or (isinstance(prompt, list) and not prompt):
             raise BadBody("expected text", "prompt")
         if not isinstance(prompt, str):
             return GatedMessage(None, None, "prompt-list")
         return gate_input([{"role": "user", "content": prompt}], config, reads)
 
-    def replace_question(self, body: Body, prompt: str, system: str | None) -> Body:
+    def replace_question(self, body: Body, prompt: str, system: str | None, place: int) -> Body:
         return {**body, "prompt": render_chat(None, prompt, system)}
 
     def extend_system(self, body: Body, text: str) -> Body:
-        return self.precede_question(body, text)
+        return self.precede_question(body, text, 0)
 
-    def append_search(self, body: Body, query: str, evidence: str, declare: bool) -> Body:
-        return self.precede_question(body, background(evidence, language_of(query)))
+    def append_search(self, body: Body, query: str, evidence: str, declare: bool, place: int) -> Body:
+        return self.precede_question(body, background(evidence, language_of(query)), place)
 
 
 class ResponsesForm(RequestForm):
@@ -293,6 +334,9 @@ class ResponsesForm(RequestForm):
         about = {"name": SEARCH, "description": ABOUT_SEARCH, "parameters": SEARCH_PARAMETERS, "strict": False}
         return [call, result], {"type": "function", **about}
 
+    def allow(self, tools: Sequence[Body]) -> Any:
+        return {"type": "allowed_tools", "mode": "auto", "tools": [self.choice(t) for t in tools]} if tools else "none"
+
     def choice(self, tool: Body) -> Body:
         return {"type": "function", "name": _name(tool)} if tool.get("type") == "function" else {"type": tool["type"]}
 
@@ -320,13 +364,6 @@ class MessagesForm(RequestForm):
             return {**body, "system": [*system, {"type": "text", "text": text}]}
         return {**body, "system": _join(system, text)}
 
-    def append_search(self, body: Body, query: str, evidence: str, declare: bool) -> Body:
-        # A model that thinks takes no call without the thoughts before it.
-        thinking = body.get("thinking")
-        if isinstance(thinking, dict) and thinking.get("type") != "disabled":
-            return self.precede_question(body, background(evidence, language_of(query)))
-        return super().append_search(body, query, evidence, declare)
-
     def _search(self, query: str, evidence: str) -> tuple[list[Body], Body]:
         call = {"type": "tool_use", "id": CALL, "name": SEARCH, "input": {"query": query}}
         result = {"type": "tool_result", "tool_use_id": CALL, "content": evidence}
@@ -337,6 +374,7 @@ class MessagesForm(RequestForm):
         return {"type": "tool", "name": _name(tool)}
 
 
+SETTINGS = {"additional_tools", "mcp_list_tools", "compaction", "context_compaction"}  # items that are no messages
 FORMS: Mapping[str, RequestForm] = {
     "chat/completions": ChatForm(),
     "completions": CompletionForm(),
@@ -352,6 +390,8 @@ def _message_of_item(item: Any) -> Any:
         return item
     if kind == "item_reference":
         return {"role": kind}
+    if kind in SETTINGS:
+        return {"role": "developer"}
     return {"role": "tool" if kind.endswith("_output") else "assistant"}
 
 
@@ -360,6 +400,17 @@ def _with_tool_role(message: Any) -> Any:
     content = message.get("content") if isinstance(message, dict) else None
     results = isinstance(content, list) and any(isinstance(b, dict) and b.get("type") == "tool_result" for b in content)
     return {**message, "role": "tool"} if results else message
+
+
+def _with_content(messages: list[Body], place: int, content: Any) -> list[Body]:
+    return [{**m, "content": content} if m is messages[place] else m for m in messages]
+
+
+def thinks(body: Body) -> bool:
+    """True for a request that asks the model to think: such models take no forced tool and no call without thoughts."""
+    thinking = body.get("thinking")
+    asked = isinstance(thinking, dict) and thinking.get("type") != "disabled"
+    return asked or body.get("enable_thinking") is True
 
 
 def _without_system(messages: list[Body]) -> list[Body]:
@@ -398,50 +449,93 @@ class Placement:
         object.__setattr__(self, "is_whole_prompt", whole)
 
 
-def with_evidence(form: RequestForm, body: Body, query: str, evidence: str | None, place: Placement) -> Body:
-    """The request with the passages in it; the same object if there is nothing to change."""
+def with_evidence(
+    form: RequestForm,
+    body: Body,
+    query: str,
+    evidence: str | None,
+    placement: Placement,
+    place: int = -1,
+    asked: str = "",
+) -> Body:
+    """The request with the passages in it; the same object if there is nothing to change.
+
+    ``place``: of the question's message; ``asked``: this message as it came, if it holds more than the query.
+    """
     language = language_of(query)
-    if place.is_whole_prompt:
-        question = Question("request", query, (), "test", "request", language)
-        if place.own is not None:
-            return form.replace_question(body, place.own.render(question, evidence), place.own.system)
+    if placement.is_whole_prompt:
+        question, own = Question("request", asked or query, (), "test", "request", language), placement.own
+        if own is not None:
+            return form.replace_question(body, own.render(question, evidence), own.system, place)
         prompt = answer_prompt(question, "llm" if evidence is None else "rag", evidence)
-        return form.replace_question(body, prompt, None)
+        return form.replace_question(body, prompt, None, place)
     if evidence is None:
         return body
-    if place.injection == "tool":
-        return form.append_search(body, query, evidence, place.tools)
-    put = form.extend_system if place.injection == "system" else form.precede_question
-    return put(body, background(evidence, language))
+    if placement.injection == "tool":
+        return form.append_search(body, query, evidence, placement.tools, place)
+    if placement.injection == "system":
+        return form.extend_system(body, background(evidence, language))
+    return form.precede_question(body, background(evidence, language), place)
 
 
 def search_tools(body: Body, patterns: Sequence[str]) -> list[Body]:
-    """The tools of a request whose name or type fits a pattern."""
-    tools = body.get("tools")
+    """The tools of a request whose name fits a pattern, and those of a type that the upstream runs as a search.
+
+    The tool that finds tools is none of them.
+    """
+    tools = body.get("tools") if patterns else None
     listed = tools if isinstance(tools, list) else []
-    return [tool for tool in listed if isinstance(tool, dict) and _fits(_name(tool), patterns)]
+    return [tool for tool in listed if isinstance(tool, dict) and _searches(tool, patterns)]
 
 
-def steer_tools(path: str, body: Body, tools: Sequence[Body], needed: bool, rule: ToolRule) -> tuple[Body, ToolOutcome]:
+def search_fields(body: Body, patterns: Sequence[str]) -> Body:
+    """The fields by which a request makes the upstream search, each with its value without that; None: left out."""
+    if not patterns:
+        return {}
+    found: Body = {name: None for name in SEARCH_FIELDS if body.get(name) not in (None, False, "off", "none")}
+    if isinstance(plugins := body.get("plugins"), list):
+        rest = [p for p in plugins if not (isinstance(p, dict) and str(p.get("id")).lower() in WEB_PLUGINS)]
+        if len(rest) < len(plugins):
+            found["plugins"] = rest or None
+    mode = body.get("search_parameters")
+    if isinstance(mode, dict) and mode.get("mode") == "off":
+        found.pop("search_parameters", None)
+    model = body.get("model")
+    if isinstance(model, str) and model.endswith(":online"):
+        found["model"] = model.removesuffix(":online")
+    return found
+
+
+def steer_tools(
+    path: str, body: Body, tools: Sequence[Body], fields: Body, needed: bool, rule: ToolRule
+) -> tuple[Body, ToolOutcome]:
     """The request after the gate's decision, and the outcome.
 
-    ``remove``: without the tools where no search is needed. ``force``: also, the model must call the first of them
-    elsewhere. A client's own choice of a tool stays, and tools that the dialogue has called: servers want them
-    declared.
+    ``remove``: without the tools, or the fields, where no search is needed; ``allow``: with them, out of the model's
+    choice. ``force``: as ``remove``, and elsewhere the model must call the first of them, unless it thinks. A client's
+    own choice of a tool stays, and tools that the dialogue has called: servers want them declared.
     """
-    own_choice = body.get("tool_choice") not in (None, "auto", {"type": "auto"})
-    if rule == "keep" or own_choice:
+    choice = body.get("tool_choice")
+    options = choice if isinstance(choice, dict) and choice.get("type") == "auto" else {}
+    if rule == "keep" or not (options or choice in (None, "auto")):
         return body, "kept"
     if needed:
-        return ({**body, "tool_choice": FORMS[path].choice(tools[0])}, "forced") if rule == "force" else (body, "kept")
-    if _has_calls(body):
-        return body, "kept"
-    rest = [tool for tool in body["tools"] if not any(tool is search for search in tools)]
-    without = {name: value for name, value in body.items() if name not in ("tools", "tool_choice")}
-    if not rest:
-        without.pop("parallel_tool_calls", None)
-        return without, "removed"
-    return {**body, "tools": rest}, "removed"
+        if rule != "force" or not tools or thinks(body):
+            return body, "kept"
+        rest = {name: value for name, value in options.items() if name != "type"}
+        return {**body, "tool_choice": {**FORMS[path].choice(tools[0]), **rest}}, "forced"
+    changed = {name: fields.get(name, value) for name, value in body.items() if fields.get(name, value) is not None
+               or name not in fields}  # fmt: skip
+    if not tools or _has_calls(body):
+        return changed, "removed" if fields else "kept"
+    rest_tools = [tool for tool in body["tools"] if not any(tool is search for search in tools)]
+    if rule == "allow":
+        return {**changed, "tool_choice": FORMS[path].allow(rest_tools)}, "removed"
+    if rest_tools:
+        return {**changed, "tools": rest_tools}, "removed"
+    for name in ("tools", "tool_choice", "parallel_tool_calls"):
+        changed.pop(name, None)
+    return changed, "removed"
 
 
 def _name(tool: Body) -> str:
@@ -450,9 +544,18 @@ def _name(tool: Body) -> str:
     return name if isinstance(name, str) else str(tool.get("type", ""))
 
 
-def _fits(name: str, patterns: Sequence[str]) -> bool:
-    """True if the name fits one of the patterns; case does not count."""
-    return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
+def _searches(tool: Body, patterns: Sequence[str]) -> bool:
+    """True if the tool's name fits one of the patterns, or its type is a search of the upstream's; case does not
+    count, nor the name of a server before the tool's (``mcp__docs__search``).
+    """
+    name, kind = _name(tool).lower(), str(tool.get("type", "")).lower()
+    if name.startswith("tool_search") or kind.startswith("tool_search"):
+        return False
+    names = {name, name.rpartition("__")[2], name.rpartition(".")[2]}
+    hosted = [kind, *map(str.lower, tool)]  # {"google_search": {}} has no type
+    return any(fnmatch.fnmatchcase(one, pattern.lower()) for one in names for pattern in patterns) or any(
+        fnmatch.fnmatchcase(one, pattern) for one in hosted for pattern in HOSTED
+    )
 
 
 def _has_calls(body: Body) -> bool:

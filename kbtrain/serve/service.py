@@ -54,6 +54,7 @@ class RequestTrace:
     context: str = ""  # of a follow-up: last, window, condensed, condense-failed; empty where the setting is last
     condense_seconds: float | None = None
     request_id: str = ""  # clients report outcomes by it; empty without a log
+    struck: int = 0  # wrappers around the user's words
     propensity: float | None = None  # probability of the action, where the server explores
     error_inside: bool = False  # the upstream's, in an answer of status 200
     wanted: bool | None = None  # the search before the server's policy
@@ -299,6 +300,7 @@ class Service:
             "passages": len(trace.hits),
             "saves": trace.saves,
             "tool": trace.tool,
+            "struck": trace.struck,
             "gate_ms": trace.gate_seconds and round(1000 * trace.gate_seconds, 2),
             "context": trace.context,
             "condense_ms": trace.condense_seconds and round(1000 * trace.condense_seconds, 2),

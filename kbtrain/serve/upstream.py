@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Protocol
-from urllib.parse import quote_from_bytes, urlencode, urlsplit
+from urllib.parse import quote_from_bytes, urlencode, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -154,6 +154,8 @@ class HttpUpstream:
                 for key, value in lower
                 if key not in NOT_RETURNED and not key.startswith((b"x-kbtrain-", b"access-control-"))
             ]
+            if 300 <= response.status < 400:
+                returned = [(k, self._location(url, v, method) if k == b"location" else v) for k, v in returned]
             # the limit on silence does not end an answer of a byte now and then, nor one that the client does not read
             async with asyncio.timeout(WHOLE):
                 yield UpstreamReply(response.status, returned, response.content.iter_any())
@@ -162,6 +164,18 @@ class HttpUpstream:
             raise
         finally:
             response.close()  # the connection is kept if the answer came whole, else its server sees it end
+
+    def _location(self, url: str, location: bytes, method: str) -> bytes:
+        """Where a redirect leads a client: below the upstream by this server's own path; to another host where nothing
+        is sent but a request to read. Raises :class:`Refused` for the rest, which would pass this server by.
+        """
+        target = urljoin(url, location.decode("latin-1"))
+        if target.startswith(f"{self._url}/"):
+            return b"/v1/" + target.removeprefix(f"{self._url}/").encode("latin-1")
+        if urlsplit(target).hostname != urlsplit(self._url).hostname and method in ("GET", "HEAD"):
+            return location
+        logger.warning("upstream: it redirects to %s", urlsplit(target)._replace(query="").geturl())
+        raise Refused(502, "upstream_redirects", "the upstream redirects to another address; name it in --upstream")
 
     def _address(self, path: str, query: str = "") -> str:
         """Address of a path, with the caller's query and the upstream's own (Azure's ``api-version``)."""
@@ -296,6 +310,8 @@ def proxy_for(url: str) -> str | None:
     return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
+BROKEN_OFF = {"error", "network_error", "abort", "failed", "insufficient_system_resource"}  # reasons of an end
+BROKEN = (b"error", b"failed", b"abort", b"insufficient_system_resource")  # a text with an error has one of these
 LONGEST_ERROR = 65_536  # bytes of a line, or of a body, that are searched for an error
 
 
@@ -327,12 +343,12 @@ class ErrorEvents:
             self._rest = (self._rest + piece)[:LONGEST_ERROR]
             return
         lines, self._rest = self._rest + whole, rest[:LONGEST_ERROR]
-        if b"error" in lines or b"response.failed" in lines:
+        if any(mark in lines for mark in BROKEN):
             self.found = any(map(_is_error_line, lines.splitlines()))
 
     def end(self) -> None:
         """Look at the rest behind the last line end."""
-        if self._watching and not self.found and b"error" in self._rest:
+        if self._watching and not self.found and any(mark in self._rest for mark in BROKEN):
             self.found = _is_error_line(self._rest) if self.streamed else _is_error(self._rest)
         self._rest = b""
 
@@ -341,13 +357,18 @@ def _is_error_line(line: bytes) -> bool:
     field, _, value = line.partition(b":")
     if field == b"event":
         return value.strip() in (b"error", b"response.failed")  # the second one: OpenAI's Responses
-    return field == b"data" and b"error" in value and _is_error(value)
+    return field == b"data" and any(mark in value for mark in BROKEN) and _is_error(value)
 
 
 def _is_error(data: bytes) -> bool:
-    """True for a JSON object with an error in it, or of the type "error"."""
+    """True for a JSON object with an error in it, of the type of one, or with an answer that broke off by one."""
     try:
         value: Any = json.loads(data)
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and (bool(value.get("error")) or value.get("type") == "error")
+    if not isinstance(value, dict):
+        return False
+    choices = value.get("choices")
+    ends = [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)] if choices else []
+    failed = value.get("type") in ("error", "response.failed") or value.get("status") == "failed"
+    return failed or bool(value.get("error")) or not BROKEN_OFF.isdisjoint(map(str, ends))

@@ -76,6 +76,16 @@ def test_an_upload_without_a_length_is_sent_on_in_chunks(server, upstream):
     connection.close()
 
 
+def test_a_gated_route_sends_a_long_body_without_a_length_on_as_it_comes(server, upstream):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    parts = [b'{"messages": "', b"a" * 20_000, b'"}']
+    connection.request("POST", "/v1/chat/completions", iter(parts), encode_chunked=True,
+                       headers={"transfer-encoding": "chunked"})  # fmt: skip
+    assert connection.getresponse().headers["x-kbtrain-reason"] == "large-body"
+    assert upstream.asked[-1][3] == b"".join(parts)
+    connection.close()
+
+
 def test_a_client_that_leaves_within_its_upload_ends_it(server, upstream):
     upstream.got_part.clear()
     upstream.upload_left.clear()

@@ -45,7 +45,12 @@ RESULT = {"type": "tool_result", "tool_use_id": "1", "content": "9"}
         ({"input": [user(), {"type": "function_call_output", "call_id": "1", "output": "9"}]}, "tool-message"),
         ({"input": [user(), {"type": "computer_call_output", "call_id": "1", "output": {}}]}, "tool-message"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "other-role"),
-        ({"input": [user(), {"role": "assistant", "content": "Hm"}]}, "no-user-message"),
+        ({"input": [user(), {"role": "assistant", "content": "Hm"}]}, ""),  # an answer that is begun
+        ({"input": [user(), {"role": "developer", "content": "Be brief"}]}, ""),
+        ({"input": [user(), {"type": "additional_tools", "tools": []}]}, ""),
+        ({"input": [user(), {"role": "user", "content": "<system-reminder>No tasks.</system-reminder>"}]}, ""),
+        ({"input": [user()] * 1500}, ""),
+        ({"input": [user(), {"type": "function_call", "name": "f"}]}, "no-user-message"),
         ({"input": [{"role": "developer", "content": "Be brief"}]}, "system-only"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "image-or-file"),
         ({"input": " "}, "empty-question"),
@@ -67,8 +72,9 @@ def test_what_is_gated_of_responses(body, reason):
         ({"messages": [{"role": "user", "content": [RESULT, {"type": "text", "text": "Go on"}]}]}, "tool-message"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image-or-file"),
         ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "image-or-file"),
-        ({"messages": [user(kind="text"), {"role": "assistant", "content": "The"}]}, "no-user-message"),
-        ({"messages": [user(kind="text"), {"role": "system", "content": "Be brief"}]}, "other-role"),
+        ({"messages": [user(kind="text"), {"role": "assistant", "content": "The"}]}, ""),
+        ({"messages": [user(kind="text"), {"role": "system", "content": "Be brief"}]}, ""),
+        ({"messages": [user(kind="text"), {"role": "document", "content": "Be brief"}]}, "other-role"),
         ({"messages": [{"role": "user", "content": ""}]}, "empty-question"),
     ],
     ids=str,
@@ -92,7 +98,6 @@ def test_a_gate_of_turns_reads_the_dialogue_of_each_form():
         ("responses", {"input": 3}, "field 'input': expected text or a list"),
         ("responses", {"input": [3]}, "field 'input': message 0: expected an object"),
         ("responses", {"input": [{"type": "message"}], "instructions": "x"}, "message 0: field 'role'"),
-        ("responses", {"input": [user()] * 3}, "3 messages; at most 2"),
         ("responses", {"input": "x", "instructions": ["x"]}, "field 'instructions'"),
         ("messages", {}, "field 'messages': expected a list"),
         ("messages", {"messages": [3], "system": "x"}, "message 0: expected an object"),
@@ -101,11 +106,22 @@ def test_a_gate_of_turns_reads_the_dialogue_of_each_form():
     ],
     ids=str,
 )
-def test_a_body_that_is_none_of_the_form_is_refused_by_its_field(form, body, says, monkeypatch):
-    monkeypatch.setattr("kbtrain.serve.request_forms.MOST_MESSAGES", 2)
+def test_a_body_that_is_none_of_the_form_is_refused_by_its_field(form, body, says):
     with pytest.raises(Refused, match=says) as refused:
         read(FORMS[form], body)
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("behind", [{"role": "system", "content": "Plan"}, {"role": "assistant", "content": "{"}])
+@pytest.mark.parametrize("injection", ["user", "tool"])
+def test_passages_stand_at_the_question_wherever_it_is(behind, injection):
+    body = {"messages": [{"role": "user", "content": f"<system-reminder>x</system-reminder>{NEEDS}"}, behind]}
+    found = read(MESSAGES, body)
+    assert (found.query, found.place, found.struck) == (NEEDS, 0, 1)
+    placement = Placement("background", injection)
+    put_in = with_evidence(MESSAGES, body, NEEDS, "It opens.", placement, found.place, found.asked)["messages"]
+    assert put_in[-1] == behind and len(put_in) == (2 if injection == "user" else 4)
+    assert ("It opens." in put_in[0]["content"]) == (injection == "user")
 
 
 def test_passages_in_responses():

@@ -66,6 +66,69 @@ def test_each_dialect_names_the_tool_in_its_own_form(server, stub, path, tool, c
     assert (found["x-kbtrain-tool"], stub.body()["tool_choice"]) == ("forced", choice)
 
 
+CODING = ["search_replace", "codebase_search", "grep_search", "search_flights", "retrieve_order", "tool_search"]
+
+
+@pytest.mark.parametrize("name", CODING)
+def test_a_tool_that_only_sounds_like_a_search_stays(server, stub, name):
+    tool = {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    body, found = ask(server, KNOWN, [tool])
+    assert "x-kbtrain-tool" not in found and stub.body()["tools"] == body["tools"]
+
+
+def test_the_tool_that_finds_tools_is_never_taken(gate, stub):
+    finder = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    with serving(gate, upstream=stub.url, search="none", search_tool=["*search*"]) as own:
+        ask(own, KNOWN, [finder, SEARCH])
+    assert stub.body()["tools"] == [finder]
+
+
+@pytest.mark.parametrize("field", [
+    {"web_search_options": {}}, {"plugins": [{"id": "web"}]}, {"enable_search": True}, {"model": "stub:online"},
+    {"search_parameters": {"mode": "auto"}}], ids=str)  # fmt: skip
+def test_a_field_that_makes_the_upstream_search_is_steered_as_a_tool(server, stub, field):
+    for text, outcome in ((NEEDS, "kept"), (KNOWN, "removed")):
+        body = {"model": "stub", "messages": [{"role": "user", "content": text}], **field}
+        found = server.post("/v1/chat/completions", body).headers
+        assert (found["x-kbtrain-tool"], found["x-kbtrain-retrieved"]) == (outcome, "0")
+        kept = body if text == NEEDS else {"model": "stub", "messages": body["messages"]}
+        assert stub.body() == kept
+
+
+def test_a_field_that_says_no_is_no_search(server, stub):
+    off = {"enable_search": False, "web_search_options": None, "search_parameters": {"mode": "off"}, "plugins": [{}]}
+    body = {"model": "stub", "messages": [{"role": "user", "content": KNOWN}], **off}
+    assert "x-kbtrain-tool" not in server.post("/v1/chat/completions", body).headers and stub.body() == body
+
+
+@pytest.mark.parametrize(
+    ("path", "tools", "choice"),
+    [
+        ("chat/completions", [SEARCH], "none"),
+        ("chat/completions", [OTHER, SEARCH], {"type": "allowed_tools", "allowed_tools": {
+            "mode": "auto", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}}),
+        ("responses", [{"type": "function", "name": "get_weather"}, {"type": "web_search"}],
+         {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "get_weather"}]}),
+        ("messages", [{"type": "web_search_20250305", "name": "web_search"}], {"type": "none"}),
+    ],
+)  # fmt: skip
+def test_the_list_of_tools_may_stay_for_a_cached_prompt(server, stub, path, tools, choice):
+    body, found = ask(server, KNOWN, tools, "allow", path)
+    assert found["x-kbtrain-tool"] == "removed"
+    assert stub.body() == {**body, "tool_choice": choice}
+
+
+def test_a_choice_of_auto_with_options_is_steered_and_a_model_that_thinks_is_not_forced(server, stub):
+    tool, auto = {"name": "web_search"}, {"type": "auto", "disable_parallel_tool_use": True}
+    ask(server, NEEDS, [tool], "force", "messages", tool_choice=auto)
+    assert stub.body()["tool_choice"] == {"type": "tool", "name": "web_search", "disable_parallel_tool_use": True}
+    ask(server, KNOWN, [tool], None, "messages", tool_choice=auto)
+    assert "tools" not in stub.body()
+    for thinking in ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"enable_thinking": True}):
+        body, found = ask(server, NEEDS, [tool], "force", "messages", **thinking)
+        assert found["x-kbtrain-tool"] == "kept" and stub.body() == body
+
+
 def test_what_the_client_chose_or_called_stays(server, stub):
     body, found = ask(server, KNOWN, [SEARCH], tool_choice="required")
     assert (found["x-kbtrain-tool"], stub.body()) == ("kept", body)

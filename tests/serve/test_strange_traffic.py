@@ -93,6 +93,19 @@ def test_a_body_that_is_not_what_it_says_is_a_400(proxy, data):
     assert proxy.post("/v1/chat/completions", data, {"content-encoding": "gzip"}).status == 400
 
 
+def test_a_byte_order_mark_is_no_error(proxy, stub):
+    reply = proxy.post("/v1/chat/completions", b"\xef\xbb\xbf" + json.dumps(CHAT).encode())
+    assert reply.status == 200 and stub.body()["model"] == "m"
+
+
+def test_a_body_above_the_limit_passes_ungated_and_whole(proxy, stub):
+    data = json.dumps({**CHAT, "pad": "x" * 300_000}).encode()
+    reply = proxy.post("/v1/chat/completions", data)
+    assert (reply.status, reply.headers["x-kbtrain-reason"], stub.requests[-1][2]) == (200, "large-body", data)
+    refused = proxy.post("/v1/gate", data)
+    assert refused.status == 413 and "--max-body-mb" in refused.error
+
+
 def test_a_small_body_that_unpacks_to_gigabytes_is_a_413(proxy):
     bomb = gzip.compress(b" " * 50_000_000)
     assert len(bomb) < 100_000
@@ -131,7 +144,60 @@ def test_passages_as_a_tool_s_message_fit_strict_servers(by_tool, stub):
     assert sent["tool_choice"] == "none"  # the client has no tools: none may be called
 
 
+class Strict(StubUpstream):
+    """Refuses calls without a signature."""
+
+    async def _answer(self, writer, body):
+        self.status = 400 if any(message.get("tool_calls") for message in body["messages"]) else 200
+        return await super()._answer(writer, body)
+
+
+def test_an_upstream_that_refuses_an_inserted_call_gets_the_passages_before_the_question(gate):
+    with Strict() as strict, serving(gate, upstream=strict.url, search=ECHO, injection="tool") as server:
+        reply = server.post("/v1/chat/completions", CHAT, ALWAYS)
+        assert (reply.status, reply.headers["x-kbtrain-retrieved"], len(strict.requests)) == (200, "1", 2)
+        (message,) = strict.body()["messages"]
+        assert message["content"].endswith(NEEDS) and len(message["content"]) > len(NEEDS)
+        assert "tools" not in strict.body()
+
+
 # routes
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1//chat/completions", "//v1/chat/completions",
+                                  "/v1/v1/chat/completions", "/v1/v1//chat/completions//"])  # fmt: skip
+def test_a_path_that_a_client_joined_wrongly_is_the_one_that_is_meant(proxy, stub, path):
+    reply = proxy.post(path, CHAT, ALWAYS)
+    assert (reply.status, reply.headers["x-kbtrain-retrieved"]) == (200, "1")
+    assert stub.requests[-1][0] == "/v1/chat/completions"
+
+
+class Redirecting(StubUpstream):
+    """Answers with a redirect to ``location``."""
+
+    location = ""
+
+    async def _answer(self, writer, body):
+        head = f"HTTP/1.1 307 Told\r\nlocation: {self.location}\r\ncontent-length: 0\r\n\r\n"
+        writer.write(head.encode())
+        return True
+
+
+@pytest.mark.parametrize(
+    ("location", "status"),
+    [
+        ("{url}/rerank?a=1", 307),
+        ("/v1/rerank?a=1", 307),
+        ("{url}extra", 502),
+        ("https://elsewhere.example/v1/rerank", 502),
+    ],
+)
+def test_a_redirect_leads_nobody_past_the_server(gate, location, status):
+    with Redirecting() as upstream, serving(gate, upstream=upstream.url) as server:
+        upstream.location = location.replace("{url}", upstream.url)
+        reply = server.post("/v1/rerank/", CHAT)
+    assert reply.status == status
+    assert reply.headers.get("location") == ("/v1/rerank?a=1" if status == 307 else None)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +244,11 @@ OK, JSON = [(b"content-type", b"text/event-stream; charset=utf-8")], [(b"content
         (OK, STREAM + b'event: error\ndata: {"type": "overloaded_error"}\n\n', True),
         (OK, b'data: {"type": "error", "error": {"type": "overloaded_error"}}\r\n\r\n', True),
         (OK, b'data: {"error": "x"}', True),  # cut off behind it
+        (OK, STREAM + b'data: {"type": "response.failed", "response": {"status": "failed"}}\n\n', True),
+        (OK, STREAM + b'data: {"choices": [{"delta": {}, "finish_reason": "error"}]}\n\ndata: [DONE]\n\n', True),
+        (OK, STREAM + b'data: {"choices": [{"delta": {}, "finish_reason": "abort"}]}\n\n', True),
+        (OK, b'data: {"choices": [{"delta": {"content": "abort"}, "finish_reason": "stop"}]}\n\n', False),
+        (JSON, b'{"choices": [{"message": {"content": "x"}, "finish_reason": "network_error"}]}', True),
         (OK, STREAM + b'data: {"error": null, "choices": []}\n\ndata: [DONE]\n\n', False),
         (OK, b'data: {"choices": [{"delta": {"content": "{\\"error\\": 1}"}}]}\n\n', False),
         (OK, b': error\n\ndata: error\n\ndata: {"error": \n\n', False),

@@ -6,7 +6,7 @@ import pytest
 from serve_support import NEEDS, echo, serving
 from stub_upstream import StubUpstream
 
-from kbtrain.utterances import is_client_task
+from kbtrain.harness import is_client_task
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def test_precision_and_recall_on_the_held_out_table_are_those_of_the_docs():
     wrong = sum(kind == "question" and found is not None for kind, found in matched)
     needless = sum(kind != "question" for kind, _ in matched)
     assert len(rows) >= 200 and len({text for _, text in rows}) == len(rows)
-    assert (right, wrong, needless) == (103, 3, 126)
+    assert (right, wrong, needless) == (98, 2, 126)
     page = re.sub(r"\s+", " ", (ROOT / "docs" / "explanation" / "gates.md").read_text(encoding="utf-8"))
     shown = f"| {needless} | {len(rows) - needless} | {right / (right + wrong):.2f} ({right} of {right + wrong}) | "
     assert shown + f"{right / needless:.2f} ({right} of {needless}) |" in page
@@ -62,6 +62,17 @@ def test_no_question_of_the_atlas_matches(name):
         ("What is 1984?", None),
         ("write a haiku", "instruction"),
         ("Write a report on Chad", None),
+        ("Draft an email about our refund policy", None),
+        ("Write a refund policy email", None),
+        ("Write a short poem for my mother's birthday", "instruction"),
+        ("写一封退款政策邮件", None),
+        ("帮我写一封请假信", "instruction"),
+        ("NATO的缩写是什么", None),
+        ("请帮我缩写这段文字", "instruction"),
+        ("《红楼梦》被翻译成多少种语言？", None),
+        ("把下面这段话翻译成英文：你是谁", "instruction"),
+        ("What is 7 of 9?", None),
+        ("What is 20% of 50?", "arithmetic"),
         ("Tell me a story", "instruction"),
         ("Tell me the story of Odysseus", None),
         ("The sea is wide.\n\nTranslate the text above into French.", "instruction"),
