@@ -177,7 +177,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}
         ([{"role": "system", "content": "Be brief"}], "system-only"),
         ([{"role": "user", "content": NEEDS}, {"role": "tool", "tool_call_id": "1", "content": "9"}], "tool-message"),
         ([{"role": "user", "content": [{"type": "text", "text": NEEDS}, IMAGE]}], "image-or-file"),
-        ([{"role": "user", "content": NEEDS}, {"role": "assistant", "content": "The"}], "no-user-message"),
+        ([{"role": "user", "content": NEEDS}, {"role": "assistant", "tool_calls": [{}]}], "no-user-message"),
         ([{"role": "user", "content": " "}], "empty-question"),
         ([{"role": "user", "content": None}], "empty-question"),
         ([{"role": "user", "content": "museum " * 5000}], "long-question"),
