@@ -7,9 +7,9 @@ is opened again and must give equal scores; it gets a card, dev's figures and th
 them (Kind.features) are extracted once for all labels.
 
 Of the gates that come along, encoder_probe reads questions or turns by a frozen sentence encoder, features the form of
-a question (its recipe reads the corpus's word counts too), structural and dialogue_state turns. The others have no fit:
-probe needs the answering model's states; kbm, encoder, ragate_mha and ragate_peft are trained in steps; a stack is
-made of other gates; seakr and draft learn nothing from labels.
+a question (its recipe reads the corpus's word counts too), by_source where it comes from, structural and dialogue_state
+turns. The others have no fit: probe needs the answering model's states; kbm, encoder, ragate_mha and ragate_peft are
+trained in steps; a stack is made of other gates; seakr and draft learn nothing from labels.
 
 Examples:
   python recipes/fit_gate.py --gate structural --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
