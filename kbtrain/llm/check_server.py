@@ -29,7 +29,7 @@ from kbtrain.llm.dialect import (
     is_pattern,
     read_models,
 )
-from kbtrain.llm.replies import SEARCHES, choices_of, has_citations, protocol, token_count
+from kbtrain.llm.replies import LEAST_WINDOW, SEARCHES, choices_of, has_citations, protocol, token_count
 from kbtrain.llm.served_states import SHORT_PROMPT, read_reply, state_request
 from kbtrain.llm.server_requests import (
     NO_QUOTA,
@@ -517,7 +517,7 @@ def _read_of_long(probe: _Probe, room: int) -> int | None:
             return None
         counts.append(token_count(reply, "prompt_tokens") if reply else None)
     half, whole = counts
-    return whole if half and whole and whole < _GROWS * half else None
+    return whole if half and whole and LEAST_WINDOW <= whole < _GROWS * half else None
 
 
 def _gives_logprobs(probe: _Probe) -> bool:

@@ -273,7 +273,7 @@ class RepliesSoFar:
 
         Raises :class:`UserError` where it counts far fewer, or the same for all long prompts.
         """
-        if tokens < LONG or not counted:
+        if tokens < LONG or counted < LEAST_WINDOW:
             return
         self._n, self._read, self._expected = self._n + 1, self._read + counted, self._expected + tokens
         if counted > self._most:
@@ -305,6 +305,7 @@ SEARCHES = (
     "off (server_extra), or take another model"
 )
 LONG = 150  # tokens by the careful count of bytes: of a prompt with passages
+LEAST_WINDOW = 64  # tokens; a smaller count is no window of a server, but one that means nothing
 BYTES_A_TOKEN_AT_MOST = 8.0  # more than texts have in any script
 _MANY = 10  # prompts or replies from which on they are looked at
 _SPREAD = 2  # tokens between prompts that should not have one count

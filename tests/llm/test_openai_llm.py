@@ -380,7 +380,8 @@ def counted(prompts):
 def test_a_server_that_reads_a_part_of_long_prompts_is_stopped():
     counted([(200 + i, 400 + 2 * i) for i in range(50)])
     counted([(200 + i % 3, 400) for i in range(50)])  # alike in length
-    counted([(100 + i, 17) for i in range(50)])  # short
+    counted([(100 + i, 80) for i in range(50)])  # short
+    counted([(500 + i, 17) for i in range(50)])  # no count
     for cut in ([(500 + i, 375) for i in range(10)], [(500 + 9 * i, min(375 + 20 * i, 500)) for i in range(30)]):
         with pytest.raises(UserError, match=r"it reads at most (375|500) tokens of prompts that are longer"):
             counted(cut)
