@@ -68,6 +68,7 @@ from kbtrain.metrics.ranking import Oracles, oracles
 from kbtrain.metrics.thresholds import AnyRule, Rule
 from kbtrain.records import Evidence, Label, Outcome
 from kbtrain.report.summary import text_summary
+from kbtrain.utterances import utterance_kind
 
 # keys that are settings of the evaluation under the same name
 OF_SETTINGS = ("target_ratio", "bootstrap_draws", "random_draws", "seed", "max_loss", "delta")
@@ -129,6 +130,7 @@ def main(config: EndToEndConfig) -> None:
         "resample": drawn_units(config.resample, test.questions),
         "yes_no": config.yes_no,
         "dev_entities_in_test": folder.dev_entities_in_test,
+        "decided_by_rule": sum(utterance_kind(question.text) is not None for question in test.questions),
     }
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
     best = best_possible(test.outcomes, config.accuracy)

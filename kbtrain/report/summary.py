@@ -53,6 +53,7 @@ def caption(results: Results) -> str:
     }  # fmt: skip
     excluded = meta.get("excluded", {})
     shared = meta.get("dev_entities_in_test", 0)
+    ruled = meta.get("decided_by_rule", 0)
     reachable = results.oracles.sampled_benefit if results.oracles else None
     late = [name for stage in meta.get("stages", {}).values() for name in stage.get("after_search", {})]
     return (
@@ -64,6 +65,7 @@ def caption(results: Results) -> str:
         + (f"; area of the sampled answers' own benefit {percent(reachable)}" if reachable is not None else "")
         + "".join(f"; {excluded[key]} questions {why} skipped" for key, why in skipped.items() if excluded.get(key))
         + (f"; {shared} dev questions share an entity with test" if shared else "")
+        + (f"; {ruled} are small talk, sums or instructions, which no gate in use searches for" if ruled else "")
         + (f"; {', '.join(late)}: asked after every search, what is saved is reading" if late else "")
     )
 

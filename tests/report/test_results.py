@@ -117,6 +117,12 @@ def test_a_caption_names_dev_questions_only_where_the_rule_reads_them(results: R
     assert rule_of(None, gate) == said
 
 
+def test_a_caption_counts_questions_that_a_rule_would_decide(results: Results) -> None:
+    meta = {**results.meta, "accuracy_kind": "greedy"}
+    assert "small talk" not in caption(dataclasses.replace(results, meta=meta))
+    assert "; 2 are small talk, sums or" in caption(dataclasses.replace(results, meta={**meta, "decided_by_rule": 2}))
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 0}', "{", '{"schema": 1}'])
 def test_other_files_are_refused_in_one_line(content: str, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
