@@ -23,8 +23,7 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.classify import classify_gates
-from kbtrain.evaluation.decisions import DevRule
+from kbtrain.evaluation.decisions import DevRule, classify_gates
 from kbtrain.evaluation.gate_inputs import in_report_order, scored_gates
 from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
 from kbtrain.evaluation.scores import (

@@ -22,7 +22,7 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.classify import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
+from kbtrain.evaluation.compare import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
 from kbtrain.evaluation.run_folder import ResampleConfig, read_outcomes
 from kbtrain.evaluation.scores import read_score_files, seen_of, stored_scores
 from kbtrain.io import jsonl

@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 from kbtrain.answers.grading import rules_of
 from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.calibrate import warn_of_dependence
+from kbtrain.evaluation.calibrate import ChosenThresholds, note_thresholds, results_at_rule, warn_of_dependence
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate, result_meta
 from kbtrain.evaluation.gate_inputs import (
@@ -39,7 +39,6 @@ from kbtrain.evaluation.gate_inputs import (
     training_of,
     training_texts,
 )
-from kbtrain.evaluation.note import ChosenThresholds, note_thresholds, results_at_rule
 from kbtrain.evaluation.outcomes import (
     AccuracyKind,
     answers,

@@ -2,13 +2,11 @@
 
 Reads examples/, the BM25 index and the stored answers of a run folder; fits the gates of --gates, and the stack of
 those with held-out scores, to growing random parts of the training questions, three draws each, and measures them on
-the test questions. Writes OUT.json, OUT.svg and OUT.md. A KBM takes minutes a point and is trained only where --gates
-names it, by --kbm-config and chosen by the run's dev examples; scores of finished trainings stay in OUT.kbm/.
+the test questions. Writes OUT.json, OUT.svg and OUT.md.
 
 Examples:
   python eval/learning_curve.py --run runs/demo
   python eval/learning_curve.py --run runs/demo --gates "[features, probe]" --model smollm2-135m-instruct
-  python eval/learning_curve.py --run runs/demo --gates "[kbm]" --sizes "[100, 200]" --draws 1 --out runs/demo/kbm_curve
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from kbtrain.evaluation.learning_curve import (
     CurvePlan,
     Examples,
     Fit,
-    KBMLearner,
     encoder_fit,
     features_fit,
     learning_curve,
@@ -44,7 +41,6 @@ from kbtrain.records import DtypeName, GateExample
 from kbtrain.report.learning_curve import figure, layout
 from kbtrain.report.tables import as_markdown, as_text
 from kbtrain.runtime.progress import progress_bar
-from kbtrain.runtime.scripts import find
 from kbtrain.training.data import label_rule, own_prompts
 
 # keys that each gate alone reads
@@ -53,7 +49,6 @@ KEYS_OF = {
     "encoder_probe": ("encoder",),
     "probe": ("model", "states", "dtype"),
     "draft_probe": ("model", "dtype"),
-    "kbm": ("kbm_config",),
 }
 PROMPT_OF: dict[str, Asked] = {"probe": "llm", "draft_probe": "draft"}
 
@@ -71,7 +66,6 @@ class LearningCurveConfig(StoredAnswersConfig):
     model: str | None = Field(None, description="probes: the answering model")
     states: Path | None = Field(None, description="probe: where its states are kept; null: RUN/states/llm")
     dtype: DtypeName = Field("auto", description="probes: of the model, as it answered")
-    kbm_config: str = Field("kbm_smollm2", description="kbm: file or name of a configuration of train_kbm")
     device: str = Field("auto", description="auto, cpu or cuda")
     seed: int = Field(0, ge=0, lt=2**31, description="of the draws")
     out: Path | None = Field(None, description="name of the files, without their ends; null: RUN/learning_curve")
@@ -137,13 +131,6 @@ def learner(name: str, config: LearningCurveConfig, train: Examples, test: Examp
         return features_fit(Frequencies.of_index(config.index or config.run / "bm25"), train, test)
     if name == "encoder_probe":
         return encoder_fit(config.encoder, config.device, train, test)
-    if name == "kbm":
-        recipe, settings = (
-            find("train_kbm", "recipes", what="recipe"),
-            find(config.kbm_config, "configs", what="config"),
-        )
-        folder, dev = beside(config.base(), ".kbm"), config.run / "examples" / "dev.jsonl"
-        return KBMLearner(recipe, settings, dev, folder, config.keys, test, config.device)
     if config.model is None:
         raise UserError("key 'model': a probe reads the answering model; name it")
     from kbtrain.models.load import load_model

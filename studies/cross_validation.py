@@ -24,7 +24,7 @@ from kbtrain.gates.turns import FEATURES, C, dialogue_features, structure
 from kbtrain.io.files import replacing
 from kbtrain.io.provenance import Artifact
 from kbtrain.metrics.calibration import calibration
-from kbtrain.metrics.choice import chosen_value, nested_inflation
+from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, cluster_counts, interval
 from kbtrain.metrics.turns import best_f1_threshold
@@ -341,3 +341,17 @@ def by_dialogues(
                 scores[fold.rest] = np.mean(parts, axis=0)
             found.setdefault(size, []).append(float(auroc(table.truth, scores)[0]))
     return found
+
+
+def nested_inflation(inner: Floats, outer: Floats, outer_variance: Floats, variance: float) -> float:
+    """Standard error of a cross-validated figure by nested cross-validation, divided by that of its resamples.
+
+    All three are (repeats, folds): the figure by cross-validation ``inner`` to the questions outside a fold, the figure
+    of the fold by a fit to these, and the variance of the latter over resamples of the fold's questions. ``variance``
+    is that of the whole figure. The factor is between 1 and the root of the number of folds, as the source proposes.
+    """
+    count = outer.shape[1]
+    error = float(np.nanmean((inner - outer) ** 2 - outer_variance)) * (count - 1) / count
+    if variance <= 0 or not np.isfinite(error):
+        return 1.0
+    return float(np.clip(np.sqrt(max(error, 0.0) / variance), 1.0, np.sqrt(count)))

@@ -23,7 +23,7 @@ from pydantic import Field
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, DifferentPaths, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare_runs import answers_of
+from kbtrain.evaluation.compare import answers_of
 from kbtrain.evaluation.scores import Seen
 from kbtrain.io.provenance import write_result
 from kbtrain.metrics.significance import Delta, delta, resampled_means

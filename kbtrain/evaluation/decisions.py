@@ -15,6 +15,8 @@ from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, Point, RandomDraws
 from kbtrain.evaluation.scores import NOTHING, Seen
+from kbtrain.metrics.calibration import Calibrated, calibrated
+from kbtrain.metrics.classification import Classification, classify, further_metrics
 from kbtrain.metrics.significance import (
     PolicyDraws,
     delta,
@@ -141,7 +143,7 @@ def choose_threshold(
     """
     rule = cut.rule
     if rule == "max_loss":
-        guarantee = control("accuracy_lost", table, cut.max_loss, cut.delta, floor)
+        guarantee = control(table, cut.max_loss, cut.delta, floor)
         return replace(threshold_choice(guarantee.threshold, rule, table), guarantee=guarantee)
     if rule == "given" and preset is not None:
         return threshold_choice(preset, rule, table)
@@ -156,6 +158,51 @@ def decide_by_rules(gate: GateInput, dev: Sequence[Outcome], cut: DevRule) -> li
         return []
     rules = [rule for rule in RULES if rule != "best_f1" or oc.is_needed(dev).any()]
     return [decide(gate, dev, replace(cut, rule=rule)) for rule in rules]
+
+
+@dataclass(frozen=True)
+class GateClassification:
+    """One gate at the threshold chosen on dev; ``calibration`` and ``further`` metrics by each definition's name."""
+
+    gate: str
+    threshold: float
+    threshold_rule: AnyRule
+    retrieval_ratio: float
+    definitions: list[Classification]
+    calibration: dict[str, Calibrated] = field(default_factory=dict)
+    seen: Seen = NOTHING
+    further: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+
+def classify_gates(
+    dev: Sequence[Outcome], test: Sequence[Outcome], gates: Sequence[GateInput], *, tau_mastery: float, cut: DevRule
+) -> list[GateClassification]:
+    """``needed``, ``llm_greedy_wrong``, and ``unmastered`` where all test questions were sampled."""
+    truths = _truths(test, tau_mastery)
+    taught = dict(_truths(dev, tau_mastery))
+    rows = []
+    for gate in gates:
+        decision = decide(gate, dev, cut)
+        if decision.threshold is None:
+            raise ValueError(f"gate {gate.name!r} has no threshold to choose")
+        retrieved = decision.retrieve > 0.5
+        definitions = [classify(name, truth, gate.test, retrieved) for name, truth in truths]
+        probable = {
+            name: calibrated(taught[name], gate.dev, truth, gate.test) for name, truth in truths if name in taught
+        }
+        ratio = float(retrieved.mean())
+        value = decision.threshold.value
+        further = {name: further_metrics(truth, gate.test, retrieved) for name, truth in truths}
+        rows.append(GateClassification(gate.name, value, cut.rule, ratio, definitions, probable, gate.seen, further))
+    return rows
+
+
+def _truths(outcomes: Sequence[Outcome], tau_mastery: float) -> list[tuple[str, Bools]]:
+    """Every definition of "retrieval needed" that the stored answers allow, by name."""
+    truths = [("needed", oc.is_needed(outcomes)), oc.unmastered(outcomes, tau_mastery)]
+    if truths[1][0] == "unmastered":
+        truths.insert(1, oc.greedy_wrong(outcomes))
+    return truths
 
 
 @dataclass(frozen=True)

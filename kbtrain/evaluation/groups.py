@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.arrays import Floats
-from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.metrics.significance import Delta, PolicyDraws, draw_policies, interval
-from kbtrain.records import Question
+
+DRAWS = 2_000  # resamples of a group
 
 
 @dataclass(frozen=True)
@@ -61,39 +61,18 @@ def group_rows(
     judged: JudgedQuestions,
     groups: Sequence[str | None],
     order: Callable[[str], Any] = str,
-    mean: bool = False,
 ) -> list[GroupRow]:
-    """One row per group (questions with group None are in none of them), sorted by ``order`` of the names.
+    """One row per group (questions with group None are in none of them), sorted by ``order`` of the names."""
+    return [row for row, _ in drawn_rows(judged, groups, order)]
 
-    ``mean``: with two groups and more, a last row ``mean`` in which each group counts the same (KBM, figure 5: mean
-    over all test sets); its intervals draw the questions of each group independently.
-    """
+
+def drawn_rows(
+    judged: JudgedQuestions, groups: Sequence[str | None], order: Callable[[str], Any] = str
+) -> list[tuple[GroupRow, dict[str, Floats]]]:
+    """:func:`group_rows`, each with its gates' gains over random: as observed, then in each resample."""
     names = sorted({group for group in groups if group is not None}, key=order)
     places = np.array([-1 if group is None else names.index(group) for group in groups])
-    built = [_row(judged, name, np.flatnonzero(places == i), seed=i) for i, name in enumerate(names)]
-    table = [row for row, _ in built]
-    return [*table, _mean_row(built)] if mean and len(built) > 1 else table
-
-
-def _mean_row(built: Sequence[tuple[GroupRow, dict[str, Floats]]]) -> GroupRow:
-    """Gains are averaged draw by draw: the groups were drawn independently."""
-    table = [row for row, _ in built]
-    gates = {}
-    for gate in table[0].gates:
-        gain = np.mean([drawn[gate] for _, drawn in built], axis=0)
-        gates[gate] = _mean_cell([row.gates[gate] for row in table], interval(gain))
-    llm, rag = (float(np.mean([getattr(row, key) for row in table])) for key in ("llm_only", "all_rag"))
-    return GroupRow("mean", sum(row.n for row in table), llm, rag, gates)
-
-
-def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
-    def mean(key: str) -> float | None:
-        values = [getattr(cell, key) for cell in cells if getattr(cell, key) is not None]
-        return float(np.mean(values)) if values else None
-
-    ratio, accuracy, random = (float(mean(key) or 0.0) for key in ("ratio", "accuracy", "random"))
-    n_known = sum(cell.n_known for cell in cells)
-    return Cell(ratio, accuracy, random, gain, n_known, mean("known"), mean("unknown"))
+    return [_row(judged, name, np.flatnonzero(places == i), seed=i) for i, name in enumerate(names)]
 
 
 def _row(judged: JudgedQuestions, name: str, at: NDArray[np.intp], seed: int) -> tuple[GroupRow, dict[str, Floats]]:
@@ -147,11 +126,3 @@ def quantile_groups(values: Sequence[float | None], parts: int) -> list[str | No
         for value in values
         for place in [0 if value is None else int(np.searchsorted(cuts, value, side="left"))]
     ]
-
-
-def questions_of(runs: Sequence[RunFolder]) -> list[Question]:
-    """All test questions with stored answers, run by run: the order of everything here."""
-    return [question for run in runs for question in run.test.questions]
-
-
-DRAWS = 2_000  # resamples of a group

@@ -6,11 +6,7 @@ nested and gates see the same questions.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
-import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.config import read_yaml
-from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import answers, is_needed
 from kbtrain.gate.gate import logistic
 from kbtrain.gate.trained_on import question_hash
@@ -27,21 +21,16 @@ from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
 from kbtrain.gates.features.additive import check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import feature_rows
-from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.gate import DraftProbe, Probe, Reader, state_facts
 from kbtrain.gates.probe.states import StateStore, prompt_key, read_all
 from kbtrain.gates.probe.train import HeadSettings
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import fit_linear
-from kbtrain.io import jsonl
-from kbtrain.io.provenance import MODEL_FILES, Artifact, file_sha256, write_atomically
 from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc, drawn_areas
 from kbtrain.metrics.significance import Delta
-from kbtrain.models.files_read import hashes_of
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import GateExample, Outcome
-from kbtrain.runtime.stage_process import run_to_end
 from kbtrain.training.data import need
 from kbtrain.training.folds import groups_of
 
@@ -121,56 +110,6 @@ def probe_fit(reader: Reader, model: str, states: Path, train: Examples, test: E
         return FittedScores(scores, tuple(held_out[question_hash(example.question)] for example in part))
 
     return fit
-
-
-@dataclass
-class KBMLearner:
-    """The gate ``kbm``: one training for all ``keys`` of a draw, minutes each; its test scores stay in ``folder``.
-
-    ``recipe`` trains it with its configuration ``settings`` in a process of its own, chosen by the examples ``dev``. A
-    stopped curve trains only what it has no scores of. Raises :class:`UserError` with the last line of a training that
-    fails.
-    """
-
-    recipe: Path
-    settings: Path
-    dev: Path
-    folder: Path
-    keys: Sequence[Key]
-    test: Examples
-    device: str = "auto"
-
-    def __call__(self, train: Examples, key: Key) -> FittedScores:
-        needs(train, key)
-        facts = [" ".join([file_sha256(self.settings), file_sha256(self.dev), *self.keys])]
-        rows = [[jsonl.dump(example) for example in part] for part in (train, self.test)]
-        digest = hashlib.sha256(json.dumps([*facts, *rows]).encode()).hexdigest()[:16]
-        path = self.folder / f"{digest}.json"
-        if not self._artifact(path).is_current():
-            write_atomically(path, json.dumps(self._scores(train, self.folder / digest)))
-            self._artifact(path).finish()  # last: a hub's model is here once it was trained
-        return FittedScores(np.array(jsonl.read_json(path)[f"kbm_{key}"]))
-
-    def _artifact(self, path: Path) -> Artifact:
-        model = str(read_yaml(self.settings)[0].get("model", ""))
-        key = {"facts": path.stem, MODEL_FILES: (model and hashes_of(model)) or None}
-        return Artifact(path, "learning_curve", {}, key=key)
-
-    def _scores(self, train: Examples, folder: Path) -> dict[str, list[float]]:
-        """Of the test questions by every key; weights and checkpoints are left only where a training was stopped."""
-        jsonl.write(folder / "train.jsonl", train)
-        options = {"config": self.settings, "keys": f"[{', '.join(self.keys)}]", "dev": self.dev, "device": self.device,
-                   "train": folder / "train.jsonl", "output": folder / "kbm"}  # fmt: skip
-        command = [sys.executable, str(self.recipe)]
-        for name, value in options.items():
-            command += [f"--{name}", str(value)]
-        done = run_to_end(command, capture_errors=True)
-        if done.code:
-            last = (done.errors.strip() or "no message").splitlines()[-1].removeprefix("error: ")
-            raise UserError(f"gate 'kbm' of {folder}: its training ended ({last:.300})")
-        scores = KBM.load(folder / "kbm", device=self.device).score_all(self.test)
-        shutil.rmtree(folder)
-        return scores
 
 
 def stacked(parts: Mapping[str, FittedScores], train: Sequence[GateExample], key: Key) -> FittedScores:

@@ -164,7 +164,8 @@ class GateCard(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     ABSENT: ClassVar[frozenset[str]] = frozenset()  # fields of this class that the kind's file lacks while empty
-    NO_SCORE: ClassVar[frozenset[str]] = frozenset({"thresholds"})  # fields on which no score depends
+    # fields on which no score depends: gates that are fitted again to the same are one gate
+    NO_SCORE: ClassVar[frozenset[str]] = frozenset({"thresholds", "run", "versions"})
     USES_MODEL: ClassVar[bool] = True  # a score takes a pass of a model
     OTHER_PROMPTS: ClassVar[str] = "the gate was trained with other prompts; train it again"
     schema_version: Literal[1] = 1
@@ -426,6 +427,7 @@ def _changing(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Threshol
         thresholds = _thresholds(data, folder / CARD)
         yield data, thresholds
         best = (data.get("best") or {}).get("key")
+        # the page first: killed in between, the same command finds gate.json as it was and ends its work
         if path_exists(readme):
             write_atomically(readme, with_thresholds(read_text(readme), thresholds, best))
         write_atomically(folder / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")

@@ -76,7 +76,6 @@ class DraftCard(GateCard):
 
     OTHER_PROMPTS = OTHER_PROMPTS
     ABSENT = frozenset({"label_rule", "server"})
-    NO_SCORE = frozenset({"thresholds", "run"})
     kind: Literal["draft"] = "draft"
     base_model: str
     dtype: str

@@ -8,9 +8,9 @@ No candidate is fitted again: all follows from the candidates' figures in bootst
 - The interval is the hybrid one of Andrews, Kitagawa and McCloskey, "Inference on Winners" (Quarterly Journal of
   Economics 139(1), 2024). The figures are taken as normal with the resamples' covariance. The chosen one's figure is
   then truncated by its being the greatest, and by the projection interval of all candidates.
-- Resamples do not see that cross-validated fits share their questions. :func:`nested_inflation` estimates by how much
-  their spread is too small: nested cross-validation of Bates, Hastie and Tibshirani, "Cross-validation: what does it
-  estimate and how well does it do it?" (Journal of the American Statistical Association 119, 2024).
+- Resamples do not see that cross-validated fits share their questions. ``studies/cross_validation.py`` estimates how
+  much too small their spread is: nested cross-validation of Bates, Hastie and Tibshirani, "Cross-validation: what does
+  it estimate and how well does it do it?" (Journal of the American Statistical Association 119, 2024).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def chosen_value(
     Both are (1 + resamples, candidates): figures as observed, then those of bootstrap resamples of the same questions.
     Resamples with an undefined figure are skipped. Ties go to the first candidate. The interval covers the chosen
     candidate's true figure in 95 % of all data sets, as far as the figures are normal. ``inflation``: factor by which
-    the spread of each candidate's resamples is too small, for cross-validated fits (:func:`nested_inflation`); without
-    it their interval is too narrow (docs/lab/evidence.md).
+    the spread of each candidate's resamples is too small, for cross-validated fits; without it their interval is too
+    narrow (docs/lab/evidence.md).
     """
     table = criterion if value is None else value
     place = int(np.argmax(criterion[0]))
@@ -69,20 +69,6 @@ def chosen_value(
     picked = np.argmax(resamples, axis=1)
     estimate = float((2 * table[0, picked] - drawn_values[np.arange(len(resamples)), picked]).mean())
     return ChosenValue(place, apparent, Delta(min(max(estimate, low), high), low, high))
-
-
-def nested_inflation(inner: Floats, outer: Floats, outer_variance: Floats, variance: float) -> float:
-    """Standard error of a cross-validated figure by nested cross-validation, divided by that of its resamples.
-
-    All three are (repeats, folds): the figure by cross-validation ``inner`` to the questions outside a fold, the figure
-    of the fold by a fit to these, and the variance of the latter over resamples of the fold's questions. ``variance``
-    is that of the whole figure. The factor is between 1 and the root of the number of folds, as the source proposes.
-    """
-    count = outer.shape[1]
-    error = float(np.nanmean((inner - outer) ** 2 - outer_variance)) * (count - 1) / count
-    if variance <= 0 or not np.isfinite(error):
-        return 1.0
-    return float(np.clip(np.sqrt(max(error, 0.0) / variance), 1.0, np.sqrt(count)))
 
 
 def _tail() -> float:

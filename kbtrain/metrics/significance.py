@@ -266,7 +266,8 @@ def random_gate_p(gain: Floats, searches: int, reached: float) -> float | None:
     corrected, broken = int((gain > 0).sum()), int((gain < 0).sum())
     not_corrected = len(gain) - corrected
     hits = np.arange(max(0, searches - not_corrected), min(corrected, searches) + 1)
-    few_enough = hypergeom.cdf(hits - reached, not_corrected, broken, searches - hits)  # of the drawn are broken
+    # of the drawn are broken; where all questions are corrected scipy's distribution has no question left, and is NaN
+    few_enough = hypergeom.cdf(hits - reached, max(not_corrected, 1), broken, searches - hits)
     return min(float((hypergeom.pmf(hits, len(gain), corrected, searches) * few_enough).sum()), 1.0)
 
 

@@ -5,10 +5,10 @@ A threshold is halfway between two neighbouring scores, so that equal scores are
 
 :func:`control` chooses a threshold with a guarantee that holds for any finite number of calibration questions and any
 distribution. With probability 1 - delta over the draw of the calibration questions, the gate keeps its promise on new
-questions of the same kind: "at most ``limit`` of the accuracy of All-RAG is lost", or "at most ``limit`` of the
-questions are retrieved". This is Learn-then-Test (Angelopoulos et al. 2021) with fixed-sequence testing: all thresholds
-that differ are tested in one order fixed beforehand, from the one that certainly keeps the promise; the first failure
-ends it. So no correction for the number of thresholds is needed. Shares are bounded exactly (Clopper and Pearson 1934);
+questions of the same kind: "at most ``limit`` of the accuracy of All-RAG is lost". This is Learn-then-Test
+(Angelopoulos et al. 2021) with fixed-sequence testing: all thresholds that differ are tested in one order fixed
+beforehand, from the one that certainly keeps the promise; the first failure ends it. So no correction for the number of
+thresholds is needed. Shares are bounded exactly (Clopper and Pearson 1934);
 means of fractions by the tighter of Hoeffding's and Bentkus' inequality (Bates et al. 2021, section 3.1).
 """
 
@@ -177,7 +177,6 @@ def _cumulated(scores: Floats, weights: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(np.bincount(block, weights=weights))])
 
 
-Promise = Literal["accuracy_lost", "retrieved"]
 _HALVINGS = 30  # of the interval in which a bound is searched: error below 1e-9
 
 
@@ -185,11 +184,11 @@ _HALVINGS = 30  # of the interval in which a bound is searched: error below 1e-9
 class Guarantee:
     """A threshold (retrieve if score > ``threshold``) and what it promises, see the module.
 
-    ``observed`` is the loss (or the ratio) on the ``n`` calibration questions, ``bound``
-    its upper confidence bound (at most ``limit``), ``ratio`` the share of calibration questions retrieved.
+    ``observed`` is the loss on the ``n`` calibration questions, ``bound`` its upper confidence bound (at most
+    ``limit``), ``ratio`` the share of calibration questions retrieved.
     """
 
-    promise: Promise
+    promise: Literal["accuracy_lost"]
     limit: float
     delta: float
     threshold: float
@@ -199,11 +198,9 @@ class Guarantee:
     ratio: float
 
 
-def control(
-    promise: Promise, calibration: Dev, limit: float, delta: float = 0.1, least: float | None = None
-) -> Guarantee:
+def control(calibration: Dev, limit: float, delta: float = 0.1, least: float | None = None) -> Guarantee:
     """The threshold with the fewest retrievals that loses at most ``limit`` of All-RAG's accuracy (a share of all
-    questions, net of what not retrieving saves); for "retrieved" the one with the most retrievals within ``limit``.
+    questions, net of what not retrieving saves).
 
     The calibration questions must be exchangeable with the new ones and untouched by training or other choices.
     ``least``: no threshold below it is considered, and each bound is that of the threshold that is returned.
@@ -213,31 +210,28 @@ def control(
     if not 0 < limit < 1 or not 0 < delta < 1:
         raise UserError(f"risk control: limit and delta must lie between 0 and 1, found {limit} and {delta}")
     scores, n = calibration.scores, len(calibration.scores)
-    fewest = _least(promise, limit, delta)
+    fewest = fewest_questions(limit, delta)
     if n < fewest:
         raise UserError(
-            f"risk control: {n} calibration questions are too few to promise '{promise}' <= {limit} with "
+            f"risk control: {n} calibration questions are too few to promise 'accuracy_lost' <= {limit} with "
             f"probability {1 - delta:g}; {fewest} are needed, or a larger limit"
         )
     values = cuts(scores)  # from "retrieve nothing" to "retrieve everything"
     if least is not None:
         values = np.unique(np.maximum(values, least))[::-1]
-    if promise == "retrieved":
-        searches = np.searchsorted(np.sort(-scores), -values, side="left").astype(np.float64)
-        observed, bounds = searches / n, upper_bounds(searches, n, delta)
-    else:
-        values = values[::-1]
-        observed, bounds = _lost(calibration, values, delta)
+    values = values[::-1]
+    observed, bounds = _lost(calibration, values, delta)
     keeps = bounds <= limit + 1e-12
     if not keeps[0]:
         raise UserError(
-            f"risk control: no threshold from {values[0]:g} on keeps '{promise}' <= {limit}: already "
+            f"risk control: no threshold from {values[0]:g} on keeps 'accuracy_lost' <= {limit}: already "
             f"{observed[0]:.3f} of the {n} calibration questions, at most {bounds[0]:.3f} of all; allow a larger "
             "limit, or measure the gate's floor again (recipes/make_seakr.py)"
         )
     last = len(keeps) - 1 if keeps.all() else int(np.argmin(keeps)) - 1
     ratio = float((scores > values[last]).mean())
-    return Guarantee(promise, limit, delta, float(values[last]), n, float(observed[last]), float(bounds[last]), ratio)
+    threshold, loss, bound = (float(column[last]) for column in (values, observed, bounds))
+    return Guarantee("accuracy_lost", limit, delta, threshold, n, loss, bound, ratio)
 
 
 def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:
@@ -253,9 +247,9 @@ def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Float
     return (losses - saved) / n, upper - lower
 
 
-def _least(promise: Promise, limit: float, delta: float) -> int:
-    """Calibration questions without any loss that a promise needs: (1 - limit) ** n <= delta."""
-    return math.ceil(math.log(delta / 2 if promise == "accuracy_lost" else delta) / math.log1p(-limit) - 1e-9)
+def fewest_questions(limit: float, delta: float) -> int:
+    """Calibration questions without any loss that a promise needs: (1 - limit) ** n <= delta / 2."""
+    return math.ceil(math.log(delta / 2) / math.log1p(-limit) - 1e-9)
 
 
 def upper_bounds(totals: Floats, n: int, delta: float, exact: bool = True) -> Floats:

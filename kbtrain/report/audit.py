@@ -435,7 +435,7 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
 def _choose(audit: Audit, judged: JudgedTurns) -> tuple[float, str, dict[str, Any] | None, Delta | None]:
     """The proposed threshold, what it rests on, and its guarantee, or else its corrected gain over always searching."""
     if audit.goal == "max_loss":
-        chosen = control("accuracy_lost", judged.dev(), audit.max_loss)
+        chosen = control(judged.dev(), audit.max_loss)
         guarantee = asdict(chosen)
         return chosen.threshold, f"the fewest searches with the promise: {promise_text(guarantee)}", guarantee, None
     value, gain = best_threshold(judged)

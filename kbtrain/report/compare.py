@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare_runs import Difference, FinishedEvaluation, compare_runs, draws_entities
+from kbtrain.evaluation.compare import Difference, FinishedEvaluation, compare_runs, draws_entities
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.results import Results, check_result, load
 from kbtrain.evaluation.run_folder import read_outcomes

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kbtrain.evaluation.classify import GateClassification
+from kbtrain.evaluation.decisions import GateClassification
 from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Separation
 from kbtrain.metrics.registry import METRICS

@@ -11,8 +11,9 @@ from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import DevRule
 from kbtrain.evaluation.double_judgement import decision
-from kbtrain.evaluation.groups import JudgedQuestions
+from kbtrain.evaluation.groups import Cell, GroupRow, JudgedQuestions
 from kbtrain.evaluation.run_folder import RunFolder
+from kbtrain.metrics.significance import Delta, interval
 from kbtrain.records import Passage, Question
 
 _LONGEST = 8  # words of a gold answer; longer ones are sentences, and no corpus repeats them
@@ -79,3 +80,30 @@ def _model_by_model(runs: Sequence[RunFolder], gate: str, cut: DevRule) -> Float
     for model in set(models.tolist()):
         retrieve[models == model] = decision([run for run in runs if run.model == model], gate, cut).retrieve
     return retrieve
+
+
+def questions_of(runs: Sequence[RunFolder]) -> list[Question]:
+    """All test questions with stored answers, run by run: the order of everything here."""
+    return [question for run in runs for question in run.test.questions]
+
+
+def mean_row(built: Sequence[tuple[GroupRow, dict[str, Floats]]]) -> GroupRow:
+    """A row in which each group counts the same (KBM, figure 5: mean over all test sets). Gains are averaged draw by
+    draw: the groups were drawn independently."""
+    table = [row for row, _ in built]
+    gates = {}
+    for gate in table[0].gates:
+        gain = np.mean([drawn[gate] for _, drawn in built], axis=0)
+        gates[gate] = _mean_cell([row.gates[gate] for row in table], interval(gain))
+    llm, rag = (float(np.mean([getattr(row, key) for row in table])) for key in ("llm_only", "all_rag"))
+    return GroupRow("mean", sum(row.n for row in table), llm, rag, gates)
+
+
+def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
+    def mean(key: str) -> float | None:
+        values = [getattr(cell, key) for cell in cells if getattr(cell, key) is not None]
+        return float(np.mean(values)) if values else None
+
+    ratio, accuracy, random = (float(mean(key) or 0.0) for key in ("ratio", "accuracy", "random"))
+    n_known = sum(cell.n_known for cell in cells)
+    return Cell(ratio, accuracy, random, gain, n_known, mean("known"), mean("unknown"))

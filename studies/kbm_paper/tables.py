@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from kbm_paper.groups import answer_counts, judge_questions
+from kbm_paper.groups import answer_counts, judge_questions, mean_row, questions_of
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.groups import GroupRow, group_rows, quantile_groups, questions_of, ranked_within
+from kbtrain.evaluation.groups import GroupRow, drawn_rows, quantile_groups, ranked_within
 from kbtrain.evaluation.outcomes import Resample, clusters_of, drawn_units
 from kbtrain.evaluation.run_folder import RunFolder, seen_note
 from kbtrain.io import jsonl
@@ -138,7 +138,10 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
         raise UserError(f"{options.layout}: no test question has {_BY[options.layout]}")
     clusters = clusters_of(options.resample, questions_of(runs))
     judged = replace(judge_questions(runs, options.gates, options.cut, plug_in), clusters=clusters)
-    table_rows = group_rows(judged, names, _in_order, mean=options.layout in ("table1", "figure5"))
+    built = drawn_rows(judged, names, _in_order)
+    table_rows = [row for row, _ in built]
+    if options.layout in ("table1", "figure5") and len(built) > 1:
+        table_rows.append(mean_row(built))
     left_out = sum(name is None for name in names)
     note += f" {left_out} of {len(names)} questions are in no row." if left_out else ""
     if options.layout == "figure5":

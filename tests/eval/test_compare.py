@@ -12,7 +12,7 @@ from support.scripts import load
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare_runs import FinishedEvaluation, compare_runs
+from kbtrain.evaluation.compare import FinishedEvaluation, compare_runs
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import meta_path, write_meta
 from kbtrain.records import GateScore, Outcome, Question
@@ -42,24 +42,6 @@ def test_a_reference_that_is_given_and_not_there_is_one_line(script, made):
     module = script("compare_scores")
     with pytest.raises(UserError, match="'perplexty' has a score for 0 of 40 questions; did you mean 'perplexity'"):
         module.main(module.CompareScoresConfig(run=made, reference="perplexty"))
-
-
-def test_scores_in_files_that_are_named_say_what_their_training_knew(script, made, tmp_path):
-    named = tmp_path / "named.jsonl"
-    (made / "scores/gates.jsonl").rename(named)
-    known = {"seakr": {"test": {"questions": 3, "entities": 0}}}
-    write_meta(named, stage="score", config={}, inputs=[], extra={"seen": known})
-    module = script("compare_scores")
-    module.main(module.CompareScoresConfig(run=made, scores=(named,)))
-    assert json.loads((made / "compare_scores.json").read_text())["seen"] == [
-        "seakr (in training: 3 questions, 0 by entity)"
-    ]
-
-
-def test_one_class_alone_is_one_line(script, made):
-    module = script("compare_scores")
-    with pytest.raises(UserError, match="of 0 dev questions 0 are positive: no AUROC"):
-        module.main(module.CompareScoresConfig(run=made, split="dev"))
 
 
 def test_a_score_that_some_questions_lack_is_named_and_measured_where_it_is(script, made, capsys):

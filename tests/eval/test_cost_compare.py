@@ -11,17 +11,17 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.edits import keep_change, note_change
+from support.edits import note_change
 
 from kbtrain.cli import main as command
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare_runs import compare_runs
+from kbtrain.evaluation.compare import compare_runs
 from kbtrain.evaluation.results import load
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.records import GateScore, Outcome, Question
+from kbtrain.records import GateScore, Outcome
 from kbtrain.report.compare import read_finished
 from kbtrain.report.summary import caption
 
@@ -120,15 +120,6 @@ def test_the_bill_of_a_gate_after_the_search_has_every_search(script: Script, ru
     assert "kbm_mastery: asked after every search" in caption(load(run_folder / "results.json"))
 
 
-def test_a_bill_of_other_questions_is_refused(script: Script, run_folder: Path) -> None:
-    evaluate(script, run_folder)
-    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
-    jsonl.write(run_folder / "questions.jsonl", questions[:-5])
-    module = script("cost")
-    with pytest.raises(UserError, match=r"results\.json: made from another .*questions\.jsonl; run eval/end_to_end"):
-        module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
-
-
 def test_answers_of_another_sampling_run_do_not_stand_beside_results(script: Script, run_folder: Path) -> None:
     """The bill took their tokens beside the accuracy of the others, and the report showed them as the errors."""
     with SampleStore(run_folder / "samples.db") as store:
@@ -160,18 +151,6 @@ def test_two_runs_in_the_terminal(pair: tuple[Path, Path], capsys: pytest.Captur
     found = rows["kbm_mastery"].mcnemar
     assert found is not None and found.only_first == 0
     assert found.p_holm is not None and found.p < found.p_holm < 0.05
-
-
-def test_only_shared_questions_are_compared(
-    script: Script, pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    questions = list(jsonl.read(Question, pair[1] / "questions.jsonl"))
-    jsonl.write(pair[1] / "questions.jsonl", questions[:-50])
-    keep_change(pair[1] / "questions.jsonl")
-    evaluate(script, pair[1])
-    capsys.readouterr()
-    assert command(["compare", str(pair[0]), str(pair[1])]) == 0
-    assert "of the 150 questions in both (of 200 and 150)" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from support.scripts import here, load
 from kbtrain.errors import UserError
 from kbtrain.evaluation.scores import read_decisions, read_scores
 from kbtrain.io.jsonl import write
-from kbtrain.records import GateScore, Outcome, Question
+from kbtrain.records import GateScore, Outcome
 
 
 def stored(folder: Path, *rows: Any) -> Path:
@@ -66,20 +66,6 @@ def test_a_name_that_results_cannot_hold_is_one_line_before_anything_is_read(nam
     done = here("eval/import_decisions.py", "--run", tmp_path, "--path", tmp_path / "none.jsonl", f"--gate={name}")
     assert done.returncode == 2 and done.stderr.startswith("error: key 'gate': ") and done.stderr.count("\n") == 1
     assert len(done.stderr) < 400
-
-
-@pytest.mark.parametrize("name", ["oracle", "random"])
-def test_a_file_of_imported_scores_with_a_name_of_ours_is_one_line(name: str, tmp_path: Path) -> None:
-    write(tmp_path / "questions.jsonl", [Question("a", "Who?", ("x",), "test", "d")])
-    write(tmp_path / "imported_scores.jsonl", [GateScore("a", name, 1.0)])
-    rows = stored(tmp_path, {"id": "a", "score": 1})
-    done = here("eval/import_decisions.py", "--run", tmp_path, "--path", rows, "--gate", "theirs")
-    assert done.returncode == 2 and f"imported_scores.jsonl:1: field 'gate': '{name}' is not a name" in done.stderr
-
-
-def test_a_column_that_no_row_has_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no row has 'score'"):
-        read_decisions(stored(tmp_path, {"id": "a"}), "id", "score", {})
 
 
 def test_a_model_s_own_calls_are_read_from_a_log_and_compared_with_what_a_search_changed(tmp_path: Path) -> None:

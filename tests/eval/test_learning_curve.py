@@ -2,18 +2,16 @@
 
 import json
 import random
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
-from support.recipes import Recipe
 from tiny_kbm import make_folder
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.learning_curve import CurvePlan, FittedScores, KBMLearner, learning_curve, stacked
+from kbtrain.evaluation.learning_curve import CurvePlan, FittedScores, learning_curve, stacked
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features
@@ -22,7 +20,6 @@ from kbtrain.labeling.examples import example
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.records import GateExample, Label, Passage, Question
 from kbtrain.retrieval.bm25 import BM25
-from kbtrain.runtime.stage_process import ProcessResult
 from kbtrain.training.data import Labelled
 
 
@@ -115,91 +112,13 @@ def test_probes_of_the_prompt_and_of_a_draft_read_states_of_their_own(labelled_r
     assert areas["probe"] != areas["draft_probe"]
 
 
-def test_a_kbm_is_trained_once_a_draw_and_its_scores_are_kept(labelled_run, script, tmp_path, monkeypatch):
-    """The recipe itself trains a tiny model, in this process; a second curve of the same draws trains nothing."""
-    folder = make_folder(tmp_path / "model")
-    settings = tmp_path / "tiny.yaml"
-    settings.write_text(f"model: {folder}\nlabels: soft\nepochs: 1\ndtype: fp32\nselect: last\n")
-    train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
-    dev = [replace(e, id=f"d{e.id}", question_id=f"d{e.id}", split="dev", question=f"{e.question} Now?") for e in train]
-    jsonl.write(labelled_run / "examples" / "dev.jsonl", dev[:10])
-    trained = []
-
-    def here(command, capture_errors):
-        trained.append(command)
-        Recipe("kbm")(command[2:])
-        return ProcessResult(0, "")
-
-    module = script("learning_curve")
-    monkeypatch.setattr("kbtrain.evaluation.learning_curve.run_to_end", here)
-    given = {"run": labelled_run, "gates": ("kbm",), "sizes": (30,), "draws": 1, "kbm_config": str(settings)}
-    config = build(module.LearningCurveConfig, None, {**given, "device": "cpu"})
-    module.main(config)
-    assert len(trained) == 2  # of 30 and of 60 questions, both keys at once
-    kept = sorted((labelled_run / "learning_curve.kbm").iterdir())
-    assert [path.suffix for path in kept] == [".json"] * 4  # scores and their meta data; no weights are left
-    first = json.loads((labelled_run / "learning_curve.json").read_text())["points"]
-    assert [(p["gate"], p["key"], p["n"]) for p in first] == [
-        ("kbm", key, n) for n in (30, 60) for key in ("mastery", "benefit")
-    ]
-    module.main(config)
-    assert len(trained) == 2
-    assert json.loads((labelled_run / "learning_curve.json").read_text())["points"] == first
-
-
-def test_a_kbm_is_trained_anew_for_other_labels(labelled_run, monkeypatch, tmp_path):
-    train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
-    trained = []
-    settings = tmp_path / "tiny.yaml"
-    settings.write_text("model: none\n")
-    learner = KBMLearner(settings, settings, settings, tmp_path, ["mastery"], train[:2])
-    monkeypatch.setattr(learner, "_scores", lambda given, _: trained.append(given) or {"kbm_mastery": [0.1, 0.9]})
-    others = [replace(e, soft_mastery=1 - e.soft_mastery) for e in train]
-    referred = [replace(e, reference="Some text.") for e in train]
-    for examples in (train, train, others, referred, others):
-        assert learner(examples, "mastery").test.tolist() == [0.1, 0.9]
-    assert trained == [train, others, referred]
-
-
-def test_a_kbm_is_trained_anew_when_its_base_models_files_are_others(labelled_run, monkeypatch, tmp_path):
-    train, trained, model = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl")), [], tmp_path / "m"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    settings = tmp_path / "tiny.yaml"
-    settings.write_text(f"model: {model}\n")
-    kept = tmp_path / "kept"
-
-    def fit():
-        learner = KBMLearner(settings, settings, settings, kept, ["mastery"], train[:2], "cpu")
-        monkeypatch.setattr(learner, "_scores", lambda given, _: trained.append(given) or {"kbm_mastery": [0.1, 0.9]})
-        assert learner(train, "mastery").test.tolist() == [0.1, 0.9]
-        return len(trained)
-
-    assert (fit(), fit()) == (1, 1)
-    (model / "config.json").write_text('{"other": 1}')
-    assert (fit(), fit()) == (2, 2)
-    shutil.rmtree(model)  # not here any more: nobody can tell
-    assert fit() == 2
-
-
-def test_a_training_that_fails_is_one_line(labelled_run, script, monkeypatch):
-    module = script("learning_curve")
-    ended = ProcessResult(2, "", "noise\nerror: key 'model': no such folder\n")
-    monkeypatch.setattr("kbtrain.evaluation.learning_curve.run_to_end", lambda command, capture_errors: ended)
-    jsonl.write(labelled_run / "examples" / "dev.jsonl", [])
-    config = build(module.LearningCurveConfig, None, {"run": labelled_run, "gates": ("kbm",), "sizes": (30,)})
-    with pytest.raises(UserError, match=r"gate 'kbm' of .*: its training ended \(key 'model': no such folder\)"):
-        module.main(config)
-
-
 @pytest.mark.parametrize(
     ("given", "gates"),
     [
         ({"model": "m"}, "probe and draft_probe"),
-        ({"kbm_config": "kbm_smollm2", "gates": ("features", "probe")}, "kbm"),
         ({"states": "s", "gates": ("draft_probe",)}, "probe"),
         ({"encoder": "e"}, "encoder_probe"),
-        ({"index": "i", "gates": ("kbm",)}, "features"),
+        ({"index": "i", "gates": ("probe",)}, "features"),
     ],
 )
 def test_a_key_that_no_gate_of_the_curve_reads_is_refused(script, given, gates):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 from support.snippets import run_snippet
 from tiny_kbm import make_folder
 from yaml import safe_load
@@ -140,12 +139,6 @@ def test_other_settings_under_the_same_name_are_refused(script, run_folder):
         module.main(config.model_copy(update={"documents": 3}))
 
 
-def test_a_window_without_room_for_the_demonstrations_is_one_line(script, run_folder):
-    module, config = configured(script, run_folder, name="room", demonstrations=10)
-    with pytest.raises(UserError, match=r"key 'max_prompt_tokens': 1200 has no room .* behind 10 demonstrations"):
-        module.main(config)
-
-
 def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(script, run_folder, capsys):
     module = script("ablate_seakr")
     config = module.AblateSeakrConfig(
@@ -228,35 +221,6 @@ def test_every_ablation_changes_what_its_name_says_and_nothing_else(script, run_
     read = {name: [trace.spent.passages for trace in found] for name, found in traces.items()}
     searched = [(few, many) for few, many in zip(read["documents_1"], read["documents_10"], strict=True) if many]
     assert all(few < many for few, many in searched)
-
-
-def test_one_threshold_for_signals_of_different_units_is_refused(script, run_folder):
-    module = script("ablate_seakr")
-    with pytest.raises(ValidationError, match="one number cannot serve the signals of ablation 'measure'"):
-        module.AblateSeakrConfig(run=run_folder, threshold=0.0)
-    assert module.AblateSeakrConfig(run=run_folder, threshold=0.0, ablations=("documents", "parts")).threshold == 0
-
-
-@pytest.mark.parametrize(
-    ("ablation", "changes"),
-    [
-        ("measure", {"signal": "perplexity"}),
-        ("documents", {"documents": 5}),
-        ("parts", {"no_rerank": True}),
-        ("parts", {"no_reason": True}),
-    ],
-)
-def test_a_key_that_an_ablation_varies_itself_is_refused(script, tmp_path, ablation, changes):
-    """Its variant "full" would be another than its name says, or the key would be lost."""
-    module, others = script("ablate_seakr"), {"measure": "parts", "documents": "parts", "parts": "documents"}
-    with pytest.raises(ValidationError, match=f"key '{next(iter(changes))}': ablation '{ablation}' sets it itself"):
-        module.AblateSeakrConfig(run=tmp_path, ablations=(ablation,), **changes)
-    module.AblateSeakrConfig(run=tmp_path, ablations=(others[ablation],), **changes)
-
-
-def test_a_threshold_and_the_share_that_would_choose_one_are_not_both_given(script, tmp_path):
-    with pytest.raises(ValidationError, match="key 'ratio': chooses a threshold, and key 'threshold' is one"):
-        script("run_seakr").RunSeakrConfig(run=tmp_path, threshold=0.0, ratio=0.3)
 
 
 def test_a_threshold_under_the_floor_of_the_method_s_own_prompts_is_refused(script, run_folder):

@@ -154,17 +154,6 @@ def test_scores_that_were_cut_or_made_by_an_older_version_are_one_line(
         run(script, run_folder, Scripted(), monkeypatch)
 
 
-def test_other_weights_mean_scoring_afresh(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(script, run_folder, Scripted(), monkeypatch)
-    model = Scripted(depends="weights-2")
-    run(script, run_folder, model, monkeypatch)
-    assert model.calls == 10
-    assert "scores of other inputs were replaced" in capsys.readouterr().out
-    assert len(list(jsonl.read(GateScore, run_folder / "scores" / "kbm.jsonl"))) == 2 * 280
-
-
 def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
     script: Script,
     run_folder: Path,
@@ -262,16 +251,6 @@ def opened_from(folder: Path) -> Scripted:
     gate = Scripted()
     gate.folder = folder
     return gate
-
-
-def test_seconds_per_question_are_noted_for_each_gate(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(script, run_folder, Scripted(), monkeypatch)
-    seconds = read_meta(run_folder / "scores" / "kbm.jsonl")["seconds_per_question"]
-    assert set(seconds) == {"kbm_mastery", "kbm_benefit"}
-    assert seconds["kbm_mastery"] == seconds["kbm_benefit"]
-    assert seconds["kbm_mastery"]["test"] > 0
 
 
 def test_bad_input_is_refused_before_a_model_is_opened(
@@ -379,18 +358,6 @@ def test_a_run_over_one_split_keeps_the_scores_of_the_other(
     assert scores.read_bytes() == both
 
 
-def test_a_wrong_key_leaves_finished_scores_alone(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(script, run_folder, Scripted(), monkeypatch)
-    finished = (run_folder / "scores" / "kbm.jsonl").read_bytes()
-    module = script("score")
-    for settings in ({}, {"only": ("kbm",)}, {"gates": {"kbm": run_folder / "nowhere"}}):
-        with pytest.raises(UserError):
-            module.main(build(module.ScoreConfig, None, {"run": run_folder, **settings}))
-    assert (run_folder / "scores" / "kbm.jsonl").read_bytes() == finished
-
-
 def test_some_questions_of_each_split_are_timed_alone_and_paid_for_by_no_bill(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,17 +393,6 @@ def test_a_pass_is_within_the_answer_where_both_are_in_one_number_format(
     with SampleStore(tmp_path / "samples.db") as store:
         store.begin("main", {} if answered is None else {"dtype": answered})
     assert within_answer(tmp_path, gate, scored) == within
-
-
-def test_another_gate_is_scored_alone(script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(script, run_folder, Scripted(), monkeypatch)
-    first, other = Scripted(), Scripted()
-    module = script("score")
-    second = GateHandle(("kbm_mastery2",), "w", other._open, name="other", stored={"kbm_mastery": "kbm_mastery2"})
-    monkeypatch.setattr(module, "choose_gates", lambda config, asked: [first.handle(), second])
-    module.main(build(module.ScoreConfig, None, {"run": run_folder, "chunk": 32}))
-    assert (first.calls, other.calls) == (0, 10)
-    assert {row.gate for row in jsonl.read(GateScore, run_folder / "scores" / "other.jsonl")} == {"kbm_mastery2"}
 
 
 def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(

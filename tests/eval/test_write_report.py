@@ -261,17 +261,6 @@ def test_an_unknown_gate_or_schema_is_one_line(script: Script, written: Path, tm
         write(script, tmp_path)
 
 
-def test_evidence_that_leads_nowhere_is_told_and_that_of_none_leaves_the_page_without(
-    script: Script, evaluated_run: Path
-) -> None:
-    evidence = evaluated_run / "evidence.jsonl"
-    evidence.unlink(missing_ok=True)
-    write(script, evaluated_run)
-    evidence.symlink_to(evidence.name)
-    with pytest.raises(UserError, match=r"evidence\.jsonl: links that lead in a circle"):
-        write(script, evaluated_run)
-
-
 def test_each_gate_has_a_page_with_its_worst_errors_first(written: Path) -> None:
     results = {gate["gate"]: gate for gate in json.loads((written / "results.json").read_text())["gates"]}
     chosen, rows = chosen_on_dev(written)

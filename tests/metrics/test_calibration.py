@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import beta, binom, binomtest
+from scipy.stats import beta, binomtest
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from kbtrain.errors import UserError
 from kbtrain.metrics.calibration import at_temperature, calibrated, calibration, fit_temperature, isotonic
-from kbtrain.metrics.thresholds import Dev, Promise, control, upper_bounds
+from kbtrain.metrics.thresholds import Dev, control, upper_bounds
 
 
 def made(n: int = 4000, too_sure: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
@@ -114,22 +114,12 @@ def test_bounds_of_fractions_lie_at_or_above_the_exact_ones_and_cover() -> None:
     assert (upper_bounds(drawn, 40, 0.1, exact=False) >= 0.15).mean() >= 0.9
 
 
-def test_the_ratio_promise_worked_by_hand() -> None:
-    # 100 questions with scores 1..100: at most k may be retrieved, the largest k whose binomial tail is within delta
-    scores = np.arange(1.0, 101)
-    k = max(k for k in range(100) if binom.cdf(k, 100, 0.3) <= 0.1)
-    found = control("retrieved", dev(scores, np.zeros(100), np.ones(100)), 0.3, 0.1)
-    assert k == 23
-    assert (found.ratio, found.observed, found.threshold) == (0.23, 0.23, 77.5)
-    assert found.bound <= 0.3 < upper_bounds(np.array([24.0]), 100, 0.1)[0]
-
-
 def test_the_loss_promise_worked_by_hand() -> None:
     # retrieval mends the 40 questions with the highest scores and makes no difference to the others
     scores = np.arange(100.0)
     rag = np.ones(100)
     llm = np.where(scores >= 60, 0.0, 1.0)
-    found = control("accuracy_lost", dev(scores, llm, rag), 0.05, 0.1)
+    found = control(dev(scores, llm, rag), 0.05, 0.1)
     lost = max(k for k in range(40) if upper_bounds(np.array([float(k)]), 100, 0.05)[0] <= 0.05)
     assert lost == 1
     assert found.observed == 0.01
@@ -141,7 +131,7 @@ def test_answers_saved_make_room_for_answers_lost() -> None:
     scores = np.arange(400.0)
     rag = np.where(scores < 100, 0.0, 1.0)  # retrieval breaks the 100 lowest
     llm = np.where(scores < 300, 1.0, 0.0)
-    found = control("accuracy_lost", dev(scores, llm, rag), 0.02, 0.1)
+    found = control(dev(scores, llm, rag), 0.02, 0.1)
     assert found.observed < 0
     assert found.ratio < 0.2
 
@@ -150,7 +140,7 @@ def test_either_side_of_the_loss_s_bound_has_half_of_delta() -> None:
     """400 questions: retrieval mends the 300 highest scores and breaks the 100 lowest; scipy's intervals, one-sided."""
     scores = np.arange(400.0)
     rag, llm = np.where(scores < 100, 0.0, 1.0), np.where(scores < 300, 1.0, 0.0)
-    found = control("accuracy_lost", dev(scores, llm, rag), 0.02, 0.1)
+    found = control(dev(scores, llm, rag), 0.02, 0.1)
     skipped = scores <= found.threshold
     lost, saved = (int(((rag - llm)[skipped] == sign).sum()) for sign in (1, -1))
     upper = binomtest(lost, 400).proportion_ci(0.9, "exact").high  # two-sided 0.9: 0.05 on either side
@@ -161,16 +151,13 @@ def test_either_side_of_the_loss_s_bound_has_half_of_delta() -> None:
 def test_equal_scores_are_not_parted_and_a_useless_gate_retrieves_almost_everything() -> None:
     rng = np.random.default_rng(0)
     llm = (rng.random(300) < 0.3).astype(float)
-    found = control("accuracy_lost", dev(np.full(300, 0.5), llm, np.ones(300)), 0.05)
+    found = control(dev(np.full(300, 0.5), llm, np.ones(300)), 0.05)
     assert found.ratio == 1
     assert found.threshold < 0.5
 
 
-@pytest.mark.parametrize(
-    ("promise", "limit", "soft"),
-    [("accuracy_lost", 0.05, False), ("accuracy_lost", 0.05, True), ("retrieved", 0.4, False)],
-)
-def test_the_promise_is_kept_at_least_90_times_in_100_by_simulation(promise: Promise, limit: float, soft: bool) -> None:
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_promise_is_kept_at_least_90_times_in_100_by_simulation(soft: bool) -> None:
     whole = draw(np.random.default_rng(1), 200_000, soft)
     order = np.argsort(whole.scores)
     sorted_scores = whole.scores[order]
@@ -178,26 +165,21 @@ def test_the_promise_is_kept_at_least_90_times_in_100_by_simulation(promise: Pro
     kept, ratios = 0, []
     trials = 150 if soft else 1000  # bounds of fractions are searched for
     for trial in range(trials):
-        found = control(promise, draw(np.random.default_rng(trial), 300, soft), limit, 0.1)
+        found = control(draw(np.random.default_rng(trial), 300, soft), 0.05, 0.1)
         below = np.searchsorted(sorted_scores, found.threshold, side="right")
-        truth = lost[below] if promise == "accuracy_lost" else 1 - below / len(order)
-        kept += truth <= limit
+        kept += lost[below] <= 0.05
         ratios.append(found.ratio)
     assert kept / trials >= 0.9 - 2 * (0.09 / trials) ** 0.5  # two standard errors
-    if promise == "retrieved":
-        assert kept / trials <= 0.95  # exact, so not needlessly careful
-        assert np.mean(ratios) > 0.34
-    else:
-        assert np.mean(ratios) < 0.95  # and it does save searches
+    assert np.mean(ratios) < 0.95  # and it does save searches
 
 
 def test_too_few_questions_are_refused_with_the_number_needed() -> None:
     few = draw(np.random.default_rng(0), 50)
     with pytest.raises(UserError, match=r"50 calibration questions are too few .* 149 are needed, or a larger limit"):
-        control("accuracy_lost", few, 0.02, 0.1)
-    control("accuracy_lost", draw(np.random.default_rng(0), 149), 0.02, 0.1)
+        control(few, 0.02, 0.1)
+    control(draw(np.random.default_rng(0), 149), 0.02, 0.1)
     with pytest.raises(UserError, match=r"must lie between 0 and 1, found 0 and 0.1"):
-        control("retrieved", few, 0, 0.1)
+        control(few, 0, 0.1)
 
 
 def test_the_first_threshold_that_fails_ends_the_search_though_a_later_one_would_hold() -> None:
@@ -205,5 +187,5 @@ def test_the_first_threshold_that_fails_ends_the_search_though_a_later_one_would
     scores = np.repeat([0.0, 1.0, 2.0], [40, 80, 280])
     rag = np.repeat([1.0, 0.0, 1.0], [40, 80, 280])
     llm = np.repeat([0.0, 1.0, 1.0], [40, 80, 280])
-    found = control("accuracy_lost", Dev(scores, llm, rag, rag * (1 - llm)), limit=0.05)
+    found = control(Dev(scores, llm, rag, rag * (1 - llm)), limit=0.05)
     assert (found.threshold, found.ratio, found.observed) == (-1.0, 1.0, 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import truncnorm
 
-from kbtrain.metrics.choice import ALPHA, BETA, chosen_value, nested_inflation
+from kbtrain.metrics.choice import ALPHA, BETA, chosen_value
 from kbtrain.metrics.significance import Delta, holm, two_sided_p
 
 
@@ -106,13 +106,7 @@ def test_p_of_a_difference_is_that_of_its_interval() -> None:
     assert holm([two_sided_p(Delta(1.959964, 0.0, 3.919928)), 1.0]) == pytest.approx([0.1, 1.0])
 
 
-def test_nested_cross_validation_widens_the_interval_between_once_and_the_root_of_the_folds() -> None:
-    """Worked by hand: mean of (inner - outer)^2 - variance is 0.0125; 4/5 of it is 4 times the resamples' variance."""
-    inner, outer = np.zeros((1, 5)), np.array([[0.1, -0.1, 0.2, -0.2, 0.05]])
-    spread = np.full((1, 5), 0.0205 - 0.0125)
-    assert nested_inflation(inner, outer, spread, 0.01 / 4) == pytest.approx(2.0)
-    assert nested_inflation(inner, outer, spread, 1.0) == 1.0 == nested_inflation(inner, outer, spread, 0.0)
-    assert nested_inflation(inner, outer, spread, 1e-9) == pytest.approx(5**0.5)
+def test_an_inflation_widens_the_interval_of_a_clear_choice_by_its_factor() -> None:
     clear = draws(np.array([9.0, 0.0]), np.eye(2), 2000, np.random.default_rng(0))
     wide = chosen_value(clear, inflation=[2.0, 1.0]).corrected
     assert (wide.low, wide.high) == pytest.approx((9 - 3.92, 9 + 3.92), abs=0.3)

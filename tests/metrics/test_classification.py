@@ -184,7 +184,7 @@ def test_turns_without_a_score_are_named_as_they_are_called(tmp_path):
 
 def test_a_registered_metric_is_in_every_table_and_in_the_report(monkeypatch, tmp_path):
     """As CONTRIBUTING says: one function and one line."""
-    from kbtrain.evaluation.classify import GateClassification
+    from kbtrain.evaluation.decisions import GateClassification
     from kbtrain.metrics.classification import classify, further_metrics
     from kbtrain.report.figures import read_classified
     from kbtrain.report.tables import gate_table, question_table

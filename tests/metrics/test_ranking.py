@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.classify import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
+from kbtrain.evaluation.compare import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
 from kbtrain.evaluation.scores import read_score_files
 from kbtrain.io import jsonl
 from kbtrain.metrics.ranking import (

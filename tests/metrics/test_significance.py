@@ -363,24 +363,6 @@ def test_a_gate_that_never_retrieves_has_no_unknown_questions() -> None:
     assert (cell.known, cell.unknown, cell.gain.mean) == (0.5, None, 0.0)
 
 
-def test_the_mean_over_data_sets_counts_each_the_same() -> None:
-    *found, mean = group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "a", "b", "b"], mean=True)
-    assert (mean.group, mean.n, len(found)) == ("mean", 6, 2)
-    assert mean.llm_only == pytest.approx((0.5 + 0.5) / 2)
-    assert mean.gates["gate"].accuracy == np.mean([row.gates["gate"].accuracy for row in found])
-    assert mean.gates["gate"].unknown == found[0].gates["gate"].unknown  # the other one retrieves nothing
-    assert len(group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a"] * 6, mean=True)) == 1
-
-
-def test_the_means_interval_is_that_of_independent_data_sets() -> None:
-    rng = np.random.default_rng(0)
-    llm, rag, gate = (rng.integers(0, 2, 800).astype(float) for _ in range(3))
-    groups = ["a", "b", "c", "d"] * 200
-    *found, mean = group_rows(JudgedQuestions(llm, rag, {"gate": gate}), groups, mean=True)
-    widths = [row.gates["gate"].gain.high - row.gates["gate"].gain.low for row in [*found, mean]]
-    assert widths[-1] == pytest.approx(np.sqrt(np.sum(np.square(widths[:-1]))) / 4, rel=0.1)
-
-
 def test_intervals_draw_whole_clusters() -> None:
     rng = np.random.default_rng(0)
     llm, rag, gate = (np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(3))

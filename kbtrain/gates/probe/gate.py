@@ -69,7 +69,7 @@ class ProbeCard(KeyedCard):
 
     PREFIX = "probe"
     STATISTIC: ClassVar[Statistic] = "prompt_states"
-    NO_SCORE = frozenset({"thresholds", "heads", "run", "answered_by"})
+    NO_SCORE = KeyedCard.NO_SCORE | {"heads", "answered_by"}
     kind: Literal["probe"] = "probe"
     base_model: str
     base_fingerprint: str

@@ -39,7 +39,7 @@ class SeakrCard(GateCard):
     """
 
     ABSENT = frozenset({"label_rule"})
-    NO_SCORE = frozenset({"thresholds", "measured", "run"})
+    NO_SCORE = GateCard.NO_SCORE | {"measured"}
     OTHER_PROMPTS = OTHER_PROMPTS
     kind: Literal["seakr"] = "seakr"
     base_model: str

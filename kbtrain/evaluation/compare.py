@@ -1,17 +1,23 @@
-"""Two finished evaluations side by side: each gate they share, paired over the questions they share."""
+"""Scores side by side, and two finished evaluations: each gate they share, paired over the questions they share.
+
+A score that was published for some questions only is measured on those, beside all others on the same questions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from kbtrain.arrays import Floats
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.results import GateResult, decisions_of
+from kbtrain.evaluation.scores import ByGate
+from kbtrain.metrics.ranking import drawn_areas
 from kbtrain.metrics.significance import Delta, McNemar, holm, interval, mcnemar, resampled_tables
-from kbtrain.records import Outcome
+from kbtrain.records import Outcome, Question
 
 
 @dataclass(frozen=True)
@@ -96,3 +102,56 @@ def answers_of(run: FinishedEvaluation, gate: str) -> Floats | None:
     if retrieve is None:
         return None
     return np.stack([np.where(retrieve > 0.5, answers.rag, answers.llm), retrieve], axis=1)
+
+
+def outcomes_of_data_set(outcomes: Sequence[Outcome], questions: Iterable[Question], name: str) -> list[Outcome]:
+    """The outcomes of one data set's questions. Raises :class:`UserError` for a name that none of them has."""
+    by_id = {question.id: question.dataset for question in questions}
+    selected = [outcome for outcome in outcomes if by_id.get(outcome.question_id) == name]
+    if not selected:
+        names = {by_id[o.question_id] for o in outcomes if o.question_id in by_id}
+        raise UserError(f"no question of data set '{name}'; {did_you_mean(name, names)}")
+    return selected
+
+
+def outcomes_with_score(outcomes: Sequence[Outcome], scores: ByGate, gate: str) -> list[Outcome]:
+    """The outcomes that have a score of this gate. Raises :class:`UserError` for an unknown gate."""
+    if gate not in scores:
+        raise UserError(f"no scores of gate '{gate}'; {did_you_mean(gate, scores)}")
+    return [outcome for outcome in outcomes if outcome.question_id in scores[gate]]
+
+
+def complete_scores(outcomes: Sequence[Outcome], scores: ByGate) -> tuple[dict[str, Floats], dict[str, int]]:
+    """The gates that have a score for every outcome, in the outcomes' order; of the others how many they have."""
+    arrays, short = {}, {}
+    for gate, by_question in scores.items():
+        values = [by_question[o.question_id] for o in outcomes if o.question_id in by_question]
+        if len(values) == len(outcomes):
+            arrays[gate] = np.array(values, dtype=np.float64)
+        else:
+            short[gate] = len(values)
+    return arrays, short
+
+
+def score_areas(
+    outcomes: Sequence[Outcome],
+    scores: Mapping[str, Floats],
+    reference: str,
+    draws: int = 2_000,
+    clusters: Sequence[str] | None = None,
+) -> dict[str, tuple[Delta | None, Delta | None]]:
+    """Each score's oracle-normalised area, and the reference's minus it, on the same resamples (greedy answers) of the
+    questions, or of whole ``clusters`` of them.
+
+    None where the oracle gains nothing over random, and for the reference itself.
+    """
+    correctness = oc.answers(outcomes, "greedy")
+    drawn = drawn_areas(list(scores.values()), correctness.llm, correctness.rag, draws, 0, clusters)
+    if drawn is None:
+        return {gate: (None, None) for gate in scores}
+    values = {gate: drawn[:, i] for i, gate in enumerate(scores)}
+    base = values.get(reference)
+    return {
+        gate: (interval(draws_of_gate), None if base is None or gate == reference else interval(base - draws_of_gate))
+        for gate, draws_of_gate in values.items()
+    }
