@@ -32,6 +32,7 @@ from kbtrain.evaluation.calibrate import (
     Chosen,
     calibrate,
     card_threshold,
+    choices,
     dev_table,
     place_of,
     warn_of_dependence,
@@ -53,6 +54,8 @@ from kbtrain.llm.forecast import PRICES, Amount, read_prices
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.records import Outcome, Question
+
+CHOICES = ("best_accuracy", "max_loss")  # goals between which people choose: both are shown
 
 
 class CalibrateConfig(Config):
@@ -102,7 +105,7 @@ def main(config: CalibrateConfig) -> None:
     )
     if not config.check:
         dev = dev_table(config.gate, scores, outcomes, path, config.dev_share)
-        if config.goal == "best_accuracy" and path_exists(config.run / "labels.jsonl"):
+        if config.goal in CHOICES and path_exists(config.run / "labels.jsonl"):
             _, labels = read_labels(config.run / "labels.jsonl")
             texts = training_texts(jsonl.read(Question, config.run / "questions.jsonl"))
             of_folder = StoredScores(folder, behind={name: Source(folder, name, gate_identity(folder))})
@@ -171,6 +174,8 @@ def note(
     else:
         cut = DevRule(config.goal, config.ratio, max_loss=config.max_loss, delta=config.delta)
         choice = calibrate(dev, cut, floor, config.threshold)
+    if config.goal in CHOICES:
+        print("\n".join(choices(dev, DevRule(max_loss=config.max_loss, delta=config.delta), floor)))
     if scale is not None:
         choice = replace(choice, evidence=choice.evidence | {"floor": scale.floor, "ceiling": scale.ceiling})
     dev_asked = asked_in(config, ids)

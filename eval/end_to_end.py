@@ -87,6 +87,7 @@ class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
         None, description="rule of the thresholds noted in the gates' folders; without it threshold_rule"
     )
     replace_thresholds: bool = Field(False, description="note the thresholds in place of calibrated ones too")
+    keep_thresholds: bool = Field(False, description="leave a noted threshold by another rule, as finish does")
     accuracy: AccuracyKind = Field("greedy", description="of the main figures: greedy answers, or expected (samples)")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the questions for the intervals")
@@ -192,9 +193,12 @@ def note_chosen(
     options = SavingOptions(
         config.accuracy, seed=config.seed, clusters=clusters, settings=thresholds,
         after_search=stored.meta.get("after_search", {}), training={gate.name: gate.train for gate in gates},
+        max_loss=config.max_loss, delta=config.delta,
     )  # fmt: skip
     figures = savings(dev.outcomes, test.outcomes, scores, options)
-    return note_thresholds(folder, gates, ChosenThresholds(picks, settings, figures, config.replace_thresholds))
+    return note_thresholds(folder, gates, ChosenThresholds(
+        picks, settings, figures, config.replace_thresholds, config.keep_thresholds
+    ))  # fmt: skip
 
 
 if __name__ == "__main__":

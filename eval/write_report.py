@@ -80,7 +80,8 @@ def main(config: ReportConfig) -> None:
     training = training_of(scored, scores_stored, labels, texts, dev_kind(dev, kind))
     options = SavingOptions(
         kind, seed=results.meta["seed"], clusters=clusters, settings=settings, training=training,
-        after_search=scores_stored.meta.get("after_search", {}),
+        after_search=scores_stored.meta.get("after_search", {}), max_loss=results.meta["max_loss"],
+        delta=results.meta["delta"],
     )  # fmt: skip
     gate_savings = savings(dev, outcomes, scored, options)
     gate = main_gate(gates, config.gate, gate_savings)

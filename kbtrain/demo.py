@@ -169,7 +169,8 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
                    output=run / "features"),
         *([] if gate == FEATURES else [chain_step("fit_gate", f"gate {gate}", 1, gate=gate, run=run)]),
         chain_step("score", "every gate's score of every question", 0.1, run=run),
-        chain_step("end_to_end", "accuracy against searches", 0.1, run=run, threshold_rule="best_accuracy"),
+        chain_step("end_to_end", "accuracy against searches", 0.1, run=run, threshold_rule="best_accuracy",
+                   keep_thresholds="true"),
         chain_step("write_report", "the report", 0.1, run=run, prices=prices),
     ]  # fmt: skip
 

@@ -10,7 +10,12 @@ known: its misses are the floor.
 ``--nested true`` uses train questions alone: 150 choose, 150 more stand for the train questions, 200 measure. Margin
 and rule were chosen by that table. No gate is fitted: scores are those of studies/evidence.py.
 
+With ``--run`` both errors of the margin are simulated on a run's dev and test questions, taken as all there are: a
+threshold is chosen though no gate is better than never and always (the gate's scores dealt out at random), and never or
+always is kept although the gate is better (its scores as they are).
+
 Examples:
+  python studies/threshold_margin.py --run runs/demo
   python studies/threshold_margin.py --path "[llm_outcomes/outcomes.jsonl, llm_outcomes_more/outcomes.jsonl]"
 """
 
@@ -26,6 +31,9 @@ from pydantic import Field
 
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.evaluation.run_folder import read_outcomes
+from kbtrain.evaluation.scores import stored_scores
 from kbtrain.io.provenance import write_atomically
 from kbtrain.metrics.thresholds import Dev, Training, cuts, gains_beyond_margin, with_training
 
@@ -35,7 +43,9 @@ DEV, MISS = 150, 0.01
 
 
 class ThresholdMarginConfig(Config):
-    path: tuple[Path, ...] = Field(min_length=1, description="JSON Lines files of questions and verdicts")
+    path: tuple[Path, ...] = Field((), description="JSON Lines files of questions and verdicts")
+    run: Path | None = Field(None, description="run folder: simulate both errors on its questions instead")
+    times: int = Field(1000, ge=1, description="run: simulated draws of dev questions")
     scores: Path = Field(Path("runs/evidence/scores"), description="folder of score files by model")
     gate: str = Field("features_by_set", description="gate whose threshold is chosen")
     splits: int = Field(300, ge=1, description="re-splits of each cell")
@@ -51,6 +61,10 @@ class ThresholdMarginConfig(Config):
 
 
 def main(config: ThresholdMarginConfig) -> None:
+    if config.run is not None:
+        return print("\n".join(simulated(config.run, config.times)))
+    if not config.path:
+        raise UserError("key 'path': no file of questions and verdicts; or give --run")
     rows, cells = [], list(read_cells(config))
     figures = [cell_figures(scores, gains, train, config) for _, scores, gains, train in cells]
     for (name, _, gains, _), (missed, *_) in zip(cells, figures, strict=True):
@@ -128,6 +142,51 @@ def half_where_level(scores: Floats, gains: Floats, train: Training) -> float:
     known, gained = np.concatenate([scores, train.scores]), np.concatenate([gains, train.gains])
     level = abs(gained.sum()) < np.sqrt((gained**2).sum())
     return float(np.median(known)) if level and len({*(known > threshold)}) == 1 else threshold
+
+
+MARGINS, QUESTIONS = (0.0, 1.0, 1.5, 2.0), (150, 650)
+
+
+def simulated(run: Path, times: int) -> list[str]:
+    """A table: for each gate of a run, number of dev questions and margin both errors, and the points that the chosen
+    threshold gains over the better of never and always, if the run's dev and test questions were all there are."""
+    outcomes, rows = read_outcomes(run), []
+    gains = np.array([float(one.rag_correct) - float(one.llm_correct) for one in outcomes])
+    for gate, of in stored_scores(run).by_gate.items():
+        scores = np.array([of[one.question_id] for one in outcomes])
+        lead = max(cut_gain(scores, gains, cut) for cut in cuts(scores)) - max(gains.mean(), 0.0)
+        for n in QUESTIONS:
+            for margin in MARGINS:
+                false, missed, points = both_errors(scores, gains, n, margin, times)
+                shares = f"{100 * false:.1f} %", f"{100 * missed:.1f} %" if lead > 1e-9 else "-"
+                rows.append([gate, f"{100 * lead:+.1f}", str(n), f"{margin:g}", *shares, f"{100 * points:+.2f}"])
+    head = ("gate", "best threshold, points", "dev questions", "margin", "chosen though no gate is better",
+            "kept although the gate is better", "points of the chosen")  # fmt: skip
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def both_errors(scores: Floats, gains: Floats, n: int, margin: float, times: int) -> tuple[float, float, float]:
+    """Share of draws of ``n`` questions in which a threshold is chosen by scores that say nothing; in which none is
+    chosen by the scores as they are; and what is then gained, in the mean, over the better of never and always."""
+    rng, level = np.random.default_rng(1), max(gains.mean(), 0.0)
+    false, missed, points = 0, 0, 0.0
+    for _ in range(times):
+        at = rng.integers(len(gains), size=n)
+        false += parts(chosen(rng.permutation(scores)[at], gains[at], margin, Training()), scores)
+        threshold = chosen(scores[at], gains[at], margin, Training())
+        missed += not parts(threshold, scores)
+        points += cut_gain(scores, gains, threshold) - level
+    return false / times, missed / times, points / times
+
+
+def parts(threshold: float, scores: Floats) -> bool:
+    """True for a threshold that searches for some questions and not for others."""
+    return bool(scores.min() <= threshold < scores.max())
+
+
+def cut_gain(scores: Floats, gains: Floats, threshold: float) -> float:
+    """Right answers that searches above a threshold gain over never, as a share of the questions."""
+    return float(gains[scores > threshold].sum()) / len(gains)
 
 
 if __name__ == "__main__":

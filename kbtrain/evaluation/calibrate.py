@@ -31,7 +31,7 @@ from kbtrain.gates.thresholds_store import Source, note
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import draw_policies, interval
-from kbtrain.metrics.thresholds import Dev, Rule
+from kbtrain.metrics.thresholds import Dev, Rule, promised
 from kbtrain.records import Outcome, Question, Target
 
 DRAWS = 2000
@@ -58,16 +58,45 @@ class Chosen:
     rule: str
     evidence: dict[str, Any]
 
+    @property
+    def effect(self) -> str:
+        """The decision and what it does on dev, in short."""
+        e = self.evidence
+        return (
+            f"{above(self.threshold, e['dev_scores'])}, {1 - e['retrieval_ratio']:.1%} of the searches skipped, "
+            f"accuracy {e['accuracy']:.3f} (All-RAG {e['all_rag']:.3f})"
+        )
+
     def line(self) -> str:
         """The threshold, and what it does on dev."""
         e, bound = self.evidence, self.evidence["guarantee"]
         condition = "if these questions chose nothing else of the gate"
         promise = f"; promised: {promise_text(bound)}, {condition}" if bound else ""
         return (
-            f"retrieve if score > {self.threshold:.4f} ({self.rule}); {e['n_dev']} dev questions: "
+            f"{above(self.threshold, e['dev_scores'])} ({self.rule}); {e['n_dev']} dev questions: "
             f"{e['retrieval_ratio']:.1%} retrieved, accuracy {e['accuracy']:.3f} (LLM only {e['llm_only']:.3f}, "
             f"All-RAG {e['all_rag']:.3f}, random {e['random_at_that_ratio']:.3f}){promise}"
         )
+
+
+def above(threshold: float, dev_scores: Sequence[float]) -> str:
+    """Decision in words; no number where every dev question is searched for."""
+    return "always retrieve" if threshold < min(dev_scores) else f"retrieve if score > {threshold:.4f}"
+
+
+def choices(dev: Dev, cut: DevRule, floor: float | None = None) -> list[str]:
+    """The two thresholds that a person may want, in words: most right answers, and fewest searches with a promised
+    loss (``max_loss`` and ``delta`` of ``cut``), with what more dev questions would allow."""
+    right = calibrate(dev, DevRule("best_accuracy"), floor)
+    sure = promised(dev, cut.max_loss, cut.delta, floor)
+    lines = [f"most right answers: {right.effect}"]
+    name = f"fewest searches, at most {100 * cut.max_loss:g} points lost with probability {1 - cut.delta:g}"
+    if sure.guarantee:
+        chosen = calibrate(dev, DevRule("max_loss", max_loss=cut.max_loss, delta=cut.delta), floor)
+        lines.append(f"{name}: {chosen.effect}. {sure.more}".rstrip())
+    else:
+        lines.append(f"{name}: not to be promised. {sure.more}".rstrip())
+    return lines
 
 
 def dev_table(
@@ -146,13 +175,15 @@ class ChosenThresholds:
     """The gates' results, whose thresholds are to be noted, the evaluation's settings, and the figures noted with them.
 
     ``savings``: figures of the same thresholds on test.
-    ``replacing``: note them in place of calibrated thresholds, too; see :func:`kbtrain.gates.thresholds_store.note`.
+    ``replacing``: note them in place of calibrated thresholds, too; ``keeping``: not in place of those by another rule;
+    see :func:`kbtrain.gates.thresholds_store.note`.
     """
 
     results: Sequence[GateResult]
     settings: Settings
     savings: Sequence[Saving] = ()
     replacing: bool = False
+    keeping: bool = False
 
 
 def note_thresholds(folder: RunFolder, gates: Sequence[GateInput], new: ChosenThresholds) -> list[str]:
@@ -174,7 +205,7 @@ def note_thresholds(folder: RunFolder, gates: Sequence[GateInput], new: ChosenTh
             continue
         threshold = _threshold(result, gate, folder, settings, hashed)
         threshold = threshold.model_copy(update={"test": tested.get(result.gate)})
-        done = note(source.folder, source.name, threshold, new.replacing)
+        done = note(source.folder, source.name, threshold, new.replacing, new.keeping)
         line = done.line(result.gate, source.folder)
         lines += [line] if line else []
         if not done.kept and done.old != done.chosen:

@@ -5,12 +5,14 @@ A decision holds the threshold it came from; differences have paired bootstrap i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
+from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, Point, RandomDraws
@@ -157,7 +159,10 @@ def decide_by_rules(gate: GateInput, dev: Sequence[Outcome], cut: DevRule) -> li
     if not gate.learnt or not dev:
         return []
     rules = [rule for rule in RULES if rule != "best_f1" or oc.is_needed(dev).any()]
-    return [decide(gate, dev, replace(cut, rule=rule)) for rule in rules]
+    made = [decide(gate, dev, replace(cut, rule=rule)) for rule in rules]
+    with contextlib.suppress(UserError):  # dev may be too small for any promise
+        made.append(decide(gate, dev, replace(cut, rule="max_loss")))
+    return made
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class ThresholdSaving:
 
 @dataclass(frozen=True)
 class Saving:
-    """One gate at its ``noted`` threshold, chosen by ``rule``, and at that of best_accuracy."""
+    """One gate at its ``noted`` threshold, chosen by ``rule``, at that of best_accuracy (``most_right``), and at that
+    of the fewest searches with a promised loss (``promised``; None where ``promise`` has none)."""
 
     gate: str
     limit: float
@@ -54,6 +55,8 @@ class Saving:
     dev_area: float | None
     noted: ThresholdSaving
     most_right: ThresholdSaving
+    promised: ThresholdSaving | None
+    promise: thresholds.Promised
     saves: Saves = "searches"
 
     @property
@@ -73,7 +76,7 @@ class SavingOptions:
 
     ``settings``: threshold and rule by gate; without one the threshold with the most right answers on dev.
     ``after_search``: gates that read what was found, which save passages alone. ``training``: questions of each gate,
-    which rule best_accuracy reads too.
+    which rule best_accuracy reads too. ``max_loss`` and ``delta``: of the promised threshold.
     """
 
     kind: AccuracyKind = "greedy"
@@ -83,6 +86,8 @@ class SavingOptions:
     settings: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     after_search: Collection[str] = ()
     training: Mapping[str, thresholds.Training] = field(default_factory=dict)
+    max_loss: float = LIMIT
+    delta: float = 0.1
 
 
 def savings(
@@ -99,14 +104,16 @@ def savings(
         return []
     options = options or SavingOptions()
     before, correctness = oc.dev_answers(dev, options.kind), oc.answers(test, options.kind)
-    cuts, rank = {}, {}
+    cuts, rank, promises = {}, {}, {}
     columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
     on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
     searched = []
     for gate in scores:
         right = most_right(on_dev[gate], before, options.training.get(gate))
         chosen = options.settings.get(gate, (right, "best_accuracy"))
-        cuts[gate] = chosen[1], (chosen[0], right)
+        promises[gate] = thresholds.promised(_dev(on_dev[gate], before), options.max_loss, options.delta)
+        sure = promises[gate].guarantee
+        cuts[gate] = chosen[1], (chosen[0], right, right if sure is None else sure.threshold)
         rank[gate] = dev_rank(on_dev[gate], before)
         searched += [(columns[gate] > threshold).astype(np.float64) for threshold in cuts[gate][1]]
     llm, rag = correctness.llm, correctness.rag
@@ -114,11 +121,14 @@ def savings(
     rows = []
     for gate in scores:
         rule, thresholds_of = cuts[gate]
-        at_noted, at_right = (_setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of)
+        at_noted, at_right, at_promised = (
+            _setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of
+        )
         area = None if rank[gate] == -math.inf else rank[gate]
         rows.append(
             Saving(
                 gate, LIMIT, rule, len(dev), len(test), area, noted=at_noted, most_right=at_right,
+                promised=at_promised if promises[gate].guarantee else None, promise=promises[gate],
                 saves="passages" if gate in options.after_search else "searches",
             )
         )  # fmt: skip

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -94,6 +96,44 @@ class BestKey(BaseModel):
     areas: dict[Target, float | None]
 
 
+class _Guarantee(BaseModel):
+    limit: float
+    delta: float
+
+
+class _Evidence(BaseModel):
+    retrieval_ratio: float = 0.0
+    accuracy: float = 0.0
+    guarantee: _Guarantee | None = None
+    dev_scores: list[float] = []
+    before: dict[str, Any] | None = None
+
+
+class _Questions(BaseModel):
+    n: int = Field(gt=0)
+    entities: int = 1
+    numbers: dict[str, list[float] | None] = {}
+    kinds: dict[str, float] = {}
+
+
+class _Dev(BaseModel):
+    scores: list[float] = []
+    questions: _Questions | None = None
+
+
+def _holding(form: type[BaseModel]) -> AfterValidator:
+    """A check that what is read of a mapping later has this form; more may stand in it."""
+
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            form.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(one_line(error)) from None
+        return value
+
+    return AfterValidator(check)
+
+
 class Threshold(BaseModel):
     """Retrieve if score > ``threshold``; ``rule`` says how it was chosen, on which dev file and how many questions.
 
@@ -108,8 +148,8 @@ class Threshold(BaseModel):
     rule: str
     dev_file_sha256: str
     n_dev: int
-    evidence: dict[str, Any] = {}
-    dev: dict[str, Any] = {}
+    evidence: Annotated[dict[str, Any], _holding(_Evidence)] = {}
+    dev: Annotated[dict[str, Any], _holding(_Dev)] = {}
     test: TestFigures | None = None
 
     @model_validator(mode="before")
@@ -129,6 +169,11 @@ class Threshold(BaseModel):
         return self.dev.get("scores") or self.evidence.get("dev_scores") or []
 
     @property
+    def always(self) -> bool:
+        """True if it is below every score of dev, as far as these are kept: its number then says nothing."""
+        return bool(self.dev_scores) and self.threshold < min(self.dev_scores)
+
+    @property
     def promise(self) -> str:
         """The guarantee of the threshold in words; empty without one."""
         guarantee = self.evidence.get("guarantee")
@@ -142,10 +187,8 @@ class Threshold(BaseModel):
         promise = f"; promised: {self.promise}" if self.promise else ""
         where = "logged" if "traffic" in evidence else "dev"
         tested = "" if self.test is None else f"; {self.test.line()}"
-        return (
-            f"- `{gate}`: retrieve if score > {self.threshold:.6g} (rule {self.rule}, {self.n_dev} {where} questions"
-            f"{shares}{promise}){tested}"
-        )
+        does = "always retrieve" if self.always else f"retrieve if score > {self.threshold:.6g}"
+        return f"- `{gate}`: {does} (rule {self.rule}, {self.n_dev} {where} questions{shares}{promise}){tested}"
 
 
 def promise_text(guarantee: Mapping[str, Any]) -> str:
@@ -442,7 +485,13 @@ def kept_thresholds(card: Mapping[str, Any], folder: Path) -> dict[str, Threshol
     except UserError:
         return {}
     fields = {*card, *before} - {"thresholds", "best", "run", "versions"}
-    return thresholds if all(card.get(name) == before.get(name) for name in fields) else {}
+    if all(card.get(name) == before.get(name) for name in fields):
+        return thresholds
+    for name, threshold in thresholds.items():
+        if threshold.evidence:
+            was = f"{threshold.threshold:.4g} ({threshold.rule})"
+            warnings.warn(f"{folder}: threshold {was} of {name} was another gate's, and is gone", stacklevel=2)
+    return {}
 
 
 def _thresholds(data: Mapping[str, Any], path: Path) -> dict[str, Threshold]:

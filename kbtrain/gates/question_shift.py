@@ -136,15 +136,16 @@ def question_shift(dev: Mapping[str, Any], new: Sequence[Asked]) -> QuestionShif
     """
     p_values, changes = dict[str, float](), dict[str, str]()
     for name in NUMBERS:
-        before, now = dev["numbers"].get(name) or [], [row[name] for row in new if name in row]
+        before, now = dev.get("numbers", {}).get(name) or [], [row[name] for row in new if name in row]
         if before and now:
             p_values[name] = shift(before, now, (dev.get("entities"), None)).p_value
             changes[name] = f"{name.replace('_', ' ')} {np.mean(before):.3g} on dev, {np.mean(now):.3g} now"
     counts = Counter(row["kind"] for row in new if "kind" in row)
-    p_value = _p_of_kinds(dev["kinds"], counts, dev.get("entities", dev["n"]) / dev["n"])
+    kinds = dev.get("kinds", {})
+    p_value = _p_of_kinds(kinds, counts, dev.get("entities", dev["n"]) / dev["n"])
     if p_value is not None:
         p_values["kind"] = p_value
-        changes["kind"] = _changed_kind(dev["kinds"], counts)
+        changes["kind"] = _changed_kind(kinds, counts)
     corrected = {name: min(1.0, p * len(p_values)) for name, p in p_values.items()}
     return QuestionShift(corrected, changes, int(dev["n"]), len(new))
 

@@ -73,11 +73,12 @@ class ThresholdNote:
         if self.old is None or (self.old.threshold, self.old.rule) == (self.chosen.threshold, self.chosen.rule):
             return ""
         digits = ".4f" if f"{self.old.threshold:.4f}" != f"{self.chosen.threshold:.4f}" else ".9g"
-        old, new = (f"{threshold.threshold:{digits}} ({threshold.rule})" for threshold in (self.old, self.chosen))
+        old, new = (
+            f"{'always' if one.always else format(one.threshold, digits)} ({one.rule})"
+            for one in (self.old, self.chosen)
+        )
         if self.kept:
-            return (
-                f"{gate}: {folder} keeps its calibrated threshold {old}, not {new}; --replace-thresholds notes this one"
-            )
+            return f"{gate}: {folder} keeps its threshold {old}, not {new}; --replace-thresholds notes this one"
         return f"{gate}: {folder} had threshold {old}, now {new}"
 
 
@@ -90,12 +91,12 @@ def promises_less(chosen: Threshold, old: Threshold) -> bool:
     return not same or after["limit"] > before["limit"] or after["delta"] > before["delta"]
 
 
-def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> ThresholdNote:
+def note(folder: Path, name: str, chosen: Threshold, replace: bool = False, keep: bool = False) -> ThresholdNote:
     """Note a threshold under the gate's own name, unless the one that is there stays.
 
     With ``replace`` none stays. Else a calibrated one stays unless the new one is calibrated too, and one with a
-    guarantee unless the new one promises as much. One that is given again (rule ``given``) stays with what is known
-    of it.
+    guarantee unless the new one promises as much; with ``keep`` one by another rule. One that is given again (rule
+    ``given``) stays with what is known of it.
     """
     stored = read_gate_json(folder).get("thresholds", {}).get(name)
     if stored is None:
@@ -104,6 +105,7 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> T
     old = Threshold.model_validate(stored)
     again = chosen.rule == "given" and not chosen.evidence and chosen.threshold == old.threshold
     weaker = (bool(old.evidence) and not chosen.evidence) or promises_less(chosen, old)
+    weaker |= keep and old.rule != chosen.rule
     stays = again or (weaker and not replace)
     written = old if stays else chosen
     if again and chosen.test is not None:

@@ -234,6 +234,49 @@ def control(calibration: Dev, limit: float, delta: float = 0.1, least: float | N
     return Guarantee("accuracy_lost", limit, delta, threshold, n, loss, bound, ratio)
 
 
+MORE = 4  # times as many dev questions, of which is said what they would allow
+
+
+@dataclass(frozen=True)
+class Promised:
+    """The fewest searches at which at most ``limit`` of All-RAG's accuracy is lost, with probability 1 - ``delta``.
+
+    ``guarantee``: None where that cannot be promised; ``fewest``: dev questions from which on it can, if none of them
+    is lost; ``with_more``: share of searches if :data:`MORE` times as many dev questions were answered alike, or None.
+    """
+
+    limit: float
+    delta: float
+    n: int
+    fewest: int
+    guarantee: Guarantee | None
+    with_more: float | None
+
+    @property
+    def more(self) -> str:
+        """What more dev questions would allow, in one sentence; empty where that is nothing."""
+        if self.n < self.fewest:
+            return f"Such a promise takes {self.fewest} dev questions or more, there are {self.n}."
+        if self.with_more is None or (self.guarantee and self.with_more > self.guarantee.ratio - 0.005):
+            return ""
+        return f"{MORE * self.n} dev questions, answered alike, would allow to skip {1 - self.with_more:.1%} of dev."
+
+
+def promised(dev: Dev, limit: float, delta: float = 0.1, least: float | None = None) -> Promised:
+    """:func:`control`, where it promises anything."""
+
+    def kept(times: int) -> Guarantee | None:
+        columns = (np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag, dev.needed))
+        try:
+            return control(Dev(*columns), limit, delta, least)
+        except UserError:
+            return None
+
+    now, more = kept(1), kept(MORE)
+    fewest = fewest_questions(limit, delta)
+    return Promised(limit, delta, len(dev.scores), fewest, now, None if more is None else more.ratio)
+
+
 def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:
     """Accuracy lost against All-RAG at each cut, and its upper bound: that of the answers lost minus the lower bound
     of the answers saved, each at delta / 2."""

@@ -160,8 +160,9 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
     setting = saving.noted
     if setting.dev_saved <= 0:
         return [
-            f"Always search: on {saving.n_dev} dev questions {who} skips no search at its threshold, "
-            f"{setting.threshold:.3g} (rule {saving.rule}).",
+            f"Always search: on {saving.n_dev} dev questions {who} skips no search at its threshold "
+            f"(rule {saving.rule}).",
+            *_promised(saving),
         ]
     lost = -setting.change.mean
     cost = f"for {percent(lost)} points of accuracy" if lost > 0 else f"and gains {percent(-lost)} points of accuracy"
@@ -173,6 +174,7 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
         f"The threshold is {setting.threshold:.3g} (rule {saving.rule}).",
         _certainty(saving),
         *([] if saving.other is None else [_at_most_right(saving, saving.other)]),
+        *_promised(saving),
         *([AFTER_SEARCH] if saving.saves == "passages" else []),
     ]
 
@@ -210,6 +212,21 @@ def _at_most_right(saving: Saving, setting: ThresholdSaving) -> str:
         f"{percent(setting.saved.mean)} % of the {saving.saves}, and {percent(setting.accuracy)} % are right: {gain}, "
         "against always searching."
     )
+
+
+def _promised(saving: Saving) -> list[str]:
+    """The gate at the fewest searches with a promised loss, and what more dev questions would allow."""
+    promise, setting = saving.promise, saving.promised
+    loss = f"at most {percent(promise.limit)} points lost, promised with probability {1 - promise.delta:g}"
+    if setting is None or saving.rule.startswith("max_loss"):
+        return [promise.more] if promise.more else []
+    if setting.dev_saved <= 0:
+        return [f"With {loss}, it skips nothing. {promise.more}".rstrip()]
+    return [
+        f"With {loss}, it skips {percent(setting.saved.mean)} % of the {saving.saves}, and "
+        f"{percent(setting.accuracy)} % are right: {_with_interval(setting.change)} points against always searching. "
+        f"{promise.more}".rstrip()
+    ]
 
 
 def table(results: Results, savings: Sequence[Saving]) -> list[list[str]]:
@@ -282,6 +299,14 @@ def closing_block(
                 f"; set for right answers: {percent(other.saved.mean)} % skipped, {percent(other.accuracy)} % "
                 f"({points(other.change.mean)} points, {points_interval(other.change)})"
             )
+        sure = saving.promised
+        if sure is not None and sure.dev_saved > 0 and not saving.rule.startswith("max_loss"):
+            gain = f"{points(sure.change.mean)} points, {points_interval(sure.change)}"
+            gate_line += (
+                f"; at most {percent(saving.promise.limit)} points lost, promised: {percent(sure.saved.mean)} % "
+                f"skipped, {percent(sure.accuracy)} % ({gain})"
+            )
+        gate_line += f". {saving.promise.more}" if saving.promise.more else ""
         real = texts[2]
     right = [f"{percent(named[name].accuracy)} % right" for name in ("llm_only", "all_rag")]
     return closing_lines(

@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import Threshold, set_threshold
+from kbtrain.gate.card import CARD, Threshold, set_threshold
 from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.handles import gate_identity
-from kbtrain.gates.question_shift import Asked, question_shift
+from kbtrain.gates.question_shift import NUMBERS, Asked, question_shift
 from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.io.files import outcomes_path, path_exists
-from kbtrain.io.jsonl import lines
+from kbtrain.io.jsonl import lines, one_line
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores, shift
 from kbtrain.metrics.off_policy import FEWEST, Logged, PolicyValue, policy_value
@@ -62,6 +62,12 @@ class LogRow(BaseModel):
     outcome_of: str | None = None
     question: str | None = None
     question_hash: str | None = None
+
+    @field_validator("question")
+    @classmethod
+    def _encodable(cls, text: str | None) -> str | None:
+        (text or "").encode()  # half a character pair has no hash
+        return text
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
@@ -162,9 +168,16 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     if len(scores) < LEAST:
         raise UserError(f"{log}: {len(scores)} scores of this gate ({left_out_text(left_out)}); {LEAST} are needed")
     distinct = tuple(score for score, _ in once.values())
-    numbers = tuple(row for _, row in once.values() if isinstance(row, dict) and {"kind", "words"} <= set(row))
+    numbers = tuple(row for _, row in once.values() if _is_asked(row))
     gate = gates.pop().partition("@")[0]
     return Traffic(gate, tuple(scores), distinct, numbers, min(times), max(times), left_out)
+
+
+def _is_asked(row: object) -> bool:
+    """True for the numbers of a question: its kind, and what is counted in it."""
+    if not isinstance(row, dict) or not {"kind", "words"} <= set(row):
+        return False
+    return isinstance(row["kind"], str) and all(isinstance(row.get(name, 0), int | float) for name in NUMBERS)
 
 
 def calibrate_traffic(
@@ -228,7 +241,10 @@ def roll_back(folder: Path, key: str | None = None) -> str:
     ((gate, entry),) = replaced.items()
     if entry is None:
         raise UserError(f"{folder}: gate '{gate}' had no threshold before; note one: kbtrain run calibrate")
-    before = Threshold.model_validate(entry)
+    try:
+        before = Threshold.model_validate(entry)
+    except ValidationError as error:
+        raise UserError(f"{at(folder / CARD, field='before')}: {one_line(error)}") from None
     set_threshold(folder, gate, before)
     return f"{folder}: threshold of {gate} is {before.threshold:.4g} ({before.rule}) again; reload the server (SIGHUP)"
 

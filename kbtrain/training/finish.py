@@ -53,7 +53,7 @@ def save_checked(ending: Ending, last: str) -> float:
     """Put a trained model into the output folder, if the folder opened again scores as the model in memory.
 
     Returns the largest difference of a score. The file ``last`` is moved last of all: a folder that has it is whole.
-    Calibrated thresholds noted in the output folder stay where the very same gate was fitted again. Raises
+    Thresholds noted in the output folder stay where the very same gate was fitted again. Raises
     :class:`UserError` above the ending's tolerance, and leaves the output folder as it was.
     """
     output = ending.config.output
@@ -71,8 +71,7 @@ def save_checked(ending: Ending, last: str) -> float:
         )
     write_atomically(staging / "README.md", ending.readme(worst))
     for name, threshold in kept_thresholds(read_json(staging / CARD), output).items() if last == CARD else ():
-        if threshold.evidence:
-            set_threshold(staging, name, threshold)
+        set_threshold(staging, name, threshold)
     for path in sorted(staging.iterdir(), key=lambda p: p.name == last):
         target = output / path.name
         if target.is_dir():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,35 +29,7 @@ from kbtrain.labeling.label import DEFAULT_RULE, LabelRule, indicators, label
 from kbtrain.labeling.label_stage import common_answers, verdicts_on
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.records import CONDITIONS, Condition, Evidence, Label, Question, SampleSet
-
-
-@dataclass
-class AnalysedLabels(LabelStatistics):
-    """Counts over labels, and how mastery and certainty without retrieval go together.
-
-    ``n_certainty``: labels with both (one greedy answer has no certainty, no gold answer no mastery).
-    """
-
-    n_certainty: int = 0
-    _moments: list[float] = field(default_factory=lambda: [0.0] * 5)
-
-    def add(self, label: Label) -> None:
-        super().add(label)
-        m, c = label.llm.mastery, label.llm.certainty
-        if m is not None and c is not None:
-            self.n_certainty += 1
-            self._moments = [a + b for a, b in zip(self._moments, (m, c, m * m, c * c, m * c), strict=True)]
-
-    def compared(self, indicator: Indicator, condition: Condition) -> int:
-        """Number of questions in a panel: with the indicator under the condition, and with retrieval's effect on it."""
-        return sum(n for (*which, _, _), n in self.panels.items() if which == [indicator, condition])
-
-    def pearson(self) -> float | None:
-        """Correlation of mastery and certainty without retrieval (KBM, section 3.2: 0.64); None if one is constant."""
-        m, c, mm, cc, mc = (total / self.n_certainty for total in self._moments) if self.n_certainty else [0.0] * 5
-        spread = (mm - m * m) * (cc - c * c)
-        return (mc - m * c) / math.sqrt(spread) if spread > 1e-12 else None
+from kbtrain.records import CONDITIONS, Condition, Evidence, Question, SampleSet
 
 
 @dataclass
@@ -74,7 +45,7 @@ class RunAnalysis:
     accuracies: Accuracies
     stability: Stability
     least_certain: LeastCertain
-    statistics: AnalysedLabels
+    statistics: LabelStatistics
     copying: Copying = field(default_factory=Copying)
     sweeps: dict[Indicator, TauSweep] = field(default_factory=new_sweeps)
     counts: Counter[str] = field(default_factory=Counter)
@@ -102,7 +73,7 @@ class RunAnalysis:
             accuracies=Accuracies(conditions),
             stability=Stability(most, *tau),
             least_certain=LeastCertain(examples, common),
-            statistics=AnalysedLabels(split, tau_mastery=tau[0], tau_certainty=tau[1]),
+            statistics=LabelStatistics(split, tau_mastery=tau[0], tau_certainty=tau[1]),
             sweeps=new_sweeps(common),
             rule=LabelRule(certainty_answers=common),
         )

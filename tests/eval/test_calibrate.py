@@ -1,6 +1,7 @@
 """eval/calibrate.py: thresholds noted with evidence, refused under the floor; shifted scores are warned about."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_a_threshold_is_chosen_on_dev_and_noted_with_its_evidence(script, made, 
     assert set(e["sha256"]) == {"seakr.jsonl", "outcomes.jsonl"} and e["floor"] < noted["threshold"]
     text = capsys.readouterr().out
     assert "seakr: retrieve if score > -" in text and "distributed as on dev" in text
+    right, few = text.splitlines()[:2]
+    assert right.startswith("most right answers: retrieve if score > -") and "of the searches skipped" in right
+    assert few.startswith("fewest searches, at most 5 points lost with probability 0.9: retrieve if score > -")
+
+
+def test_no_number_stands_for_always(script, made, capsys):
+    rows = list(jsonl.read(Outcome, made / "outcomes.jsonl"))
+    helped = [replace(row, llm_correct=False, rag_correct=True) for row in rows]
+    jsonl.write(made / "outcomes.jsonl", helped)
+    module, chosen = config(script, made, goal="max_loss")
+    (made / "seakr" / "README.md").write_text("# A gate\n")
+    module.main(chosen)
+    always, promise, line = capsys.readouterr().out.splitlines()[:3]
+    assert always.startswith("most right answers: always retrieve, 0.0% of the searches skipped")
+    assert "lost with probability 0.9: always retrieve" in promise or "retrieve if score" in promise
+    assert "seakr: " in line
 
 
 def test_outcomes_of_other_answers_are_made_again_first(script, made):

@@ -218,7 +218,9 @@ def test_the_ratio_is_met_on_dev_and_0_5_may_be_a_number(script: Script, run_fol
     gates = {g["gate"]: g for g in evaluate(script, run_folder, threshold_rule=0.5)["gates"]}
     assert gates["kbm_mastery"]["threshold"] == 0.5
     assert gates["relation_only"]["threshold"] == 0.0
-    assert {r["rule"] for r in gates["kbm_mastery"]["rules"]} == {"0.5", "best_f1", "best_accuracy", "ratio"}
+    assert {r["rule"] for r in gates["kbm_mastery"]["rules"]} == {
+        *("0.5", "best_f1", "best_accuracy", "ratio", "max_loss")
+    }
 
 
 def test_missing_answers_are_refused_or_counted(
@@ -501,7 +503,7 @@ def test_a_calibrated_threshold_stays_unless_asked(
     evaluate(script, run_folder)
     assert KBMCard.read(folder).thresholds["kbm_mastery"] == promised
     said = capsys.readouterr().out
-    assert f"kbm_mastery: {folder} keeps its calibrated threshold {promised.threshold:.4f} (max_loss 0.2" in said
+    assert f"kbm_mastery: {folder} keeps its threshold {promised.threshold:.4f} (max_loss 0.2" in said
     with pytest.raises(UserError, match=r"has threshold .* with a guarantee .*; give --replace"):
         calibrate.main(build(calibrate.CalibrateConfig, None, half))
     assert KBMCard.read(folder).thresholds["kbm_mastery"] == promised

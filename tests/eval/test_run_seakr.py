@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,21 +156,6 @@ def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(scri
     assert (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("variant", ["full", "documents_2", "no_rerank_no_reason"])
-def test_a_variant_that_shares_thoughts_answers_as_one_that_is_run_alone(script, run_folder, variant):
-    module, same = script("ablate_seakr"), {"limit": 3, "demonstrations": 1, "max_steps": 3, "chain_tokens": 12}
-    shared = {"max_new_tokens": 6, "threshold_questions": 3, "ablations": ("documents", "parts"), **same}
-    module.main(module.AblateSeakrConfig(run=run_folder, method="single_hop", **shared))
-    changes = ABLATED[variant] | {"documents": ABLATED[variant].get("documents", 3)}
-    alone, config = configured(script, run_folder, method="single_hop", name=f"alone_{variant}", **(same | changes))
-    alone.main(config)
-    found, expected = (
-        [(t.answer, t.stopped, len(t.steps), t.threshold, replace(t.spent, seconds=0)) for t in jsonl.read(Trace, path)]
-        for path in (run_folder / "methods" / f"{name}_{variant}.jsonl" for name in ("single_hop", "alone"))
-    )
-    assert found == expected and len(found) == 3
-
-
 def test_a_question_that_is_there_twice_is_refused_before_anything_is_asked(script, run_folder, tmp_path):
     """Its second answer would stand under the name of its first."""
     lines = (run_folder / "questions.jsonl").read_text().splitlines(keepends=True)
@@ -191,36 +175,6 @@ def test_a_question_that_is_there_twice_is_refused_before_anything_is_asked(scri
         with pytest.raises(UserError, match=r"questions\.jsonl:10: field 'id': duplicate 'test2', first in line 7$"):
             module.main(config)
     assert not (tmp_path / "methods").exists() and not (tmp_path / "made").exists()
-
-
-PLAIN = {"signal": None, "documents": 3, "no_rerank": False, "no_reason": False}
-ABLATED = {
-    "full": {}, "token_entropy": {"signal": "token_entropy"}, "state_variance": {"signal": "state_variance"},
-    "attention_entropy": {"signal": "attention_entropy"}, "eigen_score": {"signal": "eigen_score"},
-    "perplexity": {"signal": "perplexity"},
-    **{f"documents_{n}": {"documents": n} for n in (1, 2, 5, 10)},
-    "no_rerank": {"no_rerank": True}, "no_reason": {"no_reason": True},
-    "no_rerank_no_reason": {"no_rerank": True, "no_reason": True},
-}  # fmt: skip
-
-
-def test_every_ablation_changes_what_its_name_says_and_nothing_else(script, run_folder, monkeypatch):
-    module, seen = script("ablate_seakr"), {}
-
-    class Noted(module.SeakrRun):
-        def __init__(self, config, name):
-            seen[name.removeprefix("multi_hop_")] = {key: getattr(config, key) for key in PLAIN}
-            super().__init__(config, name)
-
-    monkeypatch.setattr(module, "SeakrRun", Noted)
-    module.main(module.AblateSeakrConfig(
-        run=run_folder, demonstrations=1, max_new_tokens=3, threshold_questions=2, limit=1, max_steps=2, chain_tokens=9,
-    ))  # fmt: skip
-    assert {name: {**PLAIN, **changes} for name, changes in ABLATED.items()}.items() <= seen.items()
-    traces = {name: jsonl.read(Trace, run_folder / "methods" / f"multi_hop_{name}.jsonl") for name in seen}
-    read = {name: [trace.spent.passages for trace in found] for name, found in traces.items()}
-    searched = [(few, many) for few, many in zip(read["documents_1"], read["documents_10"], strict=True) if many]
-    assert all(few < many for few, many in searched)
 
 
 def test_a_threshold_under_the_floor_of_the_method_s_own_prompts_is_refused(script, run_folder):

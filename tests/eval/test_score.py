@@ -121,26 +121,6 @@ def test_a_dry_run_counts_the_replies_that_a_server_is_asked_for(
         assert "money     at most USD " in said
 
 
-def test_the_last_line_says_which_gates_were_scored_now_and_which_before(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def gates(*names: str) -> list[GateHandle]:
-        stored = {name: {"kbm_mastery": name} for name in names}
-        return [replace(Scripted().handle(), name=name, names=(name,), stored=stored[name]) for name in names]
-
-    def said(*names: str) -> str:
-        monkeypatch.setattr(module, "choose_gates", lambda config, asked: gates(*names))
-        module.main(build(module.ScoreConfig, None, {"run": run_folder, "chunk": 32}))
-        return capsys.readouterr().out.splitlines()[-1]
-
-    module = script("score")
-    assert said("one").startswith("scored 280 questions with one in ")
-    second = said("one", "two")
-    assert second.startswith("scored 280 questions with two in ")
-    assert "; all 280 questions with one were scored before -> " in second
-    assert said("one", "two").startswith("all 280 questions with one, two were scored before -> ")
-
-
 def test_scores_that_were_cut_or_made_by_an_older_version_are_one_line(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,8 +63,19 @@ def test_a_weaker_threshold_replaces_a_stronger_one_only_if_asked(folder, old, n
     new = new.model_copy(update={"threshold": 0.7})
     done = note(folder, "kbm_mastery", new)
     assert (done.kept, noted(folder)) == (stays, old if stays else new)
-    assert ("keeps its calibrated threshold" if stays else "now 0.7000") in done.line("kbm_mastery", folder)
+    assert ("keeps its threshold" if stays else "now 0.7000") in done.line("kbm_mastery", folder)
     assert not note(folder, "kbm_mastery", new, replace=True).kept and noted(folder) == new
+
+
+def test_what_another_rule_chose_stays_where_the_default_is_noted_and_always_has_no_number(folder):
+    default = BY_RULE.model_copy(update={"rule": "best_accuracy", "threshold": -0.3, "dev": {"scores": [0.1, 0.9]}})
+    set_threshold(folder, "kbm_mastery", BY_RULE)
+    done = note(folder, "kbm_mastery", default, keep=True)
+    assert done.kept and noted(folder) == BY_RULE
+    assert "keeps its threshold 0.4000 (ratio), not always (best_accuracy)" in done.line("kbm_mastery", folder)
+    newer = BY_RULE.model_copy(update={"threshold": 0.7})
+    assert not note(folder, "kbm_mastery", newer, keep=True).kept and noted(folder) == newer  # by the same rule
+    assert default.line("a").startswith("- `a`: always retrieve (rule best_accuracy")
 
 
 def test_a_threshold_that_is_given_again_stays_with_what_is_known_of_it(folder):
@@ -75,7 +86,7 @@ def test_a_threshold_that_is_given_again_stays_with_what_is_known_of_it(folder):
         assert noted(folder) == old and done.line("kbm_mastery", folder) == ""
     near = given.model_copy(update={"threshold": PROMISED.threshold + 1e-6})
     said = note(folder, "kbm_mastery", near).line("kbm_mastery", folder)
-    assert "keeps its calibrated threshold 0.6 (max_loss 0.05), not 0.600001 (given)" in said
+    assert "keeps its threshold 0.6 (max_loss 0.05), not 0.600001 (given)" in said
 
 
 def test_scores_name_their_gate_wherever_the_run_is_moved_and_no_other(folder, tmp_path):
@@ -87,7 +98,9 @@ def test_scores_name_their_gate_wherever_the_run_is_moved_and_no_other(folder, t
     found = source_of(moved, json.loads(json.dumps(meta)), "kbm_benefit")
     assert (found.folder, found.name, missing_reason(found)) == (moved / "kbm", "kbm_benefit", "")
     card = json.loads((moved / "kbm" / CARD).read_text())
-    (moved / "kbm" / CARD).write_text(json.dumps({**card, "run": {"seed": 1}}))
+    (moved / "kbm" / CARD).write_text(json.dumps({**card, "run": {"seconds": 1.5, "peak_rss_mb": 900}}))
+    assert missing_reason(found) == ""  # how long it took makes no other gate
+    (moved / "kbm" / CARD).write_text(json.dumps({**card, "max_length": card["max_length"] + 1}))
     assert "holds another gate than the one that made the scores" in missing_reason(found)
     shutil.rmtree(moved / "kbm")
     assert "is not there any more" in missing_reason(found)

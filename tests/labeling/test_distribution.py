@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+from kbm_paper.analysis_page import _correlation
 
 from kbtrain.labeling.distribution import Distribution, interval, statistics
 from kbtrain.labeling.label import effect, indicators, label
@@ -42,17 +46,6 @@ def test_the_table_shows_the_same_numbers(seen: Distribution) -> None:
     assert lines[1].split() == ["llm", "1", "0", "0", "1", "0", "0", "0", "0", "0", "1"]
     assert lines[-2].split() == ["capital", "3", "0.43", "0.40", "33%", "67%", "1/1/1"]
     assert lines[-1].split()[0] == "all"
-
-
-def test_a_mean_is_over_the_labels_that_have_the_value(
-    capital: Question, answered: Callable[..., SampleSet], seen: Distribution
-) -> None:
-    alone = indicators(capital, answered("Paris", "Paris"))[0]
-    assert alone is not None
-    seen.add(label(capital, {"llm": alone}, 0.3, 0.8))
-    group = seen.as_dict()["labels"]
-    assert group["n"] == 4 and group["mean_mastery_llm"] == pytest.approx(23 / 40)
-    assert group["mean_mastery_rag"] == pytest.approx(12 / 30)
 
 
 def test_the_certain_are_a_share_of_those_whose_certainty_is_known(
@@ -95,7 +88,7 @@ def test_panels_histograms_and_sweep() -> None:
             _label((1.0, 1.0), (0.0, 0.0), split="dev"),  # not counted
         ]
     )
-    assert (found.n, found.tau_mastery, found.split) == (4, 0.8, "train")
+    assert (found.n, found.n_with_rag, found.tau_mastery) == (4, 3, 0.8)
     assert found.panels["mastery", "llm", 0, "beneficial"] == 1
     assert found.panels["mastery", "rag", 4, "beneficial"] == 1
     assert found.panels["mastery", "llm", 4, "harmful"] == 1
@@ -103,3 +96,31 @@ def test_panels_histograms_and_sweep() -> None:
     assert found.panels["certainty", "rag", 4, "neutral"] == 1
     assert sum(found.panels.values()) == 3 * 2 * 2
     assert found.histograms["mastery", "llm", 5] == 2
+    assert (found.count("mastery", "llm"), found.count("certainty", "rag"), found.split) == (4, 3, "train")
+    assert (found.compared("mastery", "llm"), found.compared("certainty", "rag")) == (3, 3)  # without the one of no rag
+    sweep = {round(tau, 1): (saved, change) for tau, saved, change in found.sweep()}
+    # masteries with retrieval: 1, .4, .5; at tau 0.7 only the second question is kept from retrieval: .9
+    assert sweep[0.7] == pytest.approx((1 / 3, (0.9 - 0.4) / 3))
+    assert sweep[0.9] == pytest.approx((0, 0))
+    assert sweep[0.0] == pytest.approx((2 / 3, (0.9 - 0.4) / 3))
+
+
+def test_pearson_equals_numpy() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.random((50, 2))
+    found = statistics([_label((float(m), float(c)), None) for m, c in values])
+    assert found.pearson() == pytest.approx(np.corrcoef(values.T)[0, 1])
+    assert statistics([_label((0.5, 0.1), None), _label((0.5, 0.9), None)]).pearson() is None
+
+
+def test_labels_from_one_greedy_answer_have_mastery_alone() -> None:
+    found = statistics([_label((1.0, None), (0.0, None)), _label((0.0, None), (1.0, None))])
+    assert (found.n, found.n_certainty, found.pearson()) == (2, 0, None)
+    assert found.count("mastery", "llm") == 2 and found.count("certainty", "llm") == 0
+    assert found.sweep()[0][2] == 0.5  # the one right without retrieval is spared it: both right, All RAG one of two
+
+
+def test_the_table_of_the_correlation_counts_the_questions_with_both() -> None:
+    labels = [_label((m, c), None) for m, c in ((0.1, 0.2), (0.4, 0.5), (0.5, 0.4), (0.6, None))]
+    run: Any = SimpleNamespace(name="model", statistics=statistics(labels))
+    assert _correlation([run]).tables[0].rows[0][:2] == ("model", "3")

@@ -110,10 +110,6 @@ def test_a_benefit_that_equals_tau_is_not_above_it_by_a_rounding() -> None:
     assert all(target.hard((right + 1) / 9 - right / 9) for right in range(9))
 
 
-def test_unstretched_a_benefit_is_half_of_one_plus_itself() -> None:
-    assert [PLAIN.soft(b) for b in (-1, 0, 0.5, 1)] == [0, 0.5, 0.75, 1]
-
-
 def test_the_tails_of_the_training_questions_become_0_and_1(made: Callable[..., Label]) -> None:
     labels = [made(b / 10) for b in range(-2, 8)]  # ten: the 20 % quantile is -0.1, the 80 % one 0.5
     target = BenefitTarget.from_labels([*labels, made(-1.0, "dev"), made(1.0, "test"), made(None)], 0.1, 0.2)
@@ -145,7 +141,3 @@ def test_the_greedy_answers_have_their_weight(made: Callable[..., Label]) -> Non
     assert PLAIN.gain(with_greedy(0.2, True, False)) == 0.2
     labels = [with_greedy(0.0, False, True), with_greedy(0.0, True, False), with_greedy(0.0, True, True)]
     assert BenefitTarget.from_labels(labels, 0.0, 0.01, 1.0) == BenefitTarget(0.0, -0.5, 0.5, 1.0)
-
-
-def test_without_tails_nothing_is_stretched(made: Callable[..., Label]) -> None:
-    assert BenefitTarget.from_labels([made(0.1), made(0.6)], 0.0, 0.0) == PLAIN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,10 +31,6 @@ def test_figure_13_is_what_a_judge_reads(capital: Question) -> None:
     asked = answer_prompt(judgement(capital, "It is {Paris}", "x"), "llm")
     assert asked.endswith("\nprediction: It is {Paris}\nanswer: Paris\noutput: ")
     assert capital.text not in asked
-
-
-def test_for_multiple_choice_the_judge_sees_the_options_text(choice: Question) -> None:
-    assert judgement(choice, "Africa", "x").answers == ("Africa",)
 
 
 @pytest.mark.parametrize(
@@ -138,25 +134,6 @@ def test_greedy_answers_are_judged_too_and_blank_ones_before_no_judge(
         made = list(judge_answers(store, "main", [capital, choice], RuleJudge(), 1))
     assert made[1] == QuestionVerdicts("q2", {})  # multiple choice keeps its own rule
     assert count_verdicts(made, [capital, choice]) == {"answers": 2, "right": 1, "abstained": 0, "choice_questions": 1}
-
-
-def test_questions_of_which_all_is_known_do_not_wait_for_one_another(
-    capital: Question, answered: Answered, tmp_path: Path
-) -> None:
-    read: list[str] = []
-
-    def asked() -> Iterator[Question]:
-        for i in range(5):
-            read.append(f"q{i}")
-            yield dataclasses.replace(capital, id=f"q{i}")
-
-    with SampleStore(tmp_path / "s.db") as store:
-        store.begin("main", {})
-        store.put("main", [answered("Rome", question=f"q{i}") for i in range(5)])
-        made = judge_answers(store, "main", asked(), RuleJudge(), 2, lambda question: {"rome": True, "oslo": None})
-        assert next(made).right == {"rome": True, "oslo": None}  # as it was said, of another run's answer, too
-        assert read == ["q0", "q1"]
-        assert len(list(made)) == 4
 
 
 def test_a_label_of_another_split_and_one_whose_question_did_not_come_are_one_line(

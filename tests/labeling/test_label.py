@@ -99,10 +99,6 @@ def test_certainty_stands_on_the_rule_s_scale_and_fewer_answers_have_none(
         assert (found.certainty_low is None) == (value is None)
 
 
-def test_without_a_greedy_answer_nothing_is_claimed_about_it(capital: Question, answered: Answered) -> None:
-    assert indicators(capital, answered("Paris", "Rome"))[0].greedy_correct is None
-
-
 def test_the_greedy_answer_alone_is_right_or_wrong_and_says_nothing_of_certainty(
     capital: Question, answered: Answered
 ) -> None:
@@ -157,12 +153,6 @@ def test_a_label_with_all_conditions(capital: Question, answered: Answered) -> N
     assert (made.effect_mastery, made.effect_certainty) == ("beneficial", "beneficial")
     assert made.mask is not None and (made.mask.mastery, made.mask.certainty) == (0.0, 1.0)
     assert (made.split, made.relation, made.tau_mastery) == ("train", "capital", 0.5)
-
-
-def test_without_retrieval_samples_nothing_is_claimed_about_retrieval(capital: Question, answered: Answered) -> None:
-    made = label(capital, {"llm": indicators(capital, answered("Paris", "Rome"))[0]}, 0.2, 0.2)
-    claimed = (made.rag, made.known_rag, made.certain_rag, made.benefit, made.benefit_low, made.effect_mastery)
-    assert claimed == (None,) * 6
 
 
 def test_the_interval_of_a_benefit_leaves_out_what_the_judge_would_not_say() -> None:

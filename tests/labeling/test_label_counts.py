@@ -224,20 +224,6 @@ def test_quantile_equals_numpys_inverted_cdf() -> None:
         assert quantile(counted, share) == np.quantile(values, share, method="inverted_cdf")
 
 
-def test_a_quantile_puts_that_share_at_or_below_tau() -> None:
-    counted = Counter({i / 10: 1 for i in range(10)})
-    for share in (0.1, 0.3, 0.5, 0.9):
-        tau = choose_tau("tau_mastery", Quantile(quantile=share), counted)
-        assert sum(value <= tau for value in counted) == round(share * 10)
-    hundred = Counter({i / 100: 1 for i in range(100)})
-    assert quantile(hundred, 0.07) == 0.06  # 0.07 * 100 is a little more than 7
-
-
-def test_a_number_is_taken_as_it_is() -> None:
-    assert choose_tau("tau_mastery", 0.2, Counter({0.0: 3, 0.5: 1})) == 0.2
-    assert choose_tau("tau_mastery", 0.8, Counter()) == 0.8
-
-
 def test_a_quantile_without_training_questions_is_one_line() -> None:
     with pytest.raises(UserError, match=r"^key 'tau_mastery': a quantile needs labelled training questions"):
         choose_tau("tau_mastery", Quantile(quantile=0.5), Counter())
@@ -264,11 +250,6 @@ def test_an_empty_class_is_one_line_with_the_distribution_and_a_tau_that_works(
     tau = float(advice[1])
     assert choose_tau("tau_mastery", tau, values) == tau
     assert sum(n for value, n in values.items() if value > tau) == int(advice[2])
-
-
-def test_equal_values_cannot_be_separated_and_it_says_so() -> None:
-    with pytest.raises(UserError, match=r"no tau can separate them$"):
-        choose_tau("tau_certainty", 0.5, Counter({0.0: 9}))
 
 
 def test_the_middle_is_the_cut_nearest_to_halves_whatever_the_ties() -> None:

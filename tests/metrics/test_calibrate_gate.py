@@ -87,15 +87,6 @@ def test_a_share_of_the_dev_questions_is_the_same_every_time_and_leaves_the_othe
     assert (half.scores == again.scores).all()
 
 
-def test_a_threshold_sees_no_question_but_dev_s():
-    outcomes = [Outcome(f"q{i}", split, None, False, True, None, None, 1, 1) for i, split in enumerate(("dev", "test"))]
-    assert dev_table("g", {"q0": 0.5}, outcomes, Path("s")).scores.tolist() == [0.5]
-
-
-def test_a_given_threshold_is_taken_and_measured():
-    assert calibrate(dev(), DevRule("given"), preset=99.5).evidence["retrieval_ratio"] == 0.5
-
-
 def test_without_dev_questions_nothing_is_chosen():
     empty = Dev(*(np.zeros(0) for _ in range(4)))
     with pytest.raises(UserError, match="no dev question"):
@@ -138,20 +129,19 @@ def test_kept_scores_keep_their_distribution():
     assert kept_scores(np.array([2.0, 1.0])) == [1.0, 2.0]
 
 
-def test_kept_scores_that_tie_are_the_same_scores():
-    """Shares of three replies: rounded ones lie beside those of new questions, and a tie's whole mass differs."""
-    shares = np.array([0, 1, 2, 3] * 50) / 3
-    assert kept_scores(shares) == sorted(shares.tolist())
-    assert shift(kept_scores(shares), shares).statistic == 0
-    written = [float(f"{share:.7g}") for share in shares]  # as files of earlier versions have them
-    assert shift(written, shares).statistic == 0
-    assert shift(written, np.append(shares, [1 / 3] * 400)).alarming
-
-
 def test_a_threshold_at_a_budget_parts_no_tie():
     shares = np.array([0, 1, 2, 3] * 50) / 3
     gate = LoadedGate(
-        SimpleNamespace(unit="probability", name="shares", card=None, needs_evidence=False, stage="question"), ""
+        SimpleNamespace(
+            unit="probability",
+            name="shares",
+            card=None,
+            needs_evidence=False,
+            stage="question",
+            threshold=None,
+            noted_threshold=None,
+        ),
+        "",
     )  # type: ignore[arg-type]
     gate.dev_scores = kept_scores(shares)
     for budget, searched in ((0.25, 0.25), (0.5, 0.5), (0.6, 0.5)):

@@ -68,13 +68,6 @@ def test_scores_are_mended_by_what_dev_teaches_and_by_nothing_else() -> None:
     assert found.raw is not None and found.raw.brier == pytest.approx(0.64)
 
 
-def test_scores_that_are_no_probabilities_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"probabilities in \[0, 1\]"):
-        calibration(np.array([True]), np.array([1.5]))
-    with pytest.raises(ValueError, match="one per question"):
-        calibration(np.array([], dtype=bool), np.array([]))
-
-
 def test_what_cannot_be_calibrated_says_why() -> None:
     truth, p = made(400)
     found = calibrated(truth[:200], p[:200] * 3, truth[200:], p[200:] * 3)

@@ -9,9 +9,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
-from kbtrain.evaluation.scores import read_score_files
-from kbtrain.io import jsonl
+from kbtrain.evaluation.compare import complete_scores, outcomes_of_data_set, outcomes_with_score
 from kbtrain.metrics.ranking import (
     auroc,
     average_precision,
@@ -22,7 +20,7 @@ from kbtrain.metrics.ranking import (
     separations,
 )
 from kbtrain.metrics.significance import Delta, stratified_counts
-from kbtrain.records import GateScore, Outcome, Question
+from kbtrain.records import Outcome, Question
 
 
 def test_curve_worked_by_hand() -> None:
@@ -57,15 +55,6 @@ def test_tied_blocks_are_the_mean_over_all_orders_within_them() -> None:
     assert curve.at(np.arange(6) / 5) == pytest.approx(np.mean(accuracies, axis=0))
 
 
-def test_no_curve_beats_the_oracle_at_any_ratio() -> None:
-    rng = np.random.default_rng(2)
-    llm, rag = rng.random((2, 60))
-    grid = np.linspace(0, 1, 61)
-    best = oracle_curve(llm, rag).at(grid)
-    for _ in range(50):
-        assert (retrieval_curve(rng.random(60), llm, rag).at(grid) <= best + 1e-12).all()
-
-
 def test_without_any_difference_there_is_no_normalised_area() -> None:
     same = np.array([0.0, 1, 1])
     assert normalised_area(np.array([1.0, 2, 3]), same, same) is None
@@ -88,11 +77,6 @@ def test_the_sampled_benefit_reaches_less_than_the_oracle_where_the_answer_in_us
     benefit = np.array([0.2, 0.5, 0.1, -0.4])  # most for a question whose greedy answer stays wrong
     # curves .5, .5, .75, .75, .5 of the samples' order and .5, .75, .75, .75, .5 of the oracle's, by trapezoids
     assert oracles(llm, rag, benefit).sampled_benefit == pytest.approx((0.625 - 0.5) / (0.6875 - 0.5))
-
-
-def test_oracles_where_retrieval_only_harms() -> None:
-    found = oracles(np.ones(4), np.array([1.0, 1, 0, 0]))
-    assert (found.accuracy, found.fewest, found.most, found.as_all_rag) == (1, 0, 0.5, 0)
 
 
 def test_the_oracles_equal_a_search_over_all_decisions() -> None:
@@ -127,13 +111,6 @@ def test_the_value_is_scikit_learn_s_with_ties_too():
     worse = found["flat"].minus  # a score that tells nothing: the difference is above it for certain
     assert 0 < worse.low < worse.mean < worse.high
     assert (found["fine"].n, found["fine"].n_positive) == (150, int(truth.sum()))
-
-
-def test_the_same_score_twice_differs_by_nothing():
-    rng = np.random.default_rng(1)
-    truth, values = rng.random(80) > 0.5, rng.normal(size=80)
-    one, two = separations(truth, {"a": values, "b": values}, "a")
-    assert two.minus.low == two.minus.high == 0.0 and one.auroc == two.auroc
 
 
 def test_the_interval_covers_the_truth():
@@ -207,21 +184,6 @@ def outcomes(n=40):
     return [Outcome(f"t{i}", "test", None, i % 2 == 0, i % 4 != 0, None, None, 0, 0) for i in range(n)]
 
 
-def test_the_oracle_s_order_is_1_and_the_reverse_is_minus_what_it_loses():
-    """10 of 40 are mended, 10 are broken, 20 stay: the worst order is the oracle's mirrored."""
-    made = outcomes()
-    gain = np.array([float(o.rag_correct) - float(o.llm_correct) for o in made])
-    found = score_areas(made, {"best": gain, "worst": -gain, "flat": np.zeros(40)}, "best", draws=200)
-    assert [round(found[name][0].mean, 9) for name in ("best", "worst", "flat")] == [1.0, -1.0, 0.0]
-    assert found["best"][1] is None and found["worst"][1].mean == pytest.approx(2.0)
-    assert found["best"][0].low == found["best"][0].high == pytest.approx(1.0)
-
-
-def test_where_retrieval_changes_nothing_there_is_no_area():
-    made = [Outcome(f"t{i}", "test", None, i % 2 == 0, i % 2 == 0, None, None, 0, 0) for i in range(10)]
-    assert score_areas(made, {"a": np.arange(10.0)}, "a") == {"a": (None, None)}
-
-
 def test_a_score_of_some_questions_is_set_apart_and_can_choose_the_questions():
     made = outcomes(4)
     scores = {"all": {f"t{i}": float(i) for i in range(5)}, "some": {"t1": 0.5, "t3": 0.25}}
@@ -240,11 +202,3 @@ def test_a_data_set_s_questions_and_a_name_that_none_has():
     assert [o.question_id for o in outcomes_of_data_set(outcomes(4), questions, "pop")] == ["t3"]
     with pytest.raises(UserError, match="no question of data set 'popp'; did you mean 'pop'"):
         outcomes_of_data_set(outcomes(4), questions, "popp")
-
-
-def test_a_gate_in_two_files_is_one_line(tmp_path):
-    for name in ("a", "b"):
-        jsonl.write(tmp_path / f"{name}.jsonl", [GateScore("t1", "seakr", 1.0)])
-    assert read_score_files([tmp_path / "a.jsonl"]) == {"seakr": {"t1": 1.0}}
-    with pytest.raises(UserError, match=r"b\.jsonl: gate 'seakr' stands in another score file too"):
-        read_score_files([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])

@@ -17,6 +17,7 @@ from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.evaluation.savings import Saving, ThresholdSaving
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
+from kbtrain.metrics.thresholds import Promised
 from kbtrain.report.curves import (
     KINDS,
     PALETTE,
@@ -48,6 +49,8 @@ def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving
         None,
         noted=here,
         most_right=here,
+        promised=None,
+        promise=Promised(0.02, 0.1, 100, 149, None, None),
     )
 
 
@@ -145,7 +148,7 @@ def test_a_gate_that_saves_nothing_says_nothing_of_the_others() -> None:
     results = SimpleNamespace(gates=[SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")])
     nothing = saving(0.0, 0.4)
     said = [sentences(results, nothing, n) for n in (1, 3)]  # type: ignore[arg-type]
-    what = "skips no search at its threshold, 0.5 (rule best_accuracy)."
+    what = "skips no search at its threshold (rule best_accuracy)."
     assert said[0][0] == f"Always search: on 100 dev questions probe benefit {what}"
     assert said[1][0] == f"Always search: on 100 dev questions probe benefit, the best of 3 gates on dev, {what}"
 

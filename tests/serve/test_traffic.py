@@ -9,10 +9,11 @@ from serve_support import KNOWN, NEEDS, serving
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
+from kbtrain.gate import card as card_module
 from kbtrain.gate.card import CARD, Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import dev_questions
-from kbtrain.report.traffic import calibrate_traffic, read_log, threshold_of
+from kbtrain.report.traffic import calibrate_traffic, read_log, read_traffic, roll_back, threshold_of
 from kbtrain.serve.decision_log import DecisionLog
 
 
@@ -201,3 +202,67 @@ def test_shares_of_searches_are_of_requests_and_shifts_of_questions(folder, tmp_
     assert len(traffic["scores"]) == 250
     with serving(folder) as server:
         assert len(server.service.decider.loaded.dev_scores) == 250
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("score", True), ("score", 10**400), ("propensity", "0.9"), ("time", float("inf")), ("searched", "false"),
+     ("gate", ["a"]), ("id", {}), ("question_hash", [1]), ("question", "\ud800")],
+)  # fmt: skip
+def test_a_line_whose_field_is_of_another_kind_is_told_by_its_number(tmp_path, field, value):
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"gate": "a@0", "score": 0.5}) + "\n" + json.dumps({field: value}) + "\n")
+    with pytest.raises(UserError, match=rf"log\.jsonl:2: field '{field}': "):
+        list(read_log(log))
+
+
+def test_numbers_of_questions_that_are_none_are_left_out(folder, tmp_path):
+    name = f"encoder_probe@{gate_identity(folder)}"
+    asked = [{"kind": [], "words": 3}, {"kind": "who", "words": "3"}, {"kind": "who", "words": 3}, 7, None]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps({"gate": name, "score": 0.5, "asked": asked[i % 5]}) + "\n" for i in range(60)))
+    assert read_traffic(folder, log).questions == ({"kind": "who", "words": 3},) * 12
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"dev": {"questions": []}}, {"dev": {"questions": {"n": 0}}}, {"dev": {"scores": ["high"]}},
+        {"evidence": {"guarantee": {"limit": "small"}}}, {"evidence": {"dev_scores": 3}},
+        {"evidence": {"retrieval_ratio": "half"}},
+    ],
+)  # fmt: skip
+def test_a_card_whose_threshold_holds_what_it_cannot_is_one_line(folder, tmp_path, part, capsys):
+    card = read_gate_json(folder)
+    card["thresholds"] = {"encoder_probe": {"threshold": 0.5, "rule": "r", "dev_file_sha256": "", "n_dev": 2, **part}}
+    (folder / CARD).write_text(json.dumps(card))
+    log = write(tmp_path / "log.jsonl", [i / 100 for i in range(100)], "encoder_probe@0")
+    assert main(["calibrate", str(folder), "--log", str(log), "--check"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "gate.json" in said and "thresholds" in said
+
+
+def test_a_rollback_to_what_is_no_threshold_is_one_line(folder):
+    was = Threshold(threshold=0.5, rule="r", dev_file_sha256="", n_dev=2, evidence={"before": {"threshold": "x"}})
+    set_threshold(folder, "encoder_probe", was)
+    with pytest.raises(UserError, match=r"gate\.json: field 'before': "):
+        roll_back(folder)
+
+
+def test_a_rollback_that_is_killed_is_done_by_the_same_command(folder, monkeypatch):
+    (folder / "README.md").write_text("# A gate\n")
+    before = {"threshold": 0.2, "rule": "first", "dev_file_sha256": "", "n_dev": 2}
+    was = Threshold(threshold=0.5, rule="r", dev_file_sha256="", n_dev=2, evidence={"before": before})
+    set_threshold(folder, "encoder_probe", was)
+    write_whole = card_module.write_atomically
+
+    def killed(path, text):
+        write_whole(path, text)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(card_module, "write_atomically", killed)
+        roll_back(folder)
+    roll_back(folder)
+    assert read_gate_json(folder)["thresholds"]["encoder_probe"]["threshold"] == 0.2
+    assert "score > 0.2 (rule first" in (folder / "README.md").read_text()

@@ -160,3 +160,14 @@ def test_the_count_is_that_of_the_grading_rule() -> None:
     for gold in ("Paris", "capital of France", "in", "1066", "Lyon is in France"):
         expected = sum(contains(f"{p.title} . {p.text}", gold) for p in PASSAGES)
         assert answer_counts([asked(gold)], PASSAGES) == [expected], gold
+
+
+def test_both_errors_of_the_margin_fall_and_rise_with_it() -> None:
+    """A perfect gate of a search that helps half of the questions and harms the other; and one that says nothing."""
+    scores = np.arange(200) / 200
+    gains = np.where(scores < 0.5, -1.0, 1.0)
+    shy, bold = (threshold_margin.both_errors(scores, gains, 60, margin, 60) for margin in (2.0, 0.0))
+    assert bold[0] > 0.75 and shy[0] < 0.2  # chance finds some cut; two standard errors are rarely beaten
+    assert shy[1] == bold[1] == 0 and shy[2] == pytest.approx(0.5, abs=0.03)  # half of the answers are won
+    small = np.where(scores < 0.55, np.where(scores < 0.45, -0.05, 0.0), 0.05)
+    assert threshold_margin.both_errors(scores, small, 60, 9.0, 20)[1] == 1.0

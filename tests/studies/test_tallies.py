@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
 import pytest
-from kbm_paper.run_analysis import AnalysedLabels
 from kbm_paper.tallies import (
     TAUS,
     Accuracies,
@@ -19,7 +17,7 @@ from kbm_paper.tallies import (
 )
 
 from kbtrain.metrics.significance import newcombe, wilson
-from kbtrain.records import Condition, Indicators, Label, Question, Sample, SampleSet
+from kbtrain.records import Condition, Question, Sample, SampleSet
 
 Build = Callable[[str], GradedAnswers]
 
@@ -121,12 +119,3 @@ def test_stability_compares_the_first_answers_with_all(graded: Build) -> None:
     widths = [b - a for a, b in (newcombe((5, 5), (0, 5)), newcombe((5, 5), (5, 5)))]
     assert five.benefit_width.mean == pytest.approx(sum(widths) / 2)
     assert five.effect_flips.mean == 0.5  # neutral with 5 answers, beneficial with all
-
-
-def test_the_correlation_of_mastery_and_certainty_equals_numpy_and_counts_the_questions_with_both() -> None:
-    values = np.random.default_rng(0).random((50, 2))
-    made = AnalysedLabels()
-    for m, c in [*values.tolist(), (0.6, None)]:
-        found = Indicators("llm", 10, round(10 * m), m, 0, 1, c, 0, 1, n_groups=2, n_empty=0, greedy_correct=None)
-        made.add(Label("q", "train", found, None, None, 0.8, 0.7, *[None] * 9))
-    assert made.n_certainty == 50 and made.pearson() == pytest.approx(np.corrcoef(values.T)[0, 1])
