@@ -165,9 +165,9 @@ def test_how_many_questions_show_what() -> None:
     for n, half in zip(SIZES, halves, strict=True):  # about the normal interval of a difference of 6 points
         assert half == pytest.approx(1.96 * ((0.14 - 0.06**2) / n) ** 0.5, rel=0.12)
     none_lost = Dev(np.arange(75.0), np.ones(75), np.ones(75), np.ones(75))
-    assert control("accuracy_lost", none_lost, reach(75).promise + 1e-6).ratio == 0  # may skip every search
+    assert control(none_lost, reach(75).promise + 1e-6).ratio == 0  # may skip every search
     with pytest.raises(UserError, match="too few"):
-        control("accuracy_lost", none_lost, reach(75).promise - 1e-6)
+        control(none_lost, reach(75).promise - 1e-6)
     assert deciding(Delta(0.05, -0.05, 0.15), 100) == 400 and deciding(Delta(0.0, -0.1, 0.1), 100) is None
 
 
