@@ -58,7 +58,7 @@ class TrainProbeConfig(RecipeConfig):
     tokens: int = Field(DRAFT_TOKENS, ge=1, le=64, description="condition draft: longest draft, in tokens")
     keys: tuple[Target, ...] = Field(DEFAULT_KEYS, description="labels that get a head, in this order")
     labels: Labels = Field("soft", description="soft: the sampled shares; hard: True/False")
-    method: Method = Field("ridge", description="ridge, logistic, or means (difference of class means)")
+    method: Method = Field("ridge", description="ridge or logistic")
     average: int | None = Field(
         None,
         ge=1,

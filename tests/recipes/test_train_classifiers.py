@@ -231,7 +231,7 @@ def killed(script, arguments, checkpoints):
         ("encoder", {"frozen_layers": 2}, "key 'frozen_layers': 2, and the model has 2"),
         ("encoder", {"frozen_layers": 0, "method": "lora"}, "frozen_layers is for method full"),
         ("encoder", {"act_weight": 1, "method": "probe"}, "a probe foresees nothing"),
-        ("encoder", {"base": "dialogue_state", "model": "./nowhere", **QUESTIONS}, "base 'dialogue_state' reads"),
+        ("encoder", {"base": "dialogue_state", "method": "probe", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("ragate_mha", {"heads": 3}, "d_model 16 must be even and divisible by 3 heads"),
     ],
 )

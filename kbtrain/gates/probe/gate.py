@@ -238,7 +238,7 @@ def dtype_in_use(dtype: str, device: str) -> str:
 class Probe(KeyedGate):
     """Score of a key: 1 - mastery, 1 - certainty, or benefit as the head predicts it (ridge: not bounded to [0, 1]).
 
-    A logistic head states probabilities. A head of class means gives a direction, whose unit means nothing.
+    A logistic head states probabilities.
     """
 
     prefix = "probe"
@@ -337,9 +337,7 @@ class DraftProbe(Probe):
 def need_scores(predicted: Sequence[float], key: Target, method: Method) -> list[float]:
     """Scores, higher = retrieval more needed, from what a head predicts."""
     values = [logistic(value) for value in predicted] if method == "logistic" else list(predicted)
-    if key in NEEDS_RETRIEVAL:
-        return values
-    return [-value if method == "means" else 1 - value for value in values]
+    return values if key in NEEDS_RETRIEVAL else [1 - value for value in values]
 
 
 def state_folder(run: Path, condition: Asked) -> Path:

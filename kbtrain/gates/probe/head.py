@@ -1,4 +1,4 @@
-"""Linear heads on states: ridge, logistic regression, or the difference of class means, averaged over layers.
+"""Linear heads on states: ridge or logistic regression, averaged over layers.
 
 A layer's penalty, and the layers themselves, are chosen by cross-validation on the training questions alone, in which
 questions about one entity are held out together. Soft labels are shares in [0, 1]; a hard one is 0 or 1.
@@ -17,7 +17,7 @@ from kbtrain.gates.features.additive import share_log_odds
 from kbtrain.runtime.cores import one_thread
 from kbtrain.training.folds import folds, members
 
-Method = Literal["ridge", "logistic", "means"]
+Method = Literal["ridge", "logistic"]
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of ridge, per question and feature of unit variance
 STRENGTHS = (1e-4, 1e-3, 1e-2)  # C of the logistic regression
 AVERAGES = (1, 2, 4, 8)  # numbers of layers that are tried together
@@ -25,13 +25,13 @@ AVERAGES = (1, 2, 4, 8)  # numbers of layers that are tried together
 
 @dataclass(frozen=True)
 class LayerFit:
-    """One layer's fit. ``tried``: by penalty (None where the method has none) its cross-validated predictions (n,);
+    """One layer's fit. ``tried``: by penalty its cross-validated predictions (n,);
     ``penalty``: the one whose predictions follow the labels best, ``held_out`` their correlation with them, -1 to 1."""
 
     layer: int
     held_out: float
-    penalty: float | None
-    tried: Mapping[float | None, Floats] = field(repr=False, compare=False)
+    penalty: float
+    tried: Mapping[float, Floats] = field(repr=False, compare=False)
 
     @property
     def predicted(self) -> Floats:
@@ -43,7 +43,7 @@ class LayerFit:
 class Head:
     """Prediction = ``intercept`` + sum over ``layers`` of ``weight`` (layers, d) times the states; fp32.
 
-    Of ridge it estimates the label itself, of the logistic regression its log odds; of class means it is a direction.
+    Of ridge it estimates the label itself, of the logistic regression its log odds.
     """
 
     layers: tuple[int, ...]
@@ -130,10 +130,8 @@ def left_out(
 
 
 def _level(method: Method, labels: Floats) -> float:
-    """Prediction of a head that knows the mean label alone; a direction has none."""
-    if method == "ridge":
-        return float(labels.mean())
-    return share_log_odds(labels.tolist()) if method == "logistic" else 0.0
+    """Prediction of a head that knows the mean label alone."""
+    return float(labels.mean()) if method == "ridge" else share_log_odds(labels.tolist())
 
 
 def _best_layers(fits: Sequence[LayerFit], n_layers: int | None, labels: Floats) -> list[LayerFit]:
@@ -161,27 +159,24 @@ def scaled(states: Floats) -> tuple[Floats, Floats, Floats]:
 
 def _left_out_of(
     method: Method, features: Floats, labels: Sequence[Floats], groups: Sequence[int]
-) -> list[dict[float | None, Floats]]:
+) -> list[dict[float, Floats]]:
     """For each of ``labels`` the cross-validated predictions (n,) by penalty."""
     if method == "ridge":
         return _ridge_left_out(features, labels, groups)
-    penalties: Sequence[float | None] = STRENGTHS if method == "logistic" else (None,)
     drawn = folds(groups, seed=0)
     return [
-        {penalty: _in_folds(method, features, values, penalty, drawn) for penalty in penalties} for values in labels
+        {penalty: _in_folds(method, features, values, penalty, drawn) for penalty in STRENGTHS} for values in labels
     ]
 
 
-def _best_penalty(layer: int, tried: Mapping[float | None, Floats], labels: Floats) -> LayerFit:
+def _best_penalty(layer: int, tried: Mapping[float, Floats], labels: Floats) -> LayerFit:
     """The penalty whose predictions follow the labels best."""
     by_penalty = {penalty: _correlation(predicted, labels) for penalty, predicted in tried.items()}
     best = max(by_penalty, key=lambda penalty: by_penalty[penalty])
     return LayerFit(layer, by_penalty[best], best, tried)
 
 
-def _ridge_left_out(
-    features: Floats, labels: Sequence[Floats], groups: Sequence[int]
-) -> list[dict[float | None, Floats]]:
+def _ridge_left_out(features: Floats, labels: Sequence[Floats], groups: Sequence[int]) -> list[dict[float, Floats]]:
     """Predictions of each question by the ridge regression on all other groups, for all labels and penalties.
 
     In closed form, from one eigendecomposition: with the hat matrix H (n, n) of the fit to all, the residuals of a
@@ -192,7 +187,7 @@ def _ridge_left_out(
     n, along = len(truth), base.T @ truth
     together = members(groups)
     single = [group[0] for group in together if len(group) == 1]
-    predictions: list[dict[float | None, Floats]] = [{} for _ in labels]
+    predictions: list[dict[float, Floats]] = [{} for _ in labels]
     for penalty in PENALTIES:
         shrinkage = values / (values + penalty * features.shape[1])
         residual = truth - truth.mean(0) - base @ (shrinkage[:, None] * along)
@@ -220,7 +215,7 @@ def _in_folds(
     method: Method,
     features: Floats,
     labels: Floats,
-    penalty: float | None,
+    penalty: float,
     drawn: Sequence[tuple[list[int], list[int]]],
 ) -> Floats:
     predicted = np.zeros(len(labels))
@@ -230,24 +225,18 @@ def _in_folds(
     return predicted
 
 
-def _fit(method: Method, features: Floats, labels: Floats, penalty: float | None) -> tuple[Floats, float]:
+def _fit(method: Method, features: Floats, labels: Floats, penalty: float) -> tuple[Floats, float]:
     """Slopes (d,) and intercept on scaled states."""
     if method == "ridge":
         base, values = _principal(features)
-        along = base.T @ (labels - labels.mean()) / (values + (penalty or 0.0) * features.shape[1])
+        along = base.T @ (labels - labels.mean()) / (values + penalty * features.shape[1])
         return features.T @ (base @ along), float(labels.mean())
-    if method == "logistic":
-        from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression
 
-        # a soft label is both labels, each with its share
-        both, shares = np.repeat([1, 0], len(labels)), np.concatenate([labels, 1 - labels])
-        odds = LogisticRegression(C=penalty, max_iter=2000).fit(np.vstack([features] * 2), both, sample_weight=shares)
-        return odds.coef_[0], float(odds.intercept_[0])
-    if labels.sum() in (0, len(labels)):  # a fold of one label: no direction leads from one mean to the other
-        return np.zeros(features.shape[1]), 0.0
-    direction = labels @ features / labels.sum() - (1 - labels) @ features / (1 - labels).sum()
-    middle = (labels @ features / labels.sum() + (1 - labels) @ features / (1 - labels).sum()) / 2
-    return direction, -float(direction @ middle)
+    # a soft label is both labels, each with its share
+    both, shares = np.repeat([1, 0], len(labels)), np.concatenate([labels, 1 - labels])
+    odds = LogisticRegression(C=penalty, max_iter=2000).fit(np.vstack([features] * 2), both, sample_weight=shares)
+    return odds.coef_[0], float(odds.intercept_[0])
 
 
 def _correlation(predicted: Floats, labels: Floats) -> float:
