@@ -524,8 +524,7 @@ def steer_tools(
             return body, "kept"
         rest = {name: value for name, value in options.items() if name != "type"}
         return {**body, "tool_choice": {**FORMS[path].choice(tools[0]), **rest}}, "forced"
-    changed = {name: fields.get(name, value) for name, value in body.items() if fields.get(name, value) is not None
-               or name not in fields}  # fmt: skip
+    changed = {name: value for name, value in {**body, **fields}.items() if name not in fields or value is not None}
     if not tools or _has_calls(body):
         return changed, "removed" if fields else "kept"
     rest_tools = [tool for tool in body["tools"] if not any(tool is search for search in tools)]
