@@ -122,7 +122,7 @@ def test_an_audit_leads_from_a_log_to_a_threshold_and_back(folder, log, tmp_path
     assert noted["rule"] == "best_accuracy of 60 audited turns" and 0.2 <= noted["threshold"] <= 0.6
     assert "was 0.5 (given), is" in shown
     again = run_audit(capsys, folder, "--run", run, *verdicts, "--apply", "--replace")
-    assert "(best_accuracy of 60 audited turns) already" in again  # one rollback takes both back
+    assert "(best_accuracy of 60 audited turns); reload" in again  # one rollback takes both back
     assert "is 0.5 (given) again" in run_audit(capsys, folder, "--rollback")
     high = {"threshold": 9.0, "rule": "given", "dev_file_sha256": "", "n_dev": 1}
     set_threshold(folder, "encoder_probe", Threshold.model_validate(high))  # never searches
