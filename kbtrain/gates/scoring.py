@@ -321,7 +321,8 @@ def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
     spent = {name: after[name] - before[name] for name in after}  # 0 stays: no request is less than the usual one
     names = gate.names
     scores = [GateScore(scored_id(e), n, values[n][i]) for n in names for i, e in enumerate(chunk.examples)]
-    alone = [seconds_of(gate, opened, example) for example in chunk.examples[: chunk.alone]]
+    n_alone = 0 if gate.server else chunk.alone  # a server is paid for each request
+    alone = [seconds_of(gate, opened, example) for example in chunk.examples[:n_alone]]
     took = statistics.median(alone) if alone else None
     return ScoredChunk(tuple(scores), Timing(names, chunk.split, len(chunk.examples), seconds, spent, device(), took))
 

@@ -166,7 +166,9 @@ def test_signals_of_a_small_model_are_those_of_the_gates_and_the_budget_is_half(
     assert [line["score"] for line in found["targ_margin"]] == pytest.approx(margins[2:], abs=1e-5)
     budget = np.median(margins[:2])  # half of the train questions lie above it
     assert [line["search"] for line in found["targ_margin"]] == [int(margin > budget) for margin in margins[2:]]
-    mean = sum(len(draft.entropies) for draft in gate.drafts(gate.examples([t for _, t in questions[2:]]), 20)) / 2
+    gate.spent.clear()
+    gate.score_all([text for _, text in questions[2:]])
+    mean = gate.spent["tokens"] / 2
     assert {line["tokens"] for line in found["targ_entropy"]} == {mean}
 
 

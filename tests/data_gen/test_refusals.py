@@ -63,7 +63,6 @@ REFUSED = [
     ("sample", "--ray-address auto", "key 'ray_address': needs engine: ray"),
     ("sample", "--ray-cpus 2", "key 'ray_cpus': needs engine: ray"),
     ("sample", "--shard 9/8", "key 'shard': expected 1/n to n/n"),
-    ("judge", "--votes 3", "key 'votes': counts with judge: llm alone"),
     ("judge", "--judge rules --votes 3", "key 'votes': counts with judge: llm alone"),
     ("build", "--with-reference true", "with_reference needs keys without benefit"),
     ("build", "--keys [mastry]", "key 'keys': input should be 'mastery', 'certainty', 'benefit'"),

@@ -1,19 +1,14 @@
 """What may take more memory than there is says so before it starts, and goes on: sampling, scores, states,
 uncertainty."""
 
-import warnings
-
 import pytest
-from tiny_kbm import labelled, make_folder
 from transformers import AutoModelForCausalLM, Gemma3nTextConfig
 
 from kbtrain.errors import UserError
-from kbtrain.gates.kbm.gate import KBM
-from kbtrain.gates.probe.states import StateStore, prompt_states
+from kbtrain.gates.probe.states import prompt_states
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.transformers_llm import TransformersLLM, batch_bytes, pass_bytes
 from kbtrain.models.batching import BatchLimits
-from kbtrain.models.load import load_model
 
 LIMITS = BatchLimits(rows=10, prompt_tokens=100)
 
@@ -52,28 +47,3 @@ def test_the_estimate_is_the_sum_by_hand(llm):
     token = 2 * config.num_hidden_layers * config.num_key_value_heads * head * 4
     layer = 4 * 100 * (6 * config.hidden_size + 3 * config.intermediate_size)
     assert batch_bytes(llm.model, LIMITS, llm.sampling) == 120 * token + layer + 8 * 10 * config.vocab_size
-
-
-@pytest.fixture
-def short(monkeypatch):
-    monkeypatch.setattr("kbtrain.kernels.memory.available_memory", lambda: 1)
-
-
-def test_scores_warn_once_for_their_largest_batch(tmp_path, short):
-    kbm = KBM(*load_model(make_folder(tmp_path / "model"), "fp32", "cpu"), ("mastery",), 400)
-    with pytest.warns(UserWarning, match="a batch of these questions takes up to .*shorter references") as said:
-        assert len(kbm.probabilities([labelled(0), labelled(1)])["mastery"]) == 2
-    assert len(said) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a smaller one was found to have room, or not, before
-        kbm.probabilities([labelled(0)])
-
-
-def test_states_warn_before_they_are_extracted(tmp_path, llm, short):
-    store = StateStore(tmp_path / "states", {"model": "tiny"})
-    with pytest.warns(UserWarning, match="a batch of prompts takes up to .*may end this process") as said:
-        assert list(store.extract(llm.model, [[1, 2, 3], [4, 5]])) == [2]
-    assert len(said) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # nothing is left to extract
-        assert list(store.extract(llm.model, [[1, 2, 3]])) == []

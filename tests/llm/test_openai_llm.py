@@ -349,7 +349,7 @@ def ended(reason, content="Par", **more):
 
 @pytest.mark.parametrize("reason", ["stop", "eos", "STOP", "length", "max_tokens", "tool_calls", "end_turn", "", None])
 def test_an_answer_that_ended_is_whole(reason):
-    _check_ends(ended(reason))
+    assert _check_ends(ended(reason)) is None
 
 
 @pytest.mark.parametrize("reason", ["abort", "network_error", "insufficient_system_resource", "error", "unheard_of"])
