@@ -142,4 +142,5 @@ def test_a_question_is_a_question(text, systems):
 @pytest.mark.parametrize("piece", ["<open>", "<open_a1>", "===\n", "Answer in a, ", "q: context\n", "use the given "])
 def test_long_texts_are_read_in_time(piece):
     for text in (piece * (8000 // len(piece)), piece * (100_000 // len(piece))):
-        own_words(text), no_question(text), no_question(ASKED, [text])
+        assert len(own_words(text).words) <= len(text)
+        no_question(text), no_question(ASKED, [text])

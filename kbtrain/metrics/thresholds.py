@@ -266,9 +266,9 @@ def promised(dev: Dev, limit: float, delta: float = 0.1, least: float | None = N
     """:func:`control`, where it promises anything."""
 
     def kept(times: int) -> Guarantee | None:
-        columns = (np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag, dev.needed))
+        scores, llm, rag, needed = (np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag, dev.needed))
         try:
-            return control(Dev(*columns), limit, delta, least)
+            return control(Dev(scores, llm, rag, needed), limit, delta, least)
         except UserError:
             return None
 
