@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -47,6 +47,12 @@ class TrainingRow:
     other: tuple[int, ...]
     weight: tuple[float, ...]
     n_truncated: int = 0
+
+
+def without_loss(rows: Sequence[TrainingRow]) -> TrainingRow:
+    """The shortest row, without labels."""
+    shortest = min(rows, key=lambda row: len(row.ids))
+    return replace(shortest, labels=(IGNORE,) * len(shortest.labels))
 
 
 class Collator:
@@ -189,11 +195,12 @@ class AnswerTrainer(BaseTrainer):
         loss: AnswerLoss = answer_loss,
     ) -> None:
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self.fills = args.world_size > 1 and len(rows) > 0  # else accelerate repeats rows, which count twice
         super().__init__(
             model=model,
             args=args,
             data_collator=Collator(cast("int", pad), packs(model, max((len(row.ids) for row in rows), default=0))),
-            train_dataset=list(rows),
+            train_dataset=[*rows, *([without_loss(rows)] if self.fills else [])],
             eval_dataset=list(dev) or None,
         )
         self.inner, self.loss = model, loss

@@ -55,12 +55,14 @@ class LikeLengthSampler:
     group: int
     seed: int
     epoch: Callable[[], int]
+    fill: int = 1  # the rows of an epoch are filled up to a multiple of this by the index behind the last
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.lengths) + -len(self.lengths) % self.fill
 
     def __iter__(self) -> Iterator[int]:
-        return iter(epoch_order(self.lengths, self.group, self.seed, self.epoch()))
+        yield from epoch_order(self.lengths, self.group, self.seed, self.epoch())
+        yield from [len(self.lengths)] * (-len(self.lengths) % self.fill)
 
 
 class ProgressBar(TrainerCallback):
@@ -108,6 +110,7 @@ class BaseTrainer(Trainer):
     """
 
     rows: Sequence[Any]
+    fills = False  # True: the data set has a row without a loss behind the last, which fills the last step of all ranks
 
     def __init__(self, **kwargs: Any) -> None:
         if not torch.cuda.is_available():
@@ -125,7 +128,8 @@ class BaseTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         group = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         lengths = [len(row.ids) for row in self.rows]
-        return LikeLengthSampler(lengths, group, self.args.seed, lambda: int(self.state.epoch or 0))
+        fill = self.args.train_batch_size * self.args.world_size if self.fills else 1
+        return LikeLengthSampler(lengths, group, self.args.seed, lambda: int(self.state.epoch or 0), fill)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Stop at a NaN or infinite loss."""

@@ -47,12 +47,15 @@ def folder(tmp_path_factory):
     for kind in ("qwen2", "llama"):
         make_folder(made / kind, kind)
     write(made / "train.jsonl", [labelled(i, reference="It is so. " * i if i % 4 == 3 else None) for i in range(24)])
+    write(made / "uneven.jsonl", [labelled(i, reference="It is so. " * i if i % 4 == 3 else None) for i in range(21)])
     write(made / "dev.jsonl", [labelled(i, "dev", "It is so. " * i) for i in range(9)])
     killed(made)
     jobs = [job(made, name, name) for name in RUNS]
     jobs.append(job(made, "qwen2_zero2", "killed"))
     jobs += [job(made, name, f"{name}_again", stop_at=stop) for name in RESUMED for stop in (3, None)]
     jobs.append(job(made, "qwen2_zero2", "fp32_zero2", dtype="fp32", learning_rate=1e-3))
+    uneven = {"dtype": "fp32", "learning_rate": 1e-3, "train": made / "uneven.jsonl"}
+    jobs.append(job(made, "qwen2_zero2", "uneven_zero2", **uneven))
     names = [f"{one['name']}#{i}" for i, one in enumerate(jobs)]
     jobs = [one | {"name": name} for one, name in zip(jobs, names, strict=True)]
     ranks(made, jobs)
@@ -138,6 +141,15 @@ def test_zero2_equals_one_process(folder):
     assert losses(folder / "fp32_zero2") == pytest.approx(losses(folder / "one_fp32"), rel=1e-4)
     assert losses(folder / "qwen2_zero2") == pytest.approx(losses(folder / "one_bf16"), rel=2e-2)
     one, two = (load_file(folder / made / "model.safetensors") for made in ("one_fp32", "fp32_zero2"))
+    assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
+
+
+def test_a_last_step_that_is_not_full_counts_each_row_once(folder):
+    """21 rows by eight: accelerate would repeat three of them."""
+    options = {"dtype": "fp32", "learning_rate": 1e-3, "train": folder / "uneven.jsonl"}
+    alone(arguments(folder, "qwen2_zero2", "one_uneven", device_batch_size=8, **options))
+    assert losses(folder / "uneven_zero2") == pytest.approx(losses(folder / "one_uneven"), rel=1e-4)
+    one, two = (load_file(folder / made / "model.safetensors") for made in ("one_uneven", "uneven_zero2"))
     assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
 
 
