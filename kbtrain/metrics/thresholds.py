@@ -256,7 +256,10 @@ class Promised:
     def more(self) -> str:
         """What more dev questions would allow, in one sentence; empty where that is nothing."""
         if self.n < self.fewest:
-            return f"Such a promise takes {self.fewest} dev questions or more, there are {self.n}."
+            most = f"{100 * self.limit:g}"
+            return (
+                f"To promise at most {most} points lost takes {self.fewest} dev questions or more, there are {self.n}."
+            )
         if self.with_more is None or (self.guarantee and self.with_more > self.guarantee.ratio - 0.005):
             return ""
         return f"{MORE * self.n} dev questions, answered alike, would allow to skip {1 - self.with_more:.1%} of dev."

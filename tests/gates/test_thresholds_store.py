@@ -70,10 +70,13 @@ def test_a_weaker_threshold_replaces_a_stronger_one_only_if_asked(folder, old, n
 def test_what_another_rule_chose_stays_where_the_default_is_noted_and_always_has_no_number(folder):
     default = BY_RULE.model_copy(update={"rule": "best_accuracy", "threshold": -0.3, "dev": {"scores": [0.1, 0.9]}})
     set_threshold(folder, "kbm_mastery", BY_RULE)
+    assert not note(folder, "kbm_mastery", default, keep=True).kept  # the one of a training
+    evaluated = BY_RULE.model_copy(update={"evidence": {"goal": "ratio"}})
+    set_threshold(folder, "kbm_mastery", evaluated)
     done = note(folder, "kbm_mastery", default, keep=True)
-    assert done.kept and noted(folder) == BY_RULE
+    assert done.kept and noted(folder) == evaluated
     assert "keeps its threshold 0.4000 (ratio), not always (best_accuracy)" in done.line("kbm_mastery", folder)
-    newer = BY_RULE.model_copy(update={"threshold": 0.7})
+    newer = evaluated.model_copy(update={"threshold": 0.7})
     assert not note(folder, "kbm_mastery", newer, keep=True).kept and noted(folder) == newer  # by the same rule
     assert default.line("a").startswith("- `a`: always retrieve (rule best_accuracy")
 
