@@ -40,6 +40,7 @@ from kbtrain.llm.server_requests import (
     azure_hint,
     holds_error,
     read_error,
+    whole_reply,
 )
 from kbtrain.net import Retry, check_url, key_headers, reply_json, retry_after
 
@@ -253,7 +254,7 @@ class _Probe:
         """The JSON of a reply with an answer in it. Raises :class:`_Refused` for one without."""
         text = self.send("POST", _PATHS[endpoint or self.endpoint], body)
         try:
-            reply = reply_json(text)
+            reply = whole_reply(text)
         except ValueError:
             raise self._foreign() from None
         if isinstance(reply, dict) and isinstance(reply.get("choices"), list) and reply["choices"]:
@@ -453,15 +454,19 @@ def _take_fields(probe: _Probe, prompt: Mapping[str, Any], optional: Mapping[str
     return reply
 
 
+_BY_STREAM: Mapping[str, Any] = {"stream": True}
+
+
 def _take_with_switch(
     probe: _Probe, prompt: Mapping[str, Any], optional: Mapping[str, Any], first: _Refused
 ) -> dict[str, Any]:
-    """As :func:`_take_fields`, of a server that answers only with a field that asks its model not to think.
+    """As :func:`_take_fields`, of a server that answers only with a field that asks its model not to think, or only by
+    a stream.
 
     Raises ``first`` where none of these fields helps.
     """
     about_thoughts = re.search("think|reason|stream", str(first), re.I)
-    for extra in NOT_TO_THINK if about_thoughts and not probe.extra else ():
+    for extra in (*NOT_TO_THINK, _BY_STREAM) if about_thoughts and not probe.extra else ():
         probe.extra = extra
         try:
             return _take_fields(probe, {**prompt, **extra}, optional)

@@ -133,6 +133,41 @@ def read_error(status: int, text: str) -> ServerError:
     return ServerError(status, error_message(strike(text) if body is None else body), codes, wait)
 
 
+def whole_reply(text: str) -> Any:
+    """The JSON of a reply; of a stream the object that its chunks make up. Raises ValueError for anything else."""
+    if not text.lstrip().startswith(("data:", "event:", ":")):
+        return reply_json(text)
+    whole: dict[str, Any] = {}
+    choices: dict[int, dict[str, Any]] = {}
+    ended = False
+    for line in text.splitlines():
+        data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+        ended |= data == "[DONE]"
+        chunk = reply_json(data) if data and data != "[DONE]" else {}
+        if not isinstance(chunk, dict):
+            raise ValueError("a chunk that is no object")
+        whole |= {key: value for key, value in chunk.items() if key != "choices" and value is not None}
+        for part in chunk.get("choices") or ():
+            _add_part(choices.setdefault(int(part.get("index") or 0), {}), part)
+    for choice in choices.values():
+        if choice.get("finish_reason") is None and not ended:
+            choice["finish_reason"] = "broken off"
+    return {**whole, "choices": [choices[index] for index in sorted(choices)]}
+
+
+def _add_part(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
+    """Add a chunk's part of an answer: texts grow, lists of log-probabilities too, and other fields are the newest."""
+    message = choice.setdefault("message", {}) if "delta" in part else choice
+    for key, value in (part.get("delta") or {}).items() if "delta" in part else (("text", part.get("text") or ""),):
+        grows = isinstance(value, str) and key != "role"
+        message[key] = message.get(key, "") + value if grows and message.get(key) is not None else value
+    logprobs = part.get("logprobs")
+    for key, value in (logprobs or {}).items():
+        kept = choice.setdefault("logprobs", {})
+        kept[key] = [*kept.get(key, []), *value] if isinstance(value, list) else value
+    choice |= {key: part[key] for key in ("index", "finish_reason", "error") if part.get(key) is not None}
+
+
 def holds_error(reply: Mapping[str, Any]) -> bool:
     """True for a reply that states an error in place of an answer; an ``error`` of null is not one."""
     return bool(reply.get("error")) or reply.get("object") == "error"
@@ -242,7 +277,7 @@ async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, A
         wait = retry_after(response.headers.get("retry-after"), LONGEST_ASKED)
         raise _failure(client, path, read_error(response.status_code, text), wait)
     try:
-        reply = reply_json(text)
+        reply = whole_reply(text)
     except ValueError:
         raise NoReply(f"a reply that is not JSON ({strike(text)[:60]!r})") from None
     if not isinstance(reply, dict):

@@ -1,0 +1,76 @@
+"""Servers that answer by streams alone: their chunks make one reply, and a stream that breaks off is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.http_server import Asked, LocalServer, Reply
+
+from kbtrain.llm.check_server import check_server
+from kbtrain.llm.server_requests import NoReply, _check_ends, whole_reply
+
+
+def stream(*chunks: dict, done: bool = True) -> str:
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + ("data: [DONE]\n\n" if done else "")
+
+
+def chat(index: int, **delta: object) -> dict:
+    return {"id": "a", "choices": [{"index": index, "delta": delta, "finish_reason": None}]}
+
+
+def ended(index: int) -> dict:
+    return {"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}], "usage": None}
+
+
+def test_chunks_of_several_answers_make_one_reply() -> None:
+    parts = [
+        chat(0, role="assistant", content=""),
+        chat(1, content="Ro"),
+        chat(0, content="Par"),
+        chat(0, content="is"),
+    ]
+    parts += [chat(1, content="me"), ended(0), ended(1), {"choices": [], "usage": {"prompt_tokens": 9}}]
+    reply = whole_reply(": comment\n\n" + stream(*parts))
+    assert [choice["message"]["content"] for choice in reply["choices"]] == ["Paris", "Rome"]
+    assert reply["usage"] == {"prompt_tokens": 9} and {c["finish_reason"] for c in reply["choices"]} == {"stop"}
+    completion = whole_reply(
+        stream({"choices": [{"index": 0, "text": "Pa"}]}, {"choices": [{"index": 0, "text": "ris"}]})
+    )
+    assert completion["choices"][0]["text"] == "Paris"
+
+
+def test_log_probabilities_of_chunks_are_joined() -> None:
+    part = {"content": [{"token": "P", "logprob": -0.5}]}
+    rows = [{"choices": [{"index": 0, "delta": {"content": "P"}, "logprobs": part}]} for _ in range(2)]
+    assert len(whole_reply(stream(*rows))["choices"][0]["logprobs"]["content"]) == 2
+
+
+def test_a_stream_that_breaks_off_is_no_answer() -> None:
+    with pytest.raises(NoReply, match="broke off"):
+        _check_ends(whole_reply(stream(chat(0, content="Par"), done=False)))
+    with pytest.raises(ValueError):
+        whole_reply("data: {half\n\n")
+
+
+class StreamsOnly(LocalServer):
+    """Refuses whole replies, and streams the others."""
+
+    path = "/v1"
+
+    def reply(self, asked: Asked) -> Reply:
+        if asked.path.endswith("models"):
+            return Reply(200, {"data": [{"id": "m"}]})
+        body = asked.body
+        if not body.get("stream"):
+            message = "This model only supports stream mode, please enable the stream parameter"
+            return Reply(400, {"error": {"message": message}})
+        answer = stream(*(chat(i, content=f"It is Paris, I think, as number {i}.") for i in range(body.get("n", 1))),
+                        *(ended(i) for i in range(body.get("n", 1))))  # fmt: skip
+        return Reply(200, answer)
+
+
+def test_check_server_finds_that_a_server_has_to_stream() -> None:
+    with StreamsOnly() as server:
+        checked = check_server(server.url)
+    assert checked.settings["server_extra"]["stream"] is True
