@@ -99,7 +99,7 @@ def startup_lines(service: Service) -> list[str]:
     if config.upstream is not None and is_of_demo(config.gate):
         lines.append(
             "warning: this gate learnt from the demo's questions and the answers of its 135M model; it says little of "
-            "other models: train one on your own questions (README, six commands)"
+            "other models: train one on your own questions (`kbtrain fit`)"
         )
     if service.upstream is not None:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
