@@ -67,7 +67,6 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         return table(columns, [[_cell(column, claim) for column in columns] for claim in chosen])
     texts = {
         "demo-closing": lambda: "```text\n" + "\n".join(map(_wrapped, demo["closing"])) + "\n```",
-        "demo-headline": lambda: textwrap.fill(demo["headline"], 118, break_on_hyphens=False),
         "demo-gates": lambda: table(demo["gates"]["columns"], demo["gates"]["rows"]),
         "demo-resplits": lambda: table(demo["resplits"]["columns"], demo["resplits"]["rows"]),
         "demo-front": lambda: table(_FRONT, demo["front"]),
@@ -134,12 +133,6 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     demo["right"] = {FIXED[0]: f"{100 * gates['llm_only']['accuracy']:.1f}",
                      FIXED[1]: f"{100 * gates['all_rag']['accuracy']:.1f}", best[0]: best[2]}  # fmt: skip
     demo["effect"] = best[3]
-    effect, interval = best[3].split(" ", 1)
-    demo["headline"] = (
-        f"At the threshold for right answers the best gate, {best[0]}, skips {demo['skipped']} % of the searches, and "
-        f"{best[2]} % of the answers are right. When always searching it is {demo['right'][FIXED[1]]} % ({effect} "
-        f"points, 95 % interval {interval})."
-    )
     demo["front"] = [front_row(label, gates[name]) for name, label in _FRONT_ROWS.items() if name in gates]
     # the report's own interval: its bootstrap has other draws than the comparisons', and a last digit may differ
     demo["front"].insert(-1, [*front_row(f"the best gate on dev, {best[0]}", one)[:-1], best[3]])
