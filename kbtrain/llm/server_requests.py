@@ -140,15 +140,17 @@ def whole_reply(text: str) -> Any:
     whole: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}
     ended = False
-    for line in text.splitlines():
+    # not splitlines: a raw U+2028 within an answer ends no line of a stream
+    for line in re.split(r"\r\n|\n|\r", text):
         data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
         ended |= data == "[DONE]"
         chunk = reply_json(data) if data and data != "[DONE]" else {}
-        if not isinstance(chunk, dict):
-            raise ValueError("a chunk that is no object")
+        parts = (chunk.get("choices") or []) if isinstance(chunk, dict) else None
+        if not isinstance(parts, list) or not all(map(_is_part, parts)):
+            raise ValueError("a chunk of another form")
         whole |= {key: value for key, value in chunk.items() if key != "choices" and value is not None}
-        for part in chunk.get("choices") or ():
-            _add_part(choices.setdefault(int(part.get("index") or 0), {}), part)
+        for part in parts:
+            _add_part(choices.setdefault(part.get("index") or 0, {}), part)
     for choice in choices.values():
         if choice.get("finish_reason") is None and not ended:
             choice["finish_reason"] = "broken off"
@@ -157,14 +159,12 @@ def whole_reply(text: str) -> Any:
 
 def _add_part(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
     """Add a chunk's part of an answer: texts grow, lists of log-probabilities too, and other fields are the newest."""
-    message = choice.setdefault("message", {}) if "delta" in part else choice
-    for key, value in (part.get("delta") or {}).items() if "delta" in part else (("text", part.get("text") or ""),):
-        grows = isinstance(value, str) and key != "role"
-        message[key] = message.get(key, "") + value if grows and message.get(key) is not None else value
-    logprobs = part.get("logprobs")
-    for key, value in (logprobs or {}).items():
-        kept = choice.setdefault("logprobs", {})
-        kept[key] = [*kept.get(key, []), *value] if isinstance(value, list) else value
+    if "delta" in part:
+        _grow(choice.setdefault("message", {}), part["delta"] or {})
+    else:
+        _grow(choice, {"text": part.get("text") or ""})
+    if part.get("logprobs"):
+        _grow(choice.setdefault("logprobs", {}), part["logprobs"])
     choice |= {key: part[key] for key in ("index", "finish_reason", "error") if part.get(key) is not None}
 
 
@@ -218,6 +218,22 @@ _NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say
     "completions": "; check server_url and server_model, or set server_endpoint: chat",
     "embeddings": "; check server_url and server_model: does this server make embeddings?",
 }
+
+
+def _grow(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
+    """Add a part's fields: texts and lists are put in a row, else the newer one stays; null adds nothing."""
+    for key, value in part.items():
+        kept = whole.get(key)
+        joins = key != "role" and any(isinstance(kept, kind) and isinstance(value, kind) for kind in (str, list))
+        if value is not None or key not in whole:
+            whole[key] = kept + value if joins else value
+
+
+def _is_part(part: object) -> bool:
+    """True for a chunk's part of an answer, by the types of the fields that are read."""
+    if not isinstance(part, dict) or not isinstance(part.get("index") or 0, int):
+        return False
+    return all(isinstance(part.get(field) or {}, dict) for field in ("delta", "logprobs"))
 
 
 class Forbidden(UserError):

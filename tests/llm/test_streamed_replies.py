@@ -74,3 +74,36 @@ def test_check_server_finds_that_a_server_has_to_stream() -> None:
     with StreamsOnly() as server:
         checked = check_server(server.url)
     assert checked.settings["server_extra"]["stream"] is True
+
+
+def test_null_in_a_chunk_takes_nothing_away() -> None:
+    parts = [chat(0, reasoning_content="Hm", content=None), chat(0, reasoning_content=None, content="Par")]
+    reply = whole_reply(stream(*parts, chat(0, content="is"), chat(0, content=None), ended(0)))
+    assert reply["choices"][0]["message"] == {"reasoning_content": "Hm", "content": "Paris"}
+
+
+def test_a_line_separator_within_an_answer_ends_no_chunk() -> None:
+    reply = whole_reply('data: {"choices": [{"index": 0, "delta": {"content": "a\u2028b"}}]}\r\n\r\ndata: [DONE]\r\n')
+    assert reply["choices"][0]["message"]["content"] == "a\u2028b"
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        5,
+        {"choices": 5},
+        {"choices": [5]},
+        {"choices": [{"index": "first", "delta": {}}]},
+        {"choices": [{"delta": 5}]},
+        {"choices": [{"text": "a", "logprobs": [1]}]},
+    ],
+)
+def test_a_chunk_of_another_form_is_refused_by_a_value_error(chunk: object) -> None:
+    with pytest.raises(ValueError, match="a chunk of another form"):
+        whole_reply(f"data: {json.dumps(chunk)}\n\n")
+
+
+@pytest.mark.parametrize("first, second", [(5, "a"), ("a", 5), ([1], "a")])
+def test_texts_of_several_types_are_not_joined(first: object, second: object) -> None:
+    reply = whole_reply(stream(chat(0, content=first), chat(0, content=second)))
+    assert reply["choices"][0]["message"]["content"] == second
