@@ -111,7 +111,7 @@ figures: $(INSTALLED)  ## figures of docs/results/figures.json into the pages (R
 	@$(PY) docs/_ext/figures.py $(if $(RUN),--run $(RUN)) $(if $(TABLES),--tables $(TABLES))
 
 EVIDENCE := $(KBTRAIN_TEST_DATA)/llm_outcomes/outcomes.jsonl
-evidence: setup  ## docs/lab/evidence.md and KETOD's claim from KBTRAIN_TEST_DATA (llm_outcomes/, llm_outcomes_more/, closed_book/, ketod/, passages.jsonl)
+evidence: setup  ## studies/notes/evidence.md and KETOD's claim from KBTRAIN_TEST_DATA (llm_outcomes/, llm_outcomes_more/, closed_book/, ketod/, passages.jsonl)
 	@test -f "$(EVIDENCE)" || { echo "error: KBTRAIN_TEST_DATA names no folder with llm_outcomes/outcomes.jsonl" >&2; exit 2; }
 	@$(PY) studies/run_evidence.py --data "$(KBTRAIN_TEST_DATA)"
 

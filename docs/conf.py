@@ -10,7 +10,7 @@ from kbtrain import __version__  # noqa: E402 - the clone's own
 
 project = "kbtrain"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "generated", "lab_pages", "notebook_page"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "generated", "outside_links", "notebook_page"]
 autodoc_typehints = "signature"
 exclude_patterns = ["_build", "_ext"]
 highlight_language = "none"  # most blocks are commands

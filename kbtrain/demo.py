@@ -154,7 +154,7 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
         return ("--keys", "[mastery]" if benefit_tau(run) is None else "[mastery, benefit]")
 
     def targets() -> tuple[str, ...]:
-        # benefit says more of whether a search pays (docs/lab/demo.md); not all models' answers differ with passages
+        # benefit says more of whether a search pays (studies/notes/demo.md); not all models' answers differ with passages
         if (tau := benefit_tau(run)) is None:
             return keys()
         return (*keys(), "--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05", "--tau-benefit", repr(tau))
@@ -186,7 +186,7 @@ def check_gold(path: Path) -> None:
     if lacking := sorted(splits - with_gold):
         raise UserError(
             f"{path}: no accepted answers in {', '.join(lacking)}, and nothing can be called right there; "
-            "docs/howto/no-gold-answers.md shows what can be done"
+            "docs/howto/audit.md shows what can be done"
         )
 
 

@@ -1,6 +1,6 @@
 """Measure gates that see the question alone on closed-book verdicts of several models: which answers will be wrong.
 
-Reads rows of questions with right and wrong, and each model's own confidence (docs/lab/evidence.md);
+Reads rows of questions with right and wrong, and each model's own confidence (studies/notes/evidence.md);
 a corpus for words'
 frequencies; a small encoder and, unless it is null, a small language model that read the question. All figures are
 cross-validated over questions: these rows have no test part, and no retrieval, so benefit is not foreseen. Writes

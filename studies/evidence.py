@@ -1,6 +1,6 @@
 """Measure gates that see the question alone on published verdicts of several models, beside the published rivals.
 
-Reads files of questions with right and wrong by model without and with one retrieval (docs/lab/evidence.md);
+Reads files of questions with right and wrong by model without and with one retrieval (studies/notes/evidence.md);
 a corpus for
 words' frequencies; a small encoder and a small language model, which only read the question (the models that answered
 are others). Everything is chosen by cross-validation on the train questions; the test questions are looked at once.

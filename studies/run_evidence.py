@@ -1,4 +1,4 @@
-"""Gates on published answers and dialogue turns: the numbers of docs/lab/evidence.md, stage by stage.
+"""Gates on published answers and dialogue turns: the numbers of studies/notes/evidence.md, stage by stage.
 
 Examples:
   python studies/run_evidence.py --data $KBTRAIN_TEST_DATA
@@ -22,7 +22,7 @@ OUTCOMES = ("llm_outcomes/outcomes.jsonl", "llm_outcomes_more/outcomes.jsonl")  
 
 
 def evidence_chain(data: Path) -> list[ChainStep]:
-    """Gates on published answers (docs/lab/evidence.md) and on KETOD's turns by cross-validation."""
+    """Gates on published answers (studies/notes/evidence.md) and on KETOD's turns by cross-validation."""
     corpus = ("--corpus", str(data / "passages.jsonl"))
     turns = ("--run", "runs/ketod", "--dataset", "ketod_lines", "--path", str(data / "ketod"))
     return [
@@ -39,7 +39,7 @@ def run_evidence(data: Path, say: Callable[[str], None]) -> None:
     """Run :func:`evidence_chain`. Raises :class:`UserError` for a folder without its files."""
     for name in (*OUTCOMES, "closed_book/songs.jsonl", "ketod", "passages.jsonl"):
         if not (data / name).exists():
-            raise UserError(f"{data / name}: not there; the folder of KBTRAIN_TEST_DATA has it (docs/lab/evidence.md)")
+            raise UserError(f"{data / name}: not there; the folder of KBTRAIN_TEST_DATA has it (studies/notes/evidence.md)")
     follow(evidence_chain(data), Path("runs/evidence"), say, "evidence.md", _evidence_block, forks=True)
 
 

@@ -1,4 +1,4 @@
-"""White-box gates on public questions of which a model knows at least 15 %: hours (docs/lab/public.md).
+"""White-box gates on public questions of which a model knows at least 15 %: hours (studies/notes/public.md).
 
 DATA is a folder with the data sets' files and passages.jsonl. Every stage resumes where it was.
 
@@ -45,7 +45,7 @@ _TABLED = (
 
 @dataclass(frozen=True)
 class PublicRun:
-    """A run of white-box gates on public questions of which ``model`` knows 15 % (docs/lab/public.md).
+    """A run of white-box gates on public questions of which ``model`` knows 15 % (studies/notes/public.md).
 
     ``data``: the folder of their files. ``answers``: to each training question under each condition; a third of them
     to each dev question. ``prompts``: own templates as at sampling. ``yes_no`` False: no question whose gold answer is
@@ -130,7 +130,7 @@ def run_public(public: PublicRun, say: Callable[[str], None]) -> None:
     """Run :func:`public_chain`. Raises :class:`UserError` for a folder without its files."""
     for name in (*(file for _, file in public.sets().values()), "passages.jsonl"):
         if not (public.data / name).exists():
-            raise UserError(f"{public.data / name}: not there; docs/lab/public.md says where each file comes from")
+            raise UserError(f"{public.data / name}: not there; studies/notes/public.md says where each file comes from")
     follow(public_chain(public), public.run, say)
 
 

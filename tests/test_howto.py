@@ -24,9 +24,7 @@ from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.runtime.stage_process import ProcessResult
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-SEARCH = "\n".join(
-    (DOCS / "howto" / f"{name}.md").read_text(encoding="utf-8") for name in ("own-retriever", "search-service")
-)
+SEARCH = (DOCS / "howto" / "own-retriever.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -34,7 +32,7 @@ def own_search() -> Iterator[Any]:
     """The service of the page, running on a free port."""
     (code,) = re.findall(r"^```py\n(.*?)^```$", SEARCH, flags=re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {}
-    exec(compile(code.replace("9201", "0"), "search-service.md", "exec"), names)
+    exec(compile(code.replace("9201", "0"), "own-retriever.md", "exec"), names)
     server = names["server"]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -131,7 +129,7 @@ def test_questions_without_accepted_answers_are_not_finished_and_the_page_is_nam
     path = tmp_path / "questions.jsonl"
     asked = [Question("a", "Who?", ("Ann",), "train", "d"), Question("b", "Where?", (), "dev", "d", gold="hidden")]
     jsonl.write(path, asked)
-    with pytest.raises(UserError, match=r"questions\.jsonl: no accepted answers in dev, .*no-gold-answers\.md"):
+    with pytest.raises(UserError, match=r"questions\.jsonl: no accepted answers in dev, .*audit\.md"):
         check_gold(path)
     jsonl.write(path, asked[:1])
     check_gold(path)

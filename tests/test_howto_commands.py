@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             here("data_gen/import_answers.py", "--run", "runs/mine", "--path", "logs.jsonl", "--model", "m", *answers)
         )
         succeed(here("data_gen/retrieve.py", "--run", "runs/mine", "--corpus", "passages.jsonl"))
-        for words in page_commands("cost")[::2]:
+        for words in page_commands("howto/thresholds-and-cost", "Money")[::2]:
             run_command(words)
         yield place
 
@@ -76,8 +76,11 @@ def succeed(done: Done[str]) -> str:
     return done.stdout
 
 
-def page_commands(name: str) -> list[list[str]]:
-    page = (ROOT / "docs" / "howto" / f"{name}.md").read_text(encoding="utf-8").replace("\\\n", " ")
+def page_commands(name: str, section: str = "") -> list[list[str]]:
+    """The commands of a page, or of one of its sections."""
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    if section:
+        page = page.split(f"## {section}\n")[1].split("\n## ")[0]
     blocks = re.findall(r"^```\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
     return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
 
@@ -110,7 +113,7 @@ def chat(question: str, **more: object) -> dict[str, object]:
 
 
 def test_the_cost_of_gates(folder: Path) -> None:
-    commands = page_commands("cost")
+    commands = page_commands("howto/thresholds-and-cost", "Money")
     assert [words[1] for words in commands] == ["ls", "run", "finish"]
     assert "break-even" in run_command(commands[1])
     assert (folder / "runs/mine/report.html").exists()  # by the commands in the fixture
@@ -123,7 +126,7 @@ def test_several_data_sets_are_joined(folder: Path) -> None:
         for path in (folder / "runs" / name / "examples").glob("*.jsonl"):
             path.write_text(path.read_text().replace("thing", f"thing of {name}"))
             note_change(path)
-    (words,) = page_commands("join-data")
+    (words,) = page_commands("howto/data", "Several data sets in one training")
     assert "mmlu 50.0%, xiezhi 50.0%" in run_command(words)
 
 
@@ -133,14 +136,14 @@ def test_gates_are_compared(folder: Path) -> None:
     rows = [{"id": q.id, "score": i % 7 / 7} for i, q in enumerate(asked)]
     (folder / "decisions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     small = {"end_to_end": SHORT, "learning_curve": ("--sizes", "[20]", "--draws", "1")}
-    for words in page_commands("compare-gates"):
+    for words in page_commands("howto/compare-gates"):
         words = [w.replace("draft_probe", "features").replace("runs/demo", "runs/mine") for w in words]
         run_command(words, *small.get(words[2], ()))
     assert "their_gate" in (folder / "runs/mine/compare_scores.json").read_text()
 
 
 def test_passages_are_found_by_vectors(folder: Path) -> None:
-    embed, retrieve, serve = page_commands("vectors")
+    embed, retrieve, serve = page_commands("howto/own-retriever", "Vectors")
     run = folder / "runs" / "vectors"
     run.mkdir()
     shutil.copy(folder / "runs/mine/questions.jsonl", run)
@@ -155,7 +158,7 @@ def test_passages_are_found_by_vectors(folder: Path) -> None:
 
 
 def test_a_search_tool_of_the_client(folder: Path) -> None:
-    serve, imports, compare = page_commands("search-tools")
+    serve, imports, compare = page_commands("howto/search-tools")
     tool = {"type": "function", "function": {"name": "web_search", "parameters": {"type": "object"}}}
     with served(serve) as (running, _):
         for question, rule in (("Who is thing 500?", "removed"), ("How many are the thing 500?", "kept")):
@@ -176,7 +179,7 @@ def test_seakr(folder: Path) -> None:
         "score": ("--only", "[seakr]", *world.TINY), "end_to_end": SHORT, "calibrate": (),
         "run_seakr": ("--limit", "2", "--documents", "1", "--demonstrations", "1", "--max-new-tokens", "2"),
     }  # fmt: skip
-    commands = page_commands("seakr")
+    commands = page_commands("explanation/methods/seakr", "Commands")
     assert [words[2] for words in commands] == list(small)
     for words in commands:
         run_command(words, *small[words[2]])

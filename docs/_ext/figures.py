@@ -48,10 +48,11 @@ def read_store() -> dict[str, Any]:
 
 
 def pages() -> Iterator[Path]:
-    """README, the open table's page, and every page of the site."""
+    """README, the open table's page, every page of the site, and the notes of measurements."""
     yield ROOT / "README.md"
     yield ROOT / "benchmarks" / "when_to_retrieve" / "README.md"
     yield from sorted((ROOT / "docs").rglob("*.md"))
+    yield from sorted((ROOT / "studies" / "notes").glob("*.md"))
 
 
 def render(name: str, store: Mapping[str, Any]) -> str:

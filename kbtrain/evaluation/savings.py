@@ -2,7 +2,7 @@
 
 Each gate is measured at the threshold that is noted for it, and at the one with the most right answers on dev. The
 gate to be used, and a gate's best key, has the largest area on dev (:func:`dev_rank`): one threshold's savings are luck
-more often (docs/lab/demo.md). What a gate saves and loses is measured on test, where nothing was chosen;
+more often (studies/notes/demo.md). What a gate saves and loses is measured on test, where nothing was chosen;
 :mod:`kbtrain.metrics.thresholds` has a threshold with a guarantee.
 """
 

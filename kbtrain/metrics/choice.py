@@ -47,7 +47,7 @@ def chosen_value(
     Resamples with an undefined figure are skipped. Ties go to the first candidate. The interval covers the chosen
     candidate's true figure in 95 % of all data sets, as far as the figures are normal. ``inflation``: factor by which
     the spread of each candidate's resamples is too small, for cross-validated fits; without it their interval is too
-    narrow (docs/lab/evidence.md).
+    narrow (studies/notes/evidence.md).
     """
     table = criterion if value is None else value
     place = int(np.argmax(criterion[0]))

@@ -1,1 +1,1 @@
-"""Gates that see the question alone, on published verdicts: fits, tables and pages of docs/lab/evidence.md."""
+"""Gates that see the question alone, on published verdicts: fits, tables and pages of studies/notes/evidence.md."""

@@ -1,4 +1,4 @@
-"""Tables and figures of gates on published verdicts (docs/lab/evidence.md)."""
+"""Tables and figures of gates on published verdicts (studies/notes/evidence.md)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 ``judged_answers.jsonl`` has a line an answer: its kind, where it is from (written for this table, or an answer of
 SmolLM2-135M-Instruct, Apache-2.0, to questions written for it), question, gold answers, answer, and the reader's
 verdict. ``half``: the rules were written with the ``seen`` half in view; ``held`` was looked at once, afterwards.
-docs/lab/grading.md has the figures before these rules and after.
+studies/notes/grading.md has the figures before these rules and after.
 """
 
 from __future__ import annotations

@@ -21,13 +21,12 @@ NAMES = (
         "howto/serve.md",
         "howto/search-tools.md",
         "howto/monitor.md",
-        "howto/open-webui.md",
     ),
     *("howto/frameworks.md", "howto/agents.md", "reference/serving.md", "tutorials/serve.md"),
 )
 PAGE = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES).replace("\\\n", " ")
 PAGE = re.sub("^kbtrain run .*$", "", PAGE, flags=re.MULTILINE)  # options of scripts: tests/test_readme.py
-PAGES = [DOCS.parent / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if "lab" not in page.parts)]
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT.replace("\\\n", " "), flags=re.DOTALL | re.MULTILINE)
 LINES = [line for language, block in BLOCKS if language in ("", "text") for line in block.splitlines()]

@@ -3,7 +3,7 @@
 An embedding is pooled as the encoder's maker does: over a text's tokens, or the first token's state.
 
 For turns the regression may also read a dialogue system's state (:mod:`kbtrain.gates.turns`). With few labels
-its F1 is above that of fine-tuning (KETOD: docs/lab/evaluation.md); it is fitted in a minute, and has no seed.
+its F1 is above that of fine-tuning (KETOD: studies/notes/evaluation.md); it is fitted in a minute, and has no seed.
 """
 
 from __future__ import annotations
