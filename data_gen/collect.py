@@ -76,9 +76,9 @@ class CollectConfig(Config):
         "the first one, or keep as impossible",
     )
     conflicting_answers: LostAnswers = Field(
-        "drop", description="questions whose text an earlier one has with other accepted answers: drop, refuse, keep"
+        "drop", description="questions whose text an earlier one has with other reference answers: drop, refuse, keep"
     )
-    without_gold: bool = Field(False, description="jsonl, csv, datasets: there are no accepted answers")
+    without_gold: bool = Field(False, description="jsonl, csv, datasets: there are no reference answers")
     placeholders: tuple[str, ...] = Field(
         (), description="more texts that stand for a missing answer, as [None, unknown]"
     )
@@ -93,7 +93,7 @@ class CollectConfig(Config):
         if self.shares is not None and (self.split is not None or self.dev_share):
             raise ValueError("shares make all three splits; give them, or split, or dev_share")
         if self.without_gold and self.dataset not in BY_COLUMNS:
-            raise ValueError(f"without_gold is for jsonl, csv and datasets; '{self.dataset}' has accepted answers")
+            raise ValueError(f"without_gold is for jsonl, csv and datasets; '{self.dataset}' has reference answers")
         if self.group_by is not None and self.shares is None:
             raise ValueError("group_by keeps questions together where shares make the splits; give shares, too")
         return self

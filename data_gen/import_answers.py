@@ -58,11 +58,11 @@ class ImportConfig(Config):
     grading: Literal["contains", "exact"] = Field("contains", description="of open questions")
     language: Language = Field("en", description="of the questions")
     empty_answers: Literal["drop", "refuse"] = Field(
-        "drop", description="rows without an accepted answer (none, empty or a placeholder): drop, or refuse the first"
+        "drop", description="rows without a reference answer (none, empty or a placeholder): drop, or refuse the first"
     )
     placeholders: tuple[str, ...] = Field((), description="more texts that stand for a missing answer, as [None]")
     copied_gold: Literal["refuse", "allow"] = Field(
-        "refuse", description="accepted answers that repeat the model's own word for word on nearly every row"
+        "refuse", description="reference answers that repeat the model's own word for word on nearly every row"
     )
     sampling_run: str = Field("main", description="name of the run in samples.db")
 

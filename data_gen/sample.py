@@ -116,7 +116,7 @@ def main(config: SampleConfig) -> None:
     print(model_line(config))
     print(f"{sum(counts.values())} questions, {total} question-conditions under {', '.join(config.conditions)}")
     if "mask" in config.conditions and (leaks := mask_leaks(evidence)):
-        print(f"condition mask: an accepted answer shows through the mask of {leaks} questions")
+        print(f"condition mask: a reference answer shows through the mask of {leaks} questions")
     if not shard.is_whole:
         print(f"shard {config.shard}: {shard.n_requests(total, config.window)} of them")
     if config.dry_run:

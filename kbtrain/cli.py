@@ -185,7 +185,7 @@ def _add_fit(parsers: Parsers) -> None:
     fit = _command(
         parsers, "fit", commands.fit, "from a file of questions to a decision: does the search help, does a gate pay?"
     )
-    _add(fit, "file", "FILE", "questions with accepted answers: JSON Lines, JSON, CSV, TSV or Parquet", type=Path)
+    _add(fit, "file", "FILE", "questions with reference answers: JSON Lines, JSON, CSV, TSV or Parquet", type=Path)
     _add(fit, "--run", "RUN", "run folder; the same command resumes in it", type=Path, required=True, dest="run_folder")
     _add(fit, "--server", "URL", "the model's server, address up to and with /v1")
     _add(fit, "--config", "FILE", "or: a configuration of the model, as check-server writes it", type=Path)
@@ -301,7 +301,7 @@ def _add_traffic(parsers: Parsers) -> None:
     _add(audit, "--field", "NAME", "the question's field or column in --turns")
     _add(audit, "--n", "N", "turns to draw", type=_count, default=100)
     _add(audit, "--seed", "N", "of the draw", type=int, default=0)
-    _add(audit, "--gold", "FILE", "accepted answers: columns question and answers", type=Path)
+    _add(audit, "--gold", "FILE", "reference answers: columns question and answers", type=Path)
     _add(audit, "--verdicts", "FILE", "people's verdicts: the sheet, filled in as far as you like", type=Path)
     _add(audit, "--judge", "FILE", "a judge's verdicts on all turns, in the form of the sheet", type=Path)
     audit.add_argument("--goal", choices=("best_accuracy", "max_loss"), default="best_accuracy",

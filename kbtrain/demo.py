@@ -154,7 +154,7 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
         return ("--keys", "[mastery]" if benefit_tau(run) is None else "[mastery, benefit]")
 
     def targets() -> tuple[str, ...]:
-        # benefit says more of whether a search pays (studies/notes/demo.md); not all models' answers differ with passages
+        # benefit says more of whether a search pays (studies/notes/demo.md); some models answer alike with passages
         if (tau := benefit_tau(run)) is None:
             return keys()
         return (*keys(), "--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05", "--tau-benefit", repr(tau))
@@ -176,7 +176,7 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
 
 
 def check_gold(path: Path) -> None:
-    """Raise :class:`UserError` where no question of some split has an accepted answer."""
+    """Raise :class:`UserError` where no question of some split has a reference answer."""
     from kbtrain.io import jsonl
 
     splits, with_gold = set[str](), set[str]()
@@ -185,7 +185,7 @@ def check_gold(path: Path) -> None:
         with_gold |= {question.split} if question.answers else set()
     if lacking := sorted(splits - with_gold):
         raise UserError(
-            f"{path}: no accepted answers in {', '.join(lacking)}, and nothing can be called right there; "
+            f"{path}: no reference answers in {', '.join(lacking)}, and nothing can be called right there; "
             "docs/howto/audit.md shows what can be done"
         )
 

@@ -35,7 +35,7 @@ _RARE = {"omit_default": True}  # a field that is written only where it says som
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its accepted answers.
+    """A question with its reference answers.
 
     ``answers`` are aliases of one gold answer; for ``form == "choice"`` they are option letters ("A", "B", ...) and
     ``options`` holds the option texts in the order of their letters. ``popularity`` is a rank share in [0, 1]

@@ -39,7 +39,7 @@ def run_evidence(data: Path, say: Callable[[str], None]) -> None:
     """Run :func:`evidence_chain`. Raises :class:`UserError` for a folder without its files."""
     for name in (*OUTCOMES, "closed_book/songs.jsonl", "ketod", "passages.jsonl"):
         if not (data / name).exists():
-            raise UserError(f"{data / name}: not there; the folder of KBTRAIN_TEST_DATA has it (studies/notes/evidence.md)")
+            raise UserError(f"{data / name}: not there; KBTRAIN_TEST_DATA names its folder (studies/notes/evidence.md)")
     follow(evidence_chain(data), Path("runs/evidence"), say, "evidence.md", _evidence_block, forks=True)
 
 

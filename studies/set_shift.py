@@ -1,6 +1,6 @@
 """Gates fitted to five data sets used on the sixth: areas by kind of gate, and whether a back-off on shift pays.
 
-Reads what studies/evidence.py reads and keeps; writes OUT/set_shift.json, the tables of studies/notes/evidence.md. For each
+Reads what studies/evidence.py reads and keeps; writes OUT/set_shift.json, tables of studies/notes/evidence.md. For each
 answering model and data set: the area on its test questions of gates fitted to its own training questions, and of gates
 fitted to the other sets' (``features``, ``encoder``, ``reader``: states of a small model; ``stack``: a regression on
 the three). Back-off: the stack, or ``features`` alone where the stack's scores shift (Kolmogorov-Smirnov, p < 0.01,

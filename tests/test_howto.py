@@ -129,7 +129,7 @@ def test_questions_without_accepted_answers_are_not_finished_and_the_page_is_nam
     path = tmp_path / "questions.jsonl"
     asked = [Question("a", "Who?", ("Ann",), "train", "d"), Question("b", "Where?", (), "dev", "d", gold="hidden")]
     jsonl.write(path, asked)
-    with pytest.raises(UserError, match=r"questions\.jsonl: no accepted answers in dev, .*audit\.md"):
+    with pytest.raises(UserError, match=r"questions\.jsonl: no reference answers in dev, .*audit\.md"):
         check_gold(path)
     jsonl.write(path, asked[:1])
     check_gold(path)

@@ -443,7 +443,7 @@ _CLOSED = {"yes", "no", "noanswer"}  # HotpotQA: such an answer is right or wron
 
 
 def exact_match(answer: str, golds: Iterable[str]) -> float:
-    """1 if the answer is one of the accepted ones in any of its forms, else 0."""
+    """1 if the answer is one of the reference answers in any of its forms, else 0."""
     answer_text, gold_texts = _alike(answer, golds)
     accepted = {form for gold in gold_texts for form in forms.gold_readings(gold)}
     if not accepted.isdisjoint(forms.readings(answer_text)):
@@ -455,7 +455,7 @@ def exact_match(answer: str, golds: Iterable[str]) -> float:
 
 
 def token_f1(answer: str, golds: Iterable[str]) -> float:
-    """The best F1 over the accepted answers, of words (Chinese: characters) with repeats, in their usual forms."""
+    """The best F1 over the reference answers, of words (Chinese: characters) with repeats, in their usual forms."""
     answer_text, gold_texts = _alike(answer, golds)
     return max((_f1(_usual(answer_text), _usual(gold)) for gold in gold_texts), default=0.0)
 

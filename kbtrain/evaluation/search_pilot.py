@@ -129,7 +129,7 @@ def pick_questions(questions: Iterable[Question], splits: Sequence[Split], most:
             counts[question.split] += 1
             picked.append(question)
     if not picked:
-        raise UserError(f"pilot: no question of {' or '.join(splits)} has an accepted answer to be graded by")
+        raise UserError(f"pilot: no question of {' or '.join(splits)} has a reference answer to be graded by")
     return picked
 
 

@@ -70,7 +70,7 @@ class BenefitTarget:
 
 _TIME_SENSITIVE = {"never-changing": False, "slow-changing": True, "fast-changing": True}  # FreshQA's words
 PLAIN = BenefitTarget()  # (1 + benefit) / 2
-WITHOUT_GOLD: frozenset[Target] = OF_QUESTION | {"certainty"}  # targets that need no accepted answer
+WITHOUT_GOLD: frozenset[Target] = OF_QUESTION | {"certainty"}  # targets that need no reference answer
 
 
 @dataclass

@@ -106,7 +106,7 @@ class ImportCounts:
                     waiting = []
                 yield row.question
         if not self.splits:
-            raise UserError(f"no question has an accepted answer; {self.without_gold} rows skipped")
+            raise UserError(f"no question has a reference answer; {self.without_gold} rows skipped")
         store.put(run, waiting)
 
     def _count(self, row: Answered) -> None:
@@ -130,7 +130,7 @@ class ImportCounts:
         """For people: one line a condition, then splits and scores."""
         splits = ", ".join(f"{split} {self.splits[split]}" for split in ("train", "dev", "test"))
         scores = ", ".join(f"{gate} {n}" for gate, n in self.as_dict()["scores"].items()) or "none"
-        lost = [f"skipped: {self.without_gold} rows without an accepted answer (none, empty or a placeholder)"]
+        lost = [f"skipped: {self.without_gold} rows without a reference answer (none, empty or a placeholder)"]
         thoughts = [f"thoughts taken off {self.thoughts} answers; {self.thoughts_only} are thoughts alone: skipped"]
         return [*self.gold.lines(), *(lost if self.without_gold else ()), *(thoughts if self.thoughts else ()),
                 *(stated.line(condition) for condition, stated in self.graded.items()),

@@ -60,7 +60,7 @@ class CopiedGold:
             return None
         each = ", ".join(f"{condition} {n}" for condition, n in self.by_condition.most_common())
         return (
-            f"{self.copied} of {self.n} accepted answers are word for word the model's own ({each}): that condition "
+            f"{self.copied} of {self.n} reference answers are word for word the model's own ({each}): that condition "
             "is right by construction, and the other one wrong wherever its words differ"
         )
 
@@ -105,7 +105,7 @@ class LabelCounts:
         """Lines on copied gold answers, on answers skipped or without a verdict, and on conditions with many cut."""
         counted = {"keep": "count as they stand", "drop": "are skipped", "prefix": "count by their first sentence"}
         problem = self.copied.problem()
-        copied = [f"warning: {problem}; take accepted answers that people wrote or checked"] if problem else []
+        copied = [f"warning: {problem}; take reference answers that people wrote or checked"] if problem else []
         left_out = [line for condition in CONDITIONS for line in self._left_out(condition)]
         unread = [
             f"warning: {n} of {self.counts[f'{condition}_yes_no_answers']} answers to yes/no questions under "

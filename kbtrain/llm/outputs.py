@@ -118,10 +118,10 @@ FIRST = 1000  # prompts that are looked at
 
 
 class AlikeAnswers:
-    """Likeness of the answers to different prompts: of thoughts by marks that are not known, of errors.
+    """Likeness of the answers to different prompts: a sign of reasoning with unknown marks, or of errors.
 
-    Each of the first prompts counts by its first drawn answer. ``golds``: the accepted answers, asked for where all are
-    alike: one that is right for many questions (yes, B) is no fault.
+    Each of the first prompts counts by its first drawn answer. ``golds`` (reference answers) is called where all are
+    alike: one answer that is right for many questions (yes, B) is no error.
     """
 
     def __init__(self, golds: Callable[[], Iterable[str]] = tuple) -> None:

@@ -91,7 +91,7 @@ def check_files(questions: Path, evidence: Path) -> Counter[Split]:
 
 
 def mask_leaks(evidence: Path) -> int:
-    """Number of questions whose evidence shows an accepted answer after masking."""
+    """Number of questions whose evidence shows a reference answer after masking."""
     return sum(bool(evidence_of_question.mask_leak) for evidence_of_question in jsonl.read(Evidence, evidence))
 
 
@@ -206,7 +206,7 @@ class SamplingJob:
         return {**self.settings, **({"samples": samples} if same else {})}
 
     def _golds(self) -> set[str]:
-        """Accepted answers of the first questions."""
+        """Reference answers of the first questions."""
         first = itertools.islice(self.requests(), FIRST)
         return {answer for request in first for answer in request.question.answers}
 

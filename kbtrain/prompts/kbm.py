@@ -201,7 +201,7 @@ def kbm_answer(values: dict[Key, bool]) -> str:
 
 
 def judge_prompt(prediction: str, gold: Sequence[str], language: Language) -> str:
-    """Figure 13's prompt; several accepted answers are joined by " / "."""
+    """Figure 13's prompt; several reference answers are joined by " / "."""
     return _JUDGE[language].format(pred=prediction, answer=" / ".join(gold))
 
 

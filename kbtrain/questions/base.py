@@ -133,7 +133,7 @@ class Columns:
     language: Language = "en"
     split: Split | None = None  # of all questions, before any column
     group_by: str | None = None  # column whose value keeps questions in one split
-    without_gold: bool = False  # there are no accepted answers: none are read
+    without_gold: bool = False  # there are no reference answers: none are read
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class CollectCounts:
             "none": "impossible",
             "lost": "whose answers are all empty or placeholders",
             "beyond": "beyond the limits",
-            "conflict": "whose text an earlier question has with other accepted answers",
+            "conflict": "whose text an earlier question has with other reference answers",
         }
         skipped = [f"{self.dropped[key]} {name}" for key, name in names.items() if self.dropped[key]]
         impossible = f"; {self.impossible} of the collected are impossible" if self.impossible else ""
@@ -114,7 +114,7 @@ def pick_questions(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally
                 if rule.conflict == "refuse":
                     raise UserError(
                         f"{at(loaded.file, loaded.line)}: question '{question.id}' has the text of '{other}' and other "
-                        "accepted answers; keep one of them, or set conflicting_answers"
+                        "reference answers; keep one of them, or set conflicting_answers"
                     )
                 tally.dropped["conflict"] += 1
             else:

@@ -1,4 +1,4 @@
-"""Accepted answers as files hold them: empty ones and placeholders are skipped and counted.
+"""Reference answers as files hold them: empty ones and placeholders are skipped and counted.
 
 A placeholder fills a field where a data set has no answer ("No Answer Present." in MS MARCO, ``<unk>`` in
 TriviaQA's test files). As a gold answer it would make every answer wrong. :data:`PLACEHOLDERS` holds only texts that
@@ -78,7 +78,7 @@ class GoldCounts:
     """Faults of gold answers in a stream of questions.
 
     ``doubtful``: :func:`is_doubtful` answers by their text. ``duplicates``: questions whose text an earlier one has;
-    ``conflicting``: those of them that share no accepted answer with it, and ``conflict``, the first such pair of ids.
+    ``conflicting``: those of them that share no reference answer with it, and ``conflict``, the first such pair of ids.
     """
 
     empty: int = 0
@@ -126,12 +126,12 @@ class GoldCounts:
     def lines(self) -> Iterable[str]:
         """Sentences for people; none where nothing is wrong."""
         if self.empty or self.placeholders:
-            yield f"dropped from the accepted answers: {self.empty} empty, {self.placeholders} placeholders"
+            yield f"dropped from the reference answers: {self.empty} empty, {self.placeholders} placeholders"
         if self.doubtful:
             texts = ", ".join(f"'{text}' ({n})" for text, n in self.doubtful.most_common(3))
             yield (
-                f"warning: {sum(self.doubtful.values())} accepted answers may stand for a missing one: {texts}; if so, "
-                'leave them out: --placeholders "[TEXT, ...]"'
+                f"warning: {sum(self.doubtful.values())} reference answers may be placeholders: {texts}; if so, "
+                'skip them: --placeholders "[TEXT, ...]"'
             )
         yield from self._suspicious()
         if self.duplicates:
@@ -141,7 +141,7 @@ class GoldCounts:
                 return
             first, second = self.conflict
             yield (
-                f"warning: {text}, {self.conflicting} of them with other accepted answers (as '{second}' and "
+                f"warning: {text}, {self.conflicting} of them with other reference answers (as '{second}' and "
                 f"'{first}'); keep one of each"
             )
 
@@ -150,14 +150,14 @@ class GoldCounts:
         if self.n_open < _LEAST_COUNTED:
             return
         if self.golds.keys() <= {"0", "1", "0.0", "1.0"}:
-            yield "warning: all accepted answers are 0 or 1; name the column of answers if these are labels"
+            yield "warning: all reference answers are 0 or 1; name the column of answers if these are labels"
             return
         for sign, n in self.signs.items():
             if n >= 0.9 * self.n_open:
                 yield (
-                    f"warning: {n} of {self.n_open} accepted answers hold {sign!r}; where it separates answers, "
+                    f"warning: {n} of {self.n_open} reference answers hold {sign!r}; where it separates answers, "
                     "give them as a list"
                 )
         gold, n = self.golds.most_common(1)[0]
         if n > 0.5 * self.n_open:
-            yield f"warning: {n} of {self.n_open} questions have the accepted answer '{gold:.40}'; check the column"
+            yield f"warning: {n} of {self.n_open} questions have the reference answer '{gold:.40}'; check the column"

@@ -77,8 +77,8 @@ class Trace:
     """One question. ``stopped`` is the reason why the loop ended; ``error`` why the answer is missing (then it is
     empty).
 
-    ``correct`` is by the question's own grading; ``exact_match`` and ``f1`` are the best over its accepted answers. All
-    three are by the rules of the day it was made: who reads a stored trace grades it again (:func:`grades`).
+    ``correct`` is by the question's own grading; ``exact_match`` and ``f1`` are the best over its reference answers.
+    All three are by the rules of the day it was made: who reads a stored trace grades it again (:func:`grades`).
     ``empty_samples`` said nothing; ``document_tokens_cut`` found no room in a prompt.
     """
 

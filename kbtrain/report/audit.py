@@ -138,7 +138,7 @@ def _draw(audit: Audit) -> list[str]:
         )
     counts = f"{gate}: {len(drawn)} of {len(turns)} turns drawn, {len(questions)} different questions"
     if audit.gold is not None:
-        counts += f", {sum(bool(question.answers) for question in questions.values())} with an accepted answer"
+        counts += f", {sum(bool(question.answers) for question in questions.values())} with a reference answer"
     line = f"{counts}; skipped: {left_out_text(left_out)}"
     if audit.dry_run:
         nothing = f"dry run: nothing was written; {2 * len(questions)} answers would be generated and judged"
@@ -186,7 +186,7 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
 
 
 def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
-    """Accepted answers by the question's hash: columns ``question`` and ``answers`` (a text, or a list)."""
+    """Reference answers by the question's hash: columns ``question`` and ``answers`` (a text, or a list)."""
     gold = {}
     for row in any_rows(data_file(path)):
         value = row.data.get("answers")
@@ -283,7 +283,7 @@ def read_answers(run: Path, questions: Sequence[Question]) -> tuple[Answers, lis
 
 
 def gold_verdicts(run: Path, questions: Mapping[str, Question], answers: Answers) -> Verdicts:
-    """Verdicts by the accepted answers: a judge's (``verdicts.jsonl`` of the run), else those of the grading rule."""
+    """Verdicts by the reference answers: a judge's (``verdicts.jsonl`` of the run), else those of the grading rule."""
     path = run / "verdicts.jsonl"
     rows = jsonl.read(QuestionVerdicts, path) if path_exists(path) else ()
     by_judge = {verdict.question_id: verdict.right for verdict in rows}
@@ -390,7 +390,7 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     figures = [audit_figures(judged, threshold) for threshold in (*((old.threshold,) if old else ()), value)]
     words = ("now", "proposed")[-len(figures) :]
     names = [f"at {row.threshold:.4g}, {word}" for row, word in zip(figures, words, strict=True)]
-    source = "people" if audit.verdicts else "the judge" if audit.judge else "the accepted answers"
+    source = "people" if audit.verdicts else "the judge" if audit.judge else "the reference answers"
     with_judge = f", and {len(judged.scores)} by a judge that they correct" if judge else ""
     ids = [turn.question_id for turn in turns]
     used, prices = stored_usage(audit.run, RUN, ids), read_prices(audit.prices)

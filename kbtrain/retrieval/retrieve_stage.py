@@ -100,7 +100,7 @@ def _source(passage_id: str, gold: set[str]) -> str:
 def summary(evidence: Path, questions: Path) -> dict[str, int]:
     """Counts over a finished file: how often some and all gold passages were found, and nothing at all.
 
-    ``answer_found``: an accepted answer (an option's text) is in the hits, of ``answers_known`` questions.
+    ``answer_found``: a reference answer (an option's text) is in the hits, of ``answers_known`` questions.
     """
     names = "questions without_hits answers_known answer_found gold_named gold_found all_gold_found mask_leaks"
     counts = dict.fromkeys(names.split(), 0)

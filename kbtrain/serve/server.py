@@ -139,7 +139,7 @@ def _threshold_lines(service: Service) -> list[str]:
     searched = "" if share is None else f": searches for {share:.0%} of the {where} questions"
     if loaded.gate.unit == "probability" and not 0 <= threshold < 1:
         searched = ": always searches" if threshold < 0 else ": never searches"
-    figures = "its savings on test questions are not measured (eval/end_to_end.py, which reads accepted answers)"
+    figures = "its savings on test questions are not measured (eval/end_to_end.py, which reads reference answers)"
     if chosen is not None and chosen.test is not None:
         figures = chosen.test.line()
     return [f"threshold {threshold:.6g} ({origin}){searched}", figures]

@@ -216,10 +216,10 @@ def test_gold_that_repeats_what_an_arm_showed_is_refused_with_its_reason(tmp_pat
     """A thumb up judges the answer that was shown; as gold it makes that arm right by construction."""
     done = imported(tmp_path, thumbs(40, 37))
     assert done.returncode == 2 and not (tmp_path / "run" / "questions.jsonl").exists()
-    assert "37 of 40 accepted answers are word for word the model's own (rag 37)" in done.stderr
+    assert "37 of 40 reference answers are word for word the model's own (rag 37)" in done.stderr
     assert "--copied-gold allow" in done.stderr and len(done.stderr.strip().splitlines()) == 1
     done = imported(tmp_path, thumbs(40, 37), "--copied-gold", "allow")
-    assert done.returncode == 0 and "warning: 37 of 40 accepted answers are word for word" in done.stdout
+    assert done.returncode == 0 and "warning: 37 of 40 reference answers are word for word" in done.stdout
 
 
 def test_a_name_that_is_right_is_no_copy(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_labels_warn_of_gold_that_repeats_an_arm(tmp_path: Path, script: Script)
     rows = [row | ({"llm": row["answers"]} if i % 2 else {}) for i, row in enumerate(thumbs(40, 40))]
     imported(tmp_path, rows, "--copied-gold", "allow")
     done = script("label", "--run", str(run), "--by", "greedy", "--tau-mastery", ".5")
-    assert "warning: 40 of 40 accepted answers are word for word the model's own (rag 40, llm 20)" in done.stdout
+    assert "warning: 40 of 40 reference answers are word for word the model's own (rag 40, llm 20)" in done.stdout
 
 
 @pytest.mark.parametrize("absent", [None, ...])

@@ -1,4 +1,4 @@
-"""Accepted answers: empty ones, placeholders, several in a cell, labels; contradictions are counted."""
+"""Reference answers: empty ones, placeholders, several in a cell, labels; contradictions are counted."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_empty_list_or_null_is_an_unanswerable_question_for_every_reader(tmp_
     done = scripts.run("data_gen/collect.py", "--run", tmp_path / "run", "--dataset", "jsonl", "--path", path,
                        "--columns", "{text: ask, answers: golds}", "--impossible", "drop")  # fmt: skip
     assert done.returncode == 0 and "skipped: 1 impossible" in done.stdout
-    assert "dropped from the accepted answers: 1 empty, 0 placeholders" in done.stdout
+    assert "dropped from the reference answers: 1 empty, 0 placeholders" in done.stdout
 
 
 def test_collect_drops_and_counts_them_or_refuses_or_keeps_them(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_collect_drops_and_counts_them_or_refuses_or_keeps_them(tmp_path: Path) 
             {"question": "c?", "answers": ["x", ","]}]  # fmt: skip
     done = collect(tmp_path, *rows)
     assert done.returncode == 0 and "skipped: 2 whose answers are all empty or placeholders" in done.stdout
-    assert "dropped from the accepted answers: 1 empty, 0 placeholders" in done.stdout
+    assert "dropped from the reference answers: 1 empty, 0 placeholders" in done.stdout
     assert [one.answers for one in jsonl.read(Question, tmp_path / "run" / "questions.jsonl")] == [("x",)]
     meta = read_meta(tmp_path / "run" / "questions.jsonl")
     assert (meta["left_out"], meta["empty_answers"]) == ({"lost": 2}, 1)
@@ -108,12 +108,12 @@ def test_contradictions_repeats_and_doubtful_answers_are_counted(tmp_path: Path)
             {"question": "Who wrote it?", "answers": ["ann."]}, {"question": "b?", "answers": ["None"]}]  # fmt: skip
     done = collect(tmp_path, *rows)
     assert done.returncode == 0
-    assert ("warning: 2 questions repeat the text of another, 1 of them with other accepted answers (as 'mine-2' and "
+    assert ("warning: 2 questions repeat the text of another, 1 of them with other reference answers (as 'mine-2' and "
             "'mine-1')") in done.stdout  # fmt: skip
-    assert "1 accepted answers may stand for a missing one: 'None' (1)" in done.stdout
+    assert "1 reference answers may be placeholders: 'None' (1)" in done.stdout
     meta = read_meta(tmp_path / "run" / "questions.jsonl")
     assert (meta["duplicates"], meta["conflicting"], meta["doubtful_answers"]) == (2, 1, 1)
-    assert "skipped: 1 whose text an earlier question has with other accepted answers" in done.stdout
+    assert "skipped: 1 whose text an earlier question has with other reference answers" in done.stdout
     done = collect(tmp_path, *rows, conflicting_answers="refuse")
     assert done.returncode == 2 and "mine.jsonl:2: question 'mine-2' has the text of 'mine-1'" in done.stderr
     done = collect(tmp_path, *rows, conflicting_answers="keep")
@@ -147,9 +147,9 @@ def test_a_cell_of_several_answers_is_cut_where_no_name_has_the_sign(cell: str, 
 @pytest.mark.parametrize(
     ("golds", "line"),
     [
-        ([str(i % 2) for i in range(30)], "warning: all accepted answers are 0 or 1"),
-        ([f"Paris{i},Lutetia{i}" for i in range(30)], "warning: 30 of 30 accepted answers hold ','"),
-        (["Paris"] * 20 + [f"City {i}" for i in range(10)], "warning: 20 of 30 questions have the accepted answer"),
+        ([str(i % 2) for i in range(30)], "warning: all reference answers are 0 or 1"),
+        ([f"Paris{i},Lutetia{i}" for i in range(30)], "warning: 30 of 30 reference answers hold ','"),
+        (["Paris"] * 20 + [f"City {i}" for i in range(10)], "warning: 20 of 30 questions have the reference answer"),
         ([f"City {i}" for i in range(30)], ""),
     ],
 )

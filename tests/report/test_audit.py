@@ -239,10 +239,10 @@ def test_accepted_answers_judge_without_people_and_promise(folder, log, tmp_path
     run, gold = tmp_path / "audit", tmp_path / "gold.csv"
     gold.write_text("question,answers\n" + "".join(f"=question {i}?,good\n" for i in range(N)))
     shown = run_audit(capsys, folder, "--log", log, "--run", run, "--n", 100, "--gold", gold)
-    assert "100 with an accepted answer" in shown
+    assert "100 with a reference answer" in shown
     answer(run)
     shown = run_audit(capsys, folder, "--run", run, "--goal", "max_loss", "--max-loss", "0.1", "--apply")
-    assert "judged by the accepted answers" in shown
+    assert "judged by the reference answers" in shown
     guarantee = read_gate_json(folder)["thresholds"]["encoder_probe"]["evidence"]["guarantee"]
     assert guarantee["limit"] == 0.1 and guarantee["bound"] <= 0.1 and guarantee["n"] == 100
 

@@ -129,7 +129,7 @@ def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stu
     first = lines(folder)
     assert first[0].endswith("(the first one: no evaluation has noted the best; run eval/end_to_end.py)")
     assert (
-        first[2] == "its savings on test questions are not measured (eval/end_to_end.py, which reads accepted answers)"
+        first[2] == "its savings on test questions are not measured (eval/end_to_end.py, which reads reference answers)"
     )
     areas = {"mastery": 0.3, "benefit": 0.41}
     set_best(folder, BestKey(key="benefit", rule="largest area on dev", n_dev=150, areas=areas))
@@ -145,7 +145,7 @@ def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stu
     assert lines(folder, key="mastery")[0].endswith(", key mastery (--key)")
     assert lines(folder, threshold=0.4)[1:3] == [
         "threshold 0.4 (--threshold): searches for 50% of the dev questions",
-        "its savings on test questions are not measured (eval/end_to_end.py, which reads accepted answers)",
+        "its savings on test questions are not measured (eval/end_to_end.py, which reads reference answers)",
     ]
 
 

@@ -53,7 +53,7 @@ class AnswerColumns:
 class Answered:
     """A question, its answers and the file's verdicts on them by condition, and the scores that its row has.
 
-    ``gold`` of the question is "none" where the row has no accepted answer: such a question gets no label.
+    ``gold`` of the question is "none" where the row has no reference answer: such a question gets no label.
     """
 
     question: Question

@@ -226,7 +226,7 @@ def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str,
 
 
 def _gold_answers(row: SourceRecord, language: Language) -> tuple[str, ...]:
-    """Accepted answers in the forms of :func:`cell_texts`; null is an empty list. Empty texts stay in it."""
+    """Reference answers in the forms of :func:`cell_texts`; null is an empty list. Empty texts stay in it."""
     value = row.data["answers"]
     if _is_list(value):
         texts = [plain_answer(answer, language) for answer in _read_list(row, "answers")]
