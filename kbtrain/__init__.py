@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from kbtrain.fit_questions import Fitted, fit
     from kbtrain.gate.card import GateCard, KeyedCard, Threshold, set_threshold
     from kbtrain.gate.gate import Gate, KeyedGate
-    from kbtrain.gates.kind import Kind
-    from kbtrain.gates.registry import load_gate
+    from kbtrain.gates.registry import Kind, load_gate
     from kbtrain.llm.backends import LLMConfig, open_llm
     from kbtrain.rag.use import answer
     from kbtrain.records import (
@@ -68,7 +67,7 @@ _MODULE_OF = {
     **dict.fromkeys(("Fitted", "fit"), "fit_questions"),
     **dict.fromkeys(("GateCard", "KeyedCard", "Threshold", "set_threshold"), "gate.card"),
     **dict.fromkeys(("Gate", "KeyedGate"), "gate.gate"),
-    "Kind": "gates.kind",
+    "Kind": "gates.registry",
     "load_gate": "gates.registry",
     **dict.fromkeys(("LLMConfig", "open_llm"), "llm.backends"),
     "answer": "rag.use",

@@ -30,7 +30,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.gates.fit_kind import best_key, fit_kind, kind_to_fit, names_to_fit, plain_rows
-from kbtrain.gates.kind import Kind
+from kbtrain.gates.registry import Kind
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.config import FitConfig

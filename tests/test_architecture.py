@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain.gates.kind import FIT_GATE
-from kbtrain.gates.registry import GATES
+from kbtrain.gates.registry import FIT_GATE, GATES, kind_named
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEEL = ("kbtrain", "data_gen", "recipes", "eval")  # folders that the wheel has
@@ -18,9 +17,7 @@ WHEEL = ("kbtrain", "data_gen", "recipes", "eval")  # folders that the wheel has
 
 @pytest.mark.parametrize("name", GATES)
 def test_a_kind_of_gate_has_a_room_a_recipe_a_test_and_a_section(name):
-    kind = GATES[name]
-    module = kind.open.__module__ if kind.open.__module__ != "kbtrain.gates.registry" else kind.card.__module__
-    assert module.startswith("kbtrain.gates.")
+    kind = kind_named(name)
     assert (ROOT / kind.made_by).is_file()
     assert kind.made_by != FIT_GATE or kind.fit is not None
     assert list((ROOT / "tests").rglob(f"test_*{name}*.py"))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -22,7 +22,6 @@ from kbtrain.evaluation.scores import read_scores
 from kbtrain.gate.card import CARD, STAGES
 from kbtrain.gate.gate import ByName, Reads
 from kbtrain.gate.trained_on import write_trained_on
-from kbtrain.gates.fit_kind import fit_and_write
 from kbtrain.gates.handles import GateHandle, gate_identity, handle, handle_of_prompt, handle_of_replies
 from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.registry import GATES, kind_named, read_card
@@ -37,7 +36,6 @@ from kbtrain.gates.scoring import (
     scored_id,
 )
 from kbtrain.gates.simple import Always
-from kbtrain.gates.stack import Columns, Member, make_members
 from kbtrain.gates.training_overlap import AllowedOverlap
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists, writing
@@ -47,6 +45,9 @@ from kbtrain.llm.backends import read_llm_config
 from kbtrain.records import GATE_NAME, Example, GateExample, GateScore, Split, TurnExample
 from kbtrain.retrieval.base import attach_hits
 from kbtrain.training.data import label_rule, own_prompts
+
+if TYPE_CHECKING:
+    from kbtrain.gates.stack import Columns, Member
 
 FIT = "fit"  # stage of the gates that are fitted here
 
@@ -217,12 +218,14 @@ def _check_score_names(gates: Sequence[GateHandle], run: Path) -> None:
 
 def make_turn_gates(config: ChoiceConfig, inputs: ScoringInputs) -> None:
     """Fit the gates that need no recipe, as far as they are asked for and not there yet, to what recipes fit to."""
+    from kbtrain.gates.fit_kind import fit_and_write
+
     source, labelled = inputs.files["turns.jsonl"], [turn for turn in inputs.train if turn.label is not None]
-    for name, kind in GATES.items():
+    for name in GATES:
         requested = name in config.only or (not config.only and bool(labelled))
         target = config.run / name / CARD
         gate = Artifact(target, FIT, {"gate": name}, [source], edited=True)
-        if not kind.unasked or not requested:
+        if not kind_named(name).unasked or not requested:
             continue
         if path_exists(meta_path(target)) and read_meta(target).get("stage") != FIT:
             continue  # a recipe made it: it is the user's
@@ -326,6 +329,8 @@ def stack_members(
     output: Path, handles: Mapping[Path, GateHandle], leave_out: Sequence[str] = ()
 ) -> tuple[Member, ...]:
     """The members with the scores that are read. Raises :class:`UserError` for an unknown name to skip."""
+    from kbtrain.gates.stack import make_members
+
     stored_names = {folder: {stored: name for name, stored in gate.stored.items()} for folder, gate in handles.items()}
     scores = [name for gate in handles.values() for name in gate.names]
     for name in leave_out:

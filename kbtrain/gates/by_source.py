@@ -11,7 +11,7 @@ from typing import Literal
 from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.features.question import question_form
-from kbtrain.gates.kind import FIT_GATE, QUESTION, Kind
+from kbtrain.gates.registry import FIT_GATE, QUESTION, Kind
 from kbtrain.records import GateExample, Label
 
 SHRINK = 10.0  # training questions of the mean that each group counts beside its own

@@ -22,6 +22,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate.card import GateCard, Pass, Stage
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, check_served_prompts, first_rows, open_answering
+from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.llm.dialect import Dialect
 from kbtrain.net import LONGEST_ASKED
 from kbtrain.prompts.kbm import chat_messages, encode
@@ -367,3 +368,6 @@ def load_served(folder: Path, server: StatesServer) -> SignalGate:
         )
     check_served_prompts(card, folder, server)
     return ServedDraft(server, card)
+
+
+KIND = Kind(DraftCard, load_draft, QUESTION, "recipes/make_draft.py", open_served=load_served)

@@ -8,8 +8,7 @@ from pathlib import Path
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.kind import Kind
-from kbtrain.gates.registry import GATES, kinds
+from kbtrain.gates.registry import GATES, Kind, kind_named, kinds
 from kbtrain.metrics.turns import classifier_metrics
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
@@ -30,7 +29,7 @@ def kind_to_fit(name: str) -> Kind:
 
 def names_to_fit() -> str:
     """Names of the kinds that come with the package and have a fit, for a help text."""
-    return ", ".join(sorted(name for name, kind in GATES.items() if kind.fit))
+    return ", ".join(sorted(name for name in GATES if kind_named(name).fit))
 
 
 def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], features: FitFeatures | None) -> Gate:
@@ -67,7 +66,7 @@ def fit_and_write(name: str, turns: Sequence[TurnExample], folder: Path) -> None
 
     Raises :class:`UserError` for a single class.
     """
-    kind = GATES[name]
+    kind = kind_named(name)
     gate = kind.fit(turns, [float(bool(turn.label)) for turn in turns]) if kind.fit else None
     if gate is None or gate.card is None:
         raise UserError(f"gate '{name}': its fit() gives no gate with a card to write")

@@ -14,10 +14,9 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate.card import GateCard, Pass, Stage, text_of
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
-from kbtrain.gates.kind import QUESTION
 from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.prompted import PROMPTED, SampledPrompt, need_text, replies_fingerprint
-from kbtrain.gates.registry import GATES, cards_of, kind_named, load_gate, read_card
+from kbtrain.gates.registry import GATES, QUESTION, cards_of, kind_named, load_gate, read_card
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
 from kbtrain.llm.backends import LLMConfig, read_llm_config

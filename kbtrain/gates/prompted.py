@@ -17,8 +17,8 @@ from kbtrain.answers.thoughts import without_thought
 from kbtrain.answers.writing import CJK
 from kbtrain.gate.card import Pass, text_of
 from kbtrain.gate.gate import Gate, Reads
-from kbtrain.gates.kind import QUESTION, TURN
 from kbtrain.gates.ragate.prompt_and_peft import RagatePrompt
+from kbtrain.gates.registry import QUESTION, TURN
 from kbtrain.gates.tree_scorer import Scorer
 from kbtrain.gates.true_false import NEED_TEMPLATE, Encoder
 from kbtrain.llm.base import LLM, AnswerRequest

@@ -21,7 +21,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD, Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, handle
-from kbtrain.gates.registry import kinds
+from kbtrain.gates.registry import kind_points
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside, check_regular_or_absent, path_exists
 from kbtrain.io.provenance import (
@@ -337,7 +337,7 @@ def seconds_of(gate: GateHandle, opened: Gate, example: Example) -> float:
 def gates_of_run(run: Path, dtype: str = "auto", device: str = "auto", states: str | None = None) -> list[GateHandle]:
     """Gates with folders in a run folder, by kind, then name."""
     gates = [handle(path.parent, dtype, device, states=states) for path in run.glob(f"*/{CARD}")]
-    order = list(kinds())
+    order = list(kind_points())
     return sorted(gates, key=lambda gate: (order.index(gate.card.kind) if gate.card else 0, gate.name))
 
 

@@ -10,8 +10,9 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -22,9 +23,13 @@ from kbtrain.gate.gate import ByName, Gate, KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, question_hash
 from kbtrain.gates.answering import PassReader, scores_of_one_pass
 from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, held_out, least_loss
+from kbtrain.gates.registry import QUESTION, Kind, load_gate, read_card
 from kbtrain.records import Example, GateExample, Target
 from kbtrain.runtime.cores import one_thread
 from kbtrain.training.data import Labels
+
+if TYPE_CHECKING:
+    from kbtrain.llm.served_states import StatesServer
 
 Columns = Mapping[str, Sequence[float]]  # scores by name
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # C of the logistic regression
@@ -262,3 +267,26 @@ def make_members(
         )
         for folder in folders
     )
+
+
+def _open(folder: Path, dtype: str, device: str) -> Stack:
+    """A stack whose members that read one model read one copy of it."""
+    from kbtrain.models.load import opened_once
+
+    with opened_once():
+        return Stack.load(folder, partial(load_gate, dtype=dtype, device=device))
+
+
+def _open_served(folder: Path, states: StatesServer) -> Stack:
+    """A stack whose probes read from the server; its other members are opened here: a stack reads all their scores."""
+    from kbtrain.gates.probe.gate import ProbeCard
+
+    def open_member(member: Path) -> Gate:
+        return load_gate(member, states=states if isinstance(read_card(member), ProbeCard | StackCard) else None)
+
+    return Stack.load(folder, open_member)
+
+
+KIND = Kind(
+    StackCard, _open, QUESTION, "recipes/train_stack.py", open_served=_open_served, of_members=StackCard.of_members
+)

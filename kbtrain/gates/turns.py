@@ -21,6 +21,7 @@ from kbtrain.dialogue.base import domain_of
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate, Reads, logistic
+from kbtrain.gates.registry import FIT_GATE, TURN, Kind
 from kbtrain.records import Entity, TurnExample, Utterance
 
 OFFER = "OFFER"  # what people enrich most often: an offer that names something
@@ -297,3 +298,7 @@ class StructuralGate(TurnRegression):
         card = self.card
         parts = zip(structure(example), card.mean, card.scale, card.coefficients, strict=True)
         return card.intercept + math.fsum(c * (value - mean) / scale for value, mean, scale, c in parts)
+
+
+DIALOGUE_STATE = Kind(DialogueStateCard, DialogueStateGate.load, TURN, FIT_GATE, fit=DialogueStateGate.fit)
+STRUCTURAL = Kind(StructuralCard, StructuralGate.load, TURN, FIT_GATE, fit=StructuralGate.fit)

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from support.length_gate import KIND
 from support.scripts import here
 
 from kbtrain.gates.registry import GATES
@@ -13,7 +12,7 @@ from kbtrain.records import GateExample, GateScore
 
 
 def test_a_new_gate_is_fitted_scored_and_evaluated_in_a_run_folder(run_folder, monkeypatch):
-    monkeypatch.setitem(GATES, "length", KIND)
+    monkeypatch.setitem(GATES, "length", "support.length_gate:KIND")
     fit = ["--gate", "length", "--labels", "hard", "--output", run_folder / "length"]
     for split in ("train", "dev"):  # short questions are mastered: one digit, and not the first, which is long
         path = run_folder / f"labelled_{split}.jsonl"

@@ -17,8 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import BestKey, GateCard, KeyedCard, Threshold, set_best, set_threshold, text_of
 from kbtrain.gate.gate import Gate, logistic
 from kbtrain.gates.handles import handle
-from kbtrain.gates.kind import QUESTION, TURN
-from kbtrain.gates.registry import GATES
+from kbtrain.gates.registry import GATES, QUESTION, TURN, kind_named, kinds
 from kbtrain.records import Decision, GateExample
 
 TEXTS = ["Who wrote it?", "What is the capital of place 3, and who said that of it in the long run?"]
@@ -66,8 +65,8 @@ def noted(value: float) -> Threshold:
 
 def test_every_kind_has_a_folder_here_and_says_what_it_reads() -> None:
     assert set(gate_folders.FOLDERS) == set(GATES)
-    assert {name for name, kind in GATES.items() if not kind.reads & QUESTION} == TURNS_ONLY
-    assert all(kind.reads <= QUESTION | TURN for kind in GATES.values())
+    assert {name for name, kind in kinds().items() if not kind.reads & QUESTION} == TURNS_ONLY
+    assert all(kind.reads <= QUESTION | TURN for kind in kinds().values())
 
 
 def test_it_is_a_gate_with_its_card_and_one_score_an_input(opened: tuple[str, Path, Gate]) -> None:
@@ -137,11 +136,11 @@ def test_a_wrong_argument_is_one_line(opened: tuple[str, Path, Gate]) -> None:
             assert says in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(UserError) as error:
         kbtrain.load_gate(folder, key="nothing")
-    keyed = issubclass(GATES[kind].card, KeyedCard)
+    keyed = issubclass(kind_named(kind).card, KeyedCard)
     assert ("has no key 'nothing'" if keyed else "has no keys; leave it out") in str(error.value)
 
 
-@pytest.mark.parametrize("kind", [name for name, kind in GATES.items() if issubclass(kind.card, KeyedCard)])
+@pytest.mark.parametrize("kind", [name for name, kind in kinds().items() if issubclass(kind.card, KeyedCard)])
 def test_a_key_is_chosen_by_its_name_and_else_by_what_was_best_on_dev(kind: str, folder_of: Any) -> None:
     folder: Path = folder_of(kind)
     text = (folder / "gate.json").read_text()

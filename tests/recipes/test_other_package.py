@@ -22,7 +22,7 @@ SOURCE = '''
 import numpy as np
 from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.kind import Kind
+from kbtrain.gates.registry import Kind
 
 extracted = []  # questions, in the order in which their features were asked for
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.kind import Kind
+from kbtrain.gates.registry import Kind
 from kbtrain.records import GateExample
 
 

@@ -18,6 +18,7 @@ from kbtrain.dialogue.base import domain_of
 from kbtrain.errors import UserError
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gate.gate import Gate, Reads
+from kbtrain.gates.registry import QUESTION, TURN, Kind
 from kbtrain.models.adapters import has_segments, open_encoder, pad_id
 from kbtrain.models.batching import like_length
 from kbtrain.models.weights import no_scores
@@ -221,3 +222,6 @@ def turns_only(examples: Sequence[Example]) -> list[TurnExample]:
         other = next(example for example in examples if not isinstance(example, TurnExample))
         raise UserError(f"example '{other.id}': base 'dialogue_state' reads dialogue turns; leave the key 'base' out")
     return turns
+
+
+KIND = Kind(ClassifierCard, EncoderGate.load, QUESTION | TURN, "recipes/train_encoder.py")

@@ -19,6 +19,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gate.gate import Gate, Reads, logistic
 from kbtrain.gates.encoder.gate import turns_only
+from kbtrain.gates.registry import QUESTION, TURN, Kind
 from kbtrain.gates.turns import LEAST_TURNS, C, dialogue_features, feature_table
 from kbtrain.io.jsonl import read_json, read_model
 from kbtrain.io.provenance import write_atomically
@@ -254,3 +255,9 @@ def pooled_states(
     if not np.isfinite(pooled).all():
         raise no_numbers(model, "the encoder's states are no numbers; try dtype fp32")
     return pooled
+
+
+KIND = Kind(
+    ClassifierCard, EncoderProbe.load, QUESTION | TURN, "recipes/train_encoder.py",
+    fit=EncoderProbe.fit_embedded, features=embedded,
+)  # fmt: skip

@@ -15,6 +15,7 @@ from kbtrain.gate.trained_on import HeldOut, held_out_rows
 from kbtrain.gates.features.additive import Additive, CurveSettings, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import evidence_features, question_features, spelling_features
+from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.records import Example, GateExample, Target
 from kbtrain.training.data import Labelled, Labels
 from kbtrain.training.folds import groups_of
@@ -151,3 +152,6 @@ def held_out_scores(
 def questions_of(rows: Sequence[Labelled]) -> list[GateExample]:
     """The examples, which are questions."""
     return [row.example for row in rows if isinstance(row.example, GateExample)]
+
+
+KIND = Kind(FeaturesCard, Features.load, QUESTION, "recipes/train_features.py", fit=Features.fit_form)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kbtrain.gate.card import ADAPTER, CARD, KeyedCard, Pass
 from kbtrain.gate.gate import KeyedGate
+from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.gates.tree_scorer import Scorer
 from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter, compute_of, open_beside, open_merged
@@ -119,3 +120,6 @@ def _open(folder: Path, card: KBMCard, dtype: str, device: str) -> tuple[PreTrai
         rounded = NAMES[compute_of(card.base_model, dtype, place)]
         model = open_merged(card.base_model, folder / ADAPTER, card.method, place, rounded)
     return model, load_tokenizer(str(folder))
+
+
+KIND = Kind(KBMCard, KBM.load, QUESTION, "recipes/train_kbm.py")

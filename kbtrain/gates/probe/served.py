@@ -7,6 +7,7 @@ folder's. Reference states, noted when the probe was fitted, show that the engin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,8 +17,9 @@ from safetensors.numpy import load_file, save_file
 
 from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
-from kbtrain.gates.probe.gate import WEIGHTS, Probe, Reader, load_heads
+from kbtrain.gates.probe.gate import WEIGHTS, DraftProbe, DraftProbeCard, Probe, ProbeCard, Reader, load_heads
 from kbtrain.gates.probe.states import prompt_states
+from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.io.files import path_exists
 from kbtrain.llm.served_states import HOW, TOLERANCE, ServedStates, StatesServer, check_width, largest_difference
 from kbtrain.prompts.own import asked_fingerprint
@@ -169,3 +171,9 @@ def reference_states(
     """Reference states of prompts by transformers; ``layers`` as ids of ``hidden_states``, from 1."""
     rows = [layer - 1 for layer in layers]
     return [(list(ids), list(layers), prompt_states(model, [ids])[0, rows]) for ids in prompts]
+
+
+PROBE = Kind(ProbeCard, Probe.load, QUESTION, "recipes/train_probe.py", open_served=partial(load_served, Probe))
+DRAFT_PROBE = Kind(
+    DraftProbeCard, DraftProbe.load, QUESTION, "recipes/train_probe.py", open_served=partial(load_served, DraftProbe)
+)

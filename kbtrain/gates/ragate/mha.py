@@ -11,6 +11,7 @@ from pydantic import Field
 from kbtrain.errors import UserError
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gates.encoder.gate import ClassifierGate, Feature, InputTokens, TextReader, feature_value
+from kbtrain.gates.registry import QUESTION, TURN, Kind
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
 from kbtrain.training.config import ClassifierConfig
@@ -167,3 +168,6 @@ def new_gate(config: MHAConfig, reader: MHAInput, device: str) -> RagateMHA:
     )  # fmt: skip
     model: Any = RagateMHAModel(network)
     return RagateMHA(model.to(device), reader)
+
+
+KIND = Kind(ClassifierCard, RagateMHA.load, QUESTION | TURN, "recipes/train_ragate_mha.py")

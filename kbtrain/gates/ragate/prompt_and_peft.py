@@ -14,6 +14,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import ADAPTER, CARD, GateCard
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.encoder.gate import feature_value, knowledge_text
+from kbtrain.gates.registry import TURN, Kind
 from kbtrain.gates.tree_scorer import Scorer
 from kbtrain.gates.true_false import Encoded, Encoder, PromptTemplate
 from kbtrain.models.adapters import check_base_of_adapter, open_beside
@@ -206,3 +207,6 @@ class RagatePeft(TurnScorerGate):
         compute = card.dtype if dtype == "auto" else dtype
         model = open_beside(card.base_model, path / ADAPTER, card.method, device, compute)
         return cls(model, tokenizer, card.features, card.max_length, card)
+
+
+KIND = Kind(RagatePeftCard, RagatePeft.load, TURN, "recipes/train_ragate_peft.py")

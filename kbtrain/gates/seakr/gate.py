@@ -18,6 +18,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate.card import GateCard, Pass, Stage, read_gate_json
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, check_served_prompts, open_answering
+from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import OF_TEXTS, RESIDUAL, SIGNALS, measure_signal
 from kbtrain.gates.seakr.uncertainty import Scale
@@ -233,3 +234,6 @@ def load_served(folder: Path, server: StatesServer) -> ServedSeaKR:
     gate = ServedSeaKR(server, card)
     gate.draw([SHORT_PROMPT], 2)
     return gate
+
+
+KIND = Kind(SeakrCard, SeaKR.load, QUESTION, "recipes/make_seakr.py", open_served=load_served)
