@@ -6,9 +6,9 @@ scoring; a run may have no others. A training question that is also in dev or te
 Where all keys are facts about the questions (time_sensitive, needs_knowledge), no labels are read and none are needed.
 
 Examples:
-  python data_gen/build.py --run runs/demo
-  python data_gen/build.py --run runs/demo --keys '[mastery, certainty]' --with-reference true
-  python data_gen/build.py --run runs/freshqa --keys '[time_sensitive]'
+  kbtrain run build --run runs/demo
+  kbtrain run build --run runs/demo --keys '[mastery, certainty]' --with-reference true
+  kbtrain run build --run runs/freshqa --keys '[time_sensitive]'
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ Every record is checked; a bad one stops the stage with its file, line and field
 data sets, where to get them, their licences and what is kept of them.
 
 Examples:
-  python data_gen/collect.py --run runs/demo
-  python data_gen/collect.py --list
-  python data_gen/collect.py --run runs/nq --dataset nq_open --path NQ-open.dev.jsonl --limit 500 --pick random
-  python data_gen/collect.py --run runs/mine --dataset jsonl --path my.jsonl --shares 0.5,0.25,0.25 --group-by intent
-  python data_gen/collect.py --run runs/mine --dataset csv --path my.csv --columns "{text: ask, answers: gold}"
+  kbtrain run collect --run runs/demo
+  kbtrain run collect --list
+  kbtrain run collect --run runs/nq --dataset nq_open --path NQ-open.dev.jsonl --limit 500 --pick random
+  kbtrain run collect --run runs/mine --dataset jsonl --path my.jsonl --shares 0.5,0.25,0.25 --group-by intent
+  kbtrain run collect --run runs/mine --dataset csv --path my.csv --columns "{text: ask, answers: gold}"
 """
 
 from __future__ import annotations

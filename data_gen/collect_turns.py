@@ -5,9 +5,9 @@ and enrich, one dialogue a line) and jsonl ({"context": [...], "label": ...}).
 A dialogue that does not fit stops the stage with its file and id.
 
 Examples:
-  python data_gen/collect_turns.py --run runs/ketod --dataset ketod --path ketod_release
-  python data_gen/collect_turns.py --run runs/ketod --dataset ketod_released --path ketod_release --sgd dstc8-sgd
-  python data_gen/collect_turns.py --run runs/mine --dataset jsonl --path my_turns
+  kbtrain run collect_turns --run runs/ketod --dataset ketod --path ketod_release
+  kbtrain run collect_turns --run runs/ketod --dataset ketod_released --path ketod_release --sgd dstc8-sgd
+  kbtrain run collect_turns --run runs/mine --dataset jsonl --path my_turns
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ this process in the output folder (one process at a time, some 20,000 passages),
 Resumable: an interrupted run resumes behind the last passage that is stored. Needs the extra vectors.
 
 Examples:
-  python data_gen/embed.py --run runs/demo --server-url http://127.0.0.1:8001/v1 --server-model bge-small-en-v1.5
-  python data_gen/embed.py --corpus passages.tsv --output vectors --server-url http://127.0.0.1:8001/v1 \
+  kbtrain run embed --run runs/demo --server-url http://127.0.0.1:8001/v1 --server-model bge-small-en-v1.5
+  kbtrain run embed --corpus passages.tsv --output vectors --server-url http://127.0.0.1:8001/v1 \
     --server-model e5 --query-prefix "query: " --passage-prefix "passage: " --store http://127.0.0.1:6333
 """
 

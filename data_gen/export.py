@@ -1,8 +1,8 @@
 """Export a sampling run from the store to Parquet (one row an answer) or JSON Lines (one question-condition a line).
 
 Examples:
-  python data_gen/export.py --store runs/demo/samples.db --output runs/demo/samples.parquet
-  python data_gen/export.py --store runs/demo/samples.db --output runs/demo/samples.jsonl --sampling-run main
+  kbtrain run export --store runs/demo/samples.db --output runs/demo/samples.parquet
+  kbtrain run export --store runs/demo/samples.db --output runs/demo/samples.jsonl --sampling-run main
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ train rows becomes dev, by a hash of the id; --shares makes all splits where the
 `kbtrain finish`, or label.py --by greedy, build.py --keys "[mastery, benefit]".
 
 Examples:
-  python data_gen/import_answers.py --config data_gen/configs/import_llama3.yaml --run runs/llama3 --path answers.jsonl
-  python data_gen/import_answers.py --run runs/imported --path answers.jsonl --model llama-3-8b-instruct \\
+  kbtrain run import_answers --config import_llama3 --run runs/llama3 --path answers.jsonl
+  kbtrain run import_answers --run runs/imported --path answers.jsonl --model llama-3-8b-instruct \\
       --columns "{text: question, id: qid}" --answers "{llm: closed_book, rag: with_passages}"
-  python data_gen/import_answers.py --run runs/logs --path logs.csv --model gpt-4o-mini --shares 0.5,0.25,0.25
+  kbtrain run import_answers --run runs/logs --path logs.csv --model gpt-4o-mini --shares 0.5,0.25,0.25
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ chooses), and so do labels made by different rules or about different models. Th
 rule, which every gate's card tells.
 
 Examples:
-  python data_gen/join.py --runs '[runs/mmlu, runs/xiezhi]' --output runs/mix
-  python data_gen/join.py --runs '[runs/mmlu, runs/xiezhi]' --output runs/mix --on-leak drop
+  kbtrain run join --runs '[runs/mmlu, runs/xiezhi]' --output runs/mix
+  kbtrain run join --runs '[runs/mmlu, runs/xiezhi]' --output runs/mix --on-leak drop
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ question's own rule). Resumable: an interrupted run resumes after its last batch
 answers that stood there before more sampling or another sampling run; the verdicts of all stand in one file.
 
 Examples:
-  python data_gen/judge.py --run runs/webqa --model Qwen/Qwen2-72B-Instruct --backend openai
-  python data_gen/judge.py --run runs/demo --judge contains
+  kbtrain run judge --run runs/webqa --model Qwen/Qwen2-72B-Instruct --backend openai
+  kbtrain run judge --run runs/demo --judge contains
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ questions' values; dev and test never take part in choosing it. The distribution
 RUN/labels.jsonl.meta.json. Labelling starts afresh each time: a number of samples more may change every label.
 
 Examples:
-  python data_gen/label.py --config data_gen/configs/label_paper.yaml --run runs/qwen2_7b
-  python data_gen/label.py --run runs/demo --verdicts --tau-mastery '{quantile: 0.7}' --tau-certainty '{quantile: 0.5}'
+  kbtrain run label --config label_paper --run runs/qwen2_7b
+  kbtrain run label --run runs/demo --verdicts --tau-mastery '{quantile: 0.7}' --tau-certainty '{quantile: 0.5}'
 """
 
 from __future__ import annotations

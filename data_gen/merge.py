@@ -6,9 +6,9 @@ more question-conditions of one with the same settings. Other settings or other 
 moment, the same command resumes.
 
 Examples:
-  python data_gen/merge.py --run runs/qwen
-  python data_gen/merge.py --run runs/qwen --allow-gaps
-  python data_gen/merge.py --run runs/qwen --shards "[a/samples.shard-1-of-2.db, b/samples.shard-2-of-2.db]"
+  kbtrain run merge --run runs/qwen
+  kbtrain run merge --run runs/qwen --allow-gaps
+  kbtrain run merge --run runs/qwen --shards "[a/samples.shard-1-of-2.db, b/samples.shard-2-of-2.db]"
 """
 
 from __future__ import annotations

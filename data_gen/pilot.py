@@ -6,10 +6,10 @@ is used by every later stage, unless --k names one. Answers are kept in RUN/pilo
 First run: retrieve.py with --pilot true. Several searches: --candidates names a file of hits for each.
 
 Examples:
-  python data_gen/retrieve.py --run runs/mine --corpus passages.jsonl --k 5 --pilot true
-  python data_gen/pilot.py --run runs/mine --model smollm2-135m-instruct
-  python data_gen/pilot.py --run runs/mine --config server.yaml --ks "[1, 3, 5]" --questions 50
-  python data_gen/pilot.py --run runs/mine --model Qwen/Qwen2-7B-Instruct --dry-run
+  kbtrain run retrieve --run runs/mine --corpus passages.jsonl --k 5 --pilot true
+  kbtrain run pilot --run runs/mine --model smollm2-135m-instruct
+  kbtrain run pilot --run runs/mine --config server.yaml --ks "[1, 3, 5]" --questions 50
+  kbtrain run pilot --run runs/mine --model Qwen/Qwen2-7B-Instruct --dry-run
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ JSON list or Parquet (id, title, text), DPR's TSV or a CSV, compressed or not, o
 section is a passage).
 
 Examples:
-  python data_gen/retrieve.py --run runs/demo
-  python data_gen/retrieve.py --config data_gen/configs/retrieve_paper.yaml --run runs/qwen2_7b --corpus psgs_w100.tsv
-  python data_gen/retrieve.py --run runs/mine --corpus handbook/ --chunk-tokens 100
-  python data_gen/retrieve.py --run runs/zh --chinese jieba --chunk-tokens 100 --chunk-overlap 20
-  python data_gen/retrieve.py --config data_gen/configs/retrieve_web.yaml --run runs/fresh
+  kbtrain run retrieve --run runs/demo
+  kbtrain run retrieve --config retrieve_paper --run runs/qwen2_7b --corpus psgs_w100.tsv
+  kbtrain run retrieve --run runs/mine --corpus handbook/ --chunk-tokens 100
+  kbtrain run retrieve --run runs/zh --chinese jieba --chunk-tokens 100 --chunk-overlap 20
+  kbtrain run retrieve --config retrieve_web --run runs/fresh
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ Every finished batch is durable; an interrupted run, started again, ends in the 
 an eighth of them into a store of its own, and data_gen/merge.py joins the eight.
 
 Examples:
-  python data_gen/sample.py --run runs/demo --model smollm2-135m-instruct
-  python data_gen/sample.py --config data_gen/configs/sample_demo.yaml
-  python data_gen/sample.py --run runs/qwen --model Qwen/Qwen2-7B-Instruct --conditions "[llm, rag]" --dry-run
-  python data_gen/sample.py --run runs/qwen --model Qwen/Qwen2-7B-Instruct --backend vllm --tensor-parallel 4
-  python data_gen/sample.py --run runs/qwen --model Qwen/Qwen2-7B-Instruct --backend openai --server-url http://h:8000/v1
-  python data_gen/sample.py --run runs/qwen --shard $SLURM_ARRAY_TASK_ID/8
+  kbtrain run sample --run runs/demo --model smollm2-135m-instruct
+  kbtrain run sample --config sample_demo
+  kbtrain run sample --run runs/qwen --model Qwen/Qwen2-7B-Instruct --conditions "[llm, rag]" --dry-run
+  kbtrain run sample --run runs/qwen --model Qwen/Qwen2-7B-Instruct --backend vllm --tensor-parallel 4
+  kbtrain run sample --run runs/qwen --model Qwen/Qwen2-7B-Instruct --backend openai --server-url http://h:8000/v1
+  kbtrain run sample --run runs/qwen --shard $SLURM_ARRAY_TASK_ID/8
 """
 
 from __future__ import annotations

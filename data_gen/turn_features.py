@@ -5,8 +5,8 @@ context as query (the run's own snippets.jsonl is such a corpus). Entities: stud
 Only what was said before a turn is read; finished responses are kept in RUN/responses.jsonl: a killed run resumes.
 
 Examples:
-  python data_gen/turn_features.py --run runs/ketod --corpus runs/ketod/snippets.jsonl
-  python data_gen/turn_features.py --run runs/ketod --corpus passages.jsonl --syn-resp true
+  kbtrain run turn_features --run runs/ketod --corpus runs/ketod/snippets.jsonl
+  kbtrain run turn_features --run runs/ketod --corpus passages.jsonl --syn-resp true
 """
 
 from __future__ import annotations

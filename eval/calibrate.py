@@ -10,10 +10,10 @@ gate's floor is refused. Scores of the test split, or of --new-scores, that are 
 no answer of theirs is looked at.
 
 Examples:
-  python eval/calibrate.py --run runs/demo --gate seakr
-  python eval/calibrate.py --run runs/demo --gate kbm_mastery --goal max_loss --max-loss 0.05
-  python eval/calibrate.py --run runs/demo --gate features_benefit --goal budget --budget "2.5 USD"
-  python eval/calibrate.py --run runs/demo --gate seakr --check --new-scores new/scores.jsonl
+  kbtrain run calibrate --run runs/demo --gate seakr
+  kbtrain run calibrate --run runs/demo --gate kbm_mastery --goal max_loss --max-loss 0.05
+  kbtrain run calibrate --run runs/demo --gate features_benefit --goal budget --budget "2.5 USD"
+  kbtrain run calibrate --run runs/demo --gate seakr --check --new-scores new/scores.jsonl
 """
 
 from __future__ import annotations

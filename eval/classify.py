@@ -6,9 +6,9 @@ threshold the best F1 on dev, intervals by bootstrap over dialogues with the sam
 rows, several scores of a gate being its seeds. Writes classify.json, for turns classify.md too.
 
 Examples:
-  python eval/classify.py --run runs/demo
-  python eval/classify.py --run runs/demo --threshold-rule best_f1
-  python eval/classify.py --run runs/ketod --compare encoder \\
+  kbtrain run classify --run runs/demo
+  kbtrain run classify --run runs/demo --threshold-rule best_f1
+  kbtrain run classify --run runs/ketod --compare encoder \\
       --gates "{always: [always], structural: [structural], encoder: [encoder0, encoder1, encoder2]}"
 """
 

@@ -6,9 +6,9 @@ answered wrongly and rightly, and the area under its curve of accuracy against r
 score that some of the questions lack is skipped and named; --dataset or --covered-by narrows the questions.
 
 Examples:
-  python eval/compare_scores.py --run runs/demo
-  python eval/compare_scores.py --run runs/demo --positive needed --reference kbm_mastery
-  python eval/compare_scores.py --run runs/llama3 --dataset nq --reference seakr_direct --out runs/llama3/nq.json
+  kbtrain run compare_scores --run runs/demo
+  kbtrain run compare_scores --run runs/demo --positive needed --reference kbm_mastery
+  kbtrain run compare_scores --run runs/llama3 --dataset nq --reference seakr_direct --out runs/llama3/nq.json
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ that is asked after the search every question is searched for. The break-even ra
 retrieve for before retrieving always is cheaper (or faster).
 
 Examples:
-  python eval/cost.py --run runs/demo --prices eval/configs/prices.yaml
+  kbtrain run cost --run runs/demo --prices eval/configs/prices.yaml
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Reads a run's questions.jsonl, samples.db, scores/ and scores_reference.jsonl (e
 here. Both thresholds are chosen on dev. Writes RUN/double_judgement.json and .md.
 
 Examples:
-  python eval/double_judgement.py --config eval/configs/kbm_double_judgement.yaml
+  kbtrain run double_judgement --config kbm_double_judgement
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ Rule given takes the noted thresholds, or --thresholds.
 results_without_yes_no.json or results_only_yes_no.json, and neither outcomes nor thresholds are written.
 
 Examples:
-  python eval/end_to_end.py --run runs/demo
-  python eval/end_to_end.py --config eval/configs/end_to_end_public.yaml --yes-no without
-  python eval/end_to_end.py --config eval/configs/end_to_end_demo.yaml --threshold-rule best_accuracy
-  python eval/end_to_end.py --run runs/demo --threshold-rule given --thresholds "{kbm_mastery: 0.4}"
+  kbtrain run end_to_end --run runs/demo
+  kbtrain run end_to_end --config end_to_end_public --yes-no without
+  kbtrain run end_to_end --config end_to_end_demo --threshold-rule best_accuracy
+  kbtrain run end_to_end --run runs/demo --threshold-rule given --thresholds "{kbm_mastery: 0.4}"
 """
 
 from __future__ import annotations

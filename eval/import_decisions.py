@@ -9,11 +9,11 @@ missed. Ids that the run does not have are an
 error, unless --other-questions drop, which counts them; rows without the column are counted.
 
 Examples:
-  python eval/import_decisions.py --run runs/llama31 --path decisions.jsonl --gate their_gate --column score
-  python eval/import_decisions.py --run runs/demo --path my_scores.csv --gate mine --as-gate
-  python eval/import_decisions.py --run runs/mine --path log.jsonl --gate own_calls --column message.tool_calls \\
+  kbtrain run import_decisions --run runs/llama31 --path decisions.jsonl --gate their_gate --column score
+  kbtrain run import_decisions --run runs/demo --path my_scores.csv --gate mine --as-gate
+  kbtrain run import_decisions --run runs/mine --path log.jsonl --gate own_calls --column message.tool_calls \\
       --tools "[web_search*]"
-  python eval/import_decisions.py --run runs/llama31 --path outcomes.jsonl --gate t5_choice \\
+  kbtrain run import_decisions --run runs/llama31 --path outcomes.jsonl --gate t5_choice \\
       --column adaptive_rag_t5.option --choices "{A: 0, B: 1, C: 1}" --other-questions drop
 """
 

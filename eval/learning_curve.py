@@ -5,8 +5,8 @@ those with held-out scores, to growing random parts of the training questions, t
 the test questions. Writes OUT.json, OUT.svg and OUT.md.
 
 Examples:
-  python eval/learning_curve.py --run runs/demo
-  python eval/learning_curve.py --run runs/demo --gates "[features, probe]" --model smollm2-135m-instruct
+  kbtrain run learning_curve --run runs/demo
+  kbtrain run learning_curve --run runs/demo --gates "[features, probe]" --model smollm2-135m-instruct
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ dev questions: what the method thinks first exceeds it for --ratio of them. Run 
 on at the next question.
 
 Examples:
-  python eval/run_seakr.py --config eval/configs/seakr_single_hop.yaml
-  python eval/run_seakr.py --config eval/configs/seakr_multi_hop.yaml --run runs/hotpotqa
-  python eval/run_seakr.py --run runs/hotpotqa --no-rerank --name seakr_no_rerank
+  kbtrain run run_seakr --config seakr_single_hop
+  kbtrain run run_seakr --config seakr_multi_hop --run runs/hotpotqa
+  kbtrain run run_seakr --run runs/hotpotqa --no-rerank --name seakr_no_rerank
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ stand in test (or share an entity with it), stop the stage; with allow_trained a
 their numbers stand in every table of that gate.
 
 Examples:
-  python eval/score.py --run runs/demo --model smollm2-135m-instruct
-  python eval/score.py --run runs/demo --only kbm --dtype fp32
-  python eval/score.py --run runs/qwen2 --only prompt --prompt-llm data_gen/configs/sample_server.yaml
-  python eval/score.py --run runs/ketod --only ragate_prompt_in_context --model smollm2-135m-instruct
+  kbtrain run score --run runs/demo --model smollm2-135m-instruct
+  kbtrain run score --run runs/demo --only kbm --dtype fp32
+  kbtrain run score --run runs/qwen2 --only prompt --prompt-llm data_gen/configs/sample_server.yaml
+  kbtrain run score --run runs/ketod --only ragate_prompt_in_context --model smollm2-135m-instruct
 """
 
 from __future__ import annotations

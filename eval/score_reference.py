@@ -5,9 +5,9 @@ help). eval/double_judgement.py reads it. Run it again after an interruption: wh
 --engine ray spreads the chunks over a Ray cluster.
 
 Examples:
-  python eval/score_reference.py --run runs/demo
-  python eval/score_reference.py --run runs/demo --kbm runs/other/kbm --dtype fp32
-  python eval/score_reference.py --run runs/qwen --engine ray
+  kbtrain run score_reference --run runs/demo
+  kbtrain run score_reference --run runs/demo --kbm runs/other/kbm --dtype fp32
+  kbtrain run score_reference --run runs/qwen --engine ray
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 savings.svg, and a page for each gate in gates/ with its worst errors side by side. Everything works offline.
 
 Examples:
-  python eval/write_report.py --run runs/demo
-  python eval/write_report.py --run runs/demo --gate kbm_mastery --title "Atlas, SmolLM2-135M"
+  kbtrain run write_report --run runs/demo
+  kbtrain run write_report --run runs/demo --gate kbm_mastery --title "Atlas, SmolLM2-135M"
 """
 
 from __future__ import annotations

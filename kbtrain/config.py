@@ -21,7 +21,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
-from kbtrain.installation import as_commands, as_typed, program
+from kbtrain.installation import as_commands, home
 from kbtrain.io.files import writing
 from kbtrain.io.text_files import read_text
 from kbtrain.runtime.cores import raise_gc_threshold, share_cores
@@ -114,10 +114,11 @@ def parse_args(kind: type[C], argv: Sequence[str], description: str | None = Non
 
 
 def _parser(kind: type[Config], description: str | None, prog: str | None = None) -> argparse.ArgumentParser:
+    script = Path(sys.argv[0])
     parser = _ConfigParser(
-        prog=prog or program(Path(sys.argv[0])),
+        prog=prog or (f"kbtrain run {script.stem}" if home() in script.resolve().parents else script.name),
         usage="%(prog)s [--config FILE|NAME] [--key value | key=value ...]",
-        description=as_commands(as_typed(description or "")),
+        description=as_commands(description or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -144,7 +145,7 @@ def key_rows(kind: type[Config]) -> Iterator[tuple[str, str, str, str]]:
     """Name, values, default (as in YAML; "required", or empty for one that says nothing) and meaning of each key."""
     for name, field in kind.model_fields.items():
         default = "required" if field.is_required() else _format_default(field.get_default(call_default_factory=True))
-        yield name, _choices(field.annotation), default, as_typed(field.description or name)
+        yield name, _choices(field.annotation), default, as_commands(field.description or name)
 
 
 def _flag(key: str) -> str:
@@ -195,7 +196,7 @@ def _yaml(value: Any) -> str:
         return "{" + ", ".join(f"{_yaml(key)}: {_yaml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(_yaml, value))}]"
-    text = as_typed(str(value))
+    text = as_commands(str(value))
     return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
 
 

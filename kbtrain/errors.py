@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kbtrain.installation import as_typed
-
 _SECRETS: set[str] = set()
 _STRUCK = "[secret]"
 _SHORTEST = 8  # characters of a key
@@ -65,13 +63,11 @@ class UserError(Exception):
 
     A key, an id or a name out of a file may hold anything: what does not print (line ends, control characters, halves
     of a surrogate pair) is escaped as ``repr`` does, and its middle skipped where it is very long, here and nowhere
-    else; secrets are struck. Scripts that the message names by their path in a clone are named as this installation's
-    user types them.
+    else; secrets are struck.
     """
 
     def __init__(self, message: str) -> None:
-        printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in strike(message))
-        text = as_typed(printable)
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in strike(message))
         if (extra := len(text) - LONGEST) > 0:  # what is wrong is at the begin, what to do at the end
             text = f"{text[:650]} ... ({extra} characters skipped) ... {text[-450:]}"
         super().__init__(text)

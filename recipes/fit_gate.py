@@ -12,10 +12,10 @@ turns. The others have no fit: probe needs the answering model's states; kbm, en
 trained in steps; a stack is made of other gates; seakr and draft learn nothing from labels.
 
 Examples:
-  python recipes/fit_gate.py --gate structural --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
+  kbtrain run fit_gate --gate structural --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
       --output runs/ketod/structural
-  python recipes/fit_gate.py --gate encoder_probe --run runs/demo
-  python recipes/fit_gate.py --gate my_gate --train runs/demo/examples/train.jsonl \\
+  kbtrain run fit_gate --gate encoder_probe --run runs/demo
+  kbtrain run fit_gate --gate my_gate --train runs/demo/examples/train.jsonl \\
       --dev runs/demo/examples/dev.jsonl --output runs/demo/my_gate --key benefit --labels soft
 """
 

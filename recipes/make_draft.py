@@ -5,9 +5,9 @@ address the model behind it drafts, and its top log-probabilities are read. Choo
 afterwards.
 
 Examples:
-  python recipes/make_draft.py --config recipes/configs/draft_smollm2.yaml
-  python recipes/make_draft.py --model Qwen/Qwen2-7B-Instruct --output runs/qwen2/draft --tokens 8
-  python recipes/make_draft.py --model gpt-4o-mini --output runs/mine/draft --server-url https://api.openai.com/v1
+  kbtrain run make_draft --config draft_smollm2
+  kbtrain run make_draft --model Qwen/Qwen2-7B-Instruct --output runs/qwen2/draft --tokens 8
+  kbtrain run make_draft --model gpt-4o-mini --output runs/mine/draft --server-url https://api.openai.com/v1
 """
 
 from __future__ import annotations

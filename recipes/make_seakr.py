@@ -4,8 +4,8 @@ U's floor and ceiling belong to one model, layer, k and alpha; they are measured
 with eval/calibrate.py afterwards.
 
 Examples:
-  python recipes/make_seakr.py --config recipes/configs/seakr_smollm2.yaml
-  python recipes/make_seakr.py --model Qwen/Qwen2-7B-Instruct --questions runs/qwen2/questions.jsonl \\
+  kbtrain run make_seakr --config seakr_smollm2
+  kbtrain run make_seakr --model Qwen/Qwen2-7B-Instruct --questions runs/qwen2/questions.jsonl \\
       --output runs/qwen2/seakr --layer 13
 """
 

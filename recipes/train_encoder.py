@@ -8,13 +8,13 @@ Reads turns (data_gen/collect_turns.py) or questions (data_gen/build.py), writes
 opens it) with its scores of dev and, if given, test. The same command resumes a killed run.
 
 Examples:
-  accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_encoder.py \\
-      --config recipes/configs/encoder_probe_turns.yaml --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
+  kbtrain run train_encoder --launch cpu \\
+      --config encoder_probe_turns --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
       --test runs/ketod/turns.jsonl --output runs/ketod/encoder_probe
-  accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_encoder.py \\
-      --config recipes/configs/encoder_minilm_turns.yaml --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
+  kbtrain run train_encoder --launch cpu \\
+      --config encoder_minilm_turns --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
       --test runs/ketod/turns.jsonl --output runs/ketod/encoder --seed 0
-  python recipes/train_encoder.py --config recipes/configs/encoder_minilm_questions.yaml \\
+  kbtrain run train_encoder --config encoder_minilm_questions \\
       --train runs/demo/examples/train.jsonl --dev runs/demo/examples/dev.jsonl --output runs/demo/encoder
 """
 

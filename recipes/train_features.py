@@ -7,8 +7,8 @@ search found: such a gate is asked after the search. Training questions get scor
 them (held_out.jsonl), which eval/score.py takes for its split train.
 
 Examples:
-  python recipes/train_features.py --config recipes/configs/features_demo.yaml
-  python recipes/train_features.py --train runs/nq/examples/train.jsonl --dev runs/nq/examples/dev.jsonl \\
+  kbtrain run train_features --config features_demo
+  kbtrain run train_features --train runs/nq/examples/train.jsonl --dev runs/nq/examples/dev.jsonl \\
       --index runs/nq/bm25 --output runs/nq/features --keys "[mastery]"
 """
 

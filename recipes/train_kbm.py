@@ -4,11 +4,11 @@ Reads examples made by data_gen/build.py, writes a gate folder (kbtrain.load_gat
 its last checkpoint when the same command is given again, and ends with the same weights; a finished one does nothing.
 
 Examples:
-  accelerate launch recipes/train_kbm.py --config recipes/configs/kbm_smollm2.yaml \\
+  kbtrain run train_kbm --config kbm_smollm2 \\
       --train runs/demo/examples/train.jsonl --dev runs/demo/examples/dev.jsonl --output runs/demo/kbm
-  python recipes/train_kbm.py --config recipes/configs/kbm_smollm2.yaml ... --dry-run     (no weights are loaded)
-  accelerate launch --config_file ds_configs/accelerate_zero2_4gpu.yaml recipes/train_kbm.py \\
-      --config recipes/configs/kbm_qwen2_7b.yaml --train train.jsonl --dev dev.jsonl --output kbm
+  kbtrain run train_kbm --config kbm_smollm2 ... --dry-run     (no weights are loaded)
+  kbtrain run train_kbm --launch zero2_4gpu \\
+      --config kbm_qwen2_7b --train train.jsonl --dev dev.jsonl --output kbm
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ it is about to say tells more than what it was asked. The gate is asked after th
 With condition rag the states are those of the prompt with retrieved text: a second judgement, whether it helps.
 
 Examples:
-  python recipes/train_probe.py --config recipes/configs/probe_smollm2.yaml --train runs/demo/examples/train.jsonl \\
+  kbtrain run train_probe --config probe_smollm2 --train runs/demo/examples/train.jsonl \\
       --dev runs/demo/examples/dev.jsonl --states runs/demo/states/llm --output runs/demo/probe
-  python recipes/train_probe.py --model Qwen/Qwen2-7B-Instruct --method logistic --labels hard \\
+  kbtrain run train_probe --model Qwen/Qwen2-7B-Instruct --method logistic --labels hard \\
       --train runs/qwen2/examples/train.jsonl --states runs/qwen2/states/llm --output runs/qwen2/probe
-  python recipes/train_probe.py --config probe_smollm2 --train runs/demo/examples/train.jsonl \\
+  kbtrain run train_probe --config probe_smollm2 --train runs/demo/examples/train.jsonl \\
       --output runs/demo/probe --dry-run
 """
 

@@ -5,8 +5,8 @@ F1, and writes a gate folder (kbtrain.load_gate opens it) with its scores of dev
 resumes a killed run.
 
 Examples:
-  accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_ragate_mha.py \\
-      --config recipes/configs/ragate_mha.yaml --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
+  kbtrain run train_ragate_mha --launch cpu \\
+      --config ragate_mha --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
       --test runs/ketod/turns.jsonl --output runs/ketod/mha
 """
 

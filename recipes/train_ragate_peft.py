@@ -5,13 +5,13 @@ adapter alone and its scores of dev and, if given, test. The features are those 
 on when the same command is given again, and ends with the same weights.
 
 Examples:
-  accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_ragate_peft.py \\
-      --config recipes/configs/ragate_peft_smollm2.yaml --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
+  kbtrain run train_ragate_peft --launch cpu \\
+      --config ragate_peft_smollm2 --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
       --test runs/ketod/turns.jsonl --output runs/ketod/peft0 --seed 0
-  python recipes/train_ragate_peft.py --config recipes/configs/ragate_peft_smollm2.yaml ... \\
+  kbtrain run train_ragate_peft --config ragate_peft_smollm2 ... \\
       --features '[syn-resp, ner, know]' --dry-run     (no weights are loaded)
-  accelerate launch --config_file ds_configs/accelerate_1gpu.yaml recipes/train_ragate_peft.py \\
-      --config recipes/configs/ragate_peft_llama2_7b.yaml --train turns.jsonl --dev turns.jsonl --output peft
+  kbtrain run train_ragate_peft --launch 1gpu \\
+      --config ragate_peft_llama2_7b --train turns.jsonl --dev turns.jsonl --output peft
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ training questions. For a stack with such a member use --fit-on dev: it is then 
 scores, by which thresholds are chosen, are of stacks fitted without the question, too.
 
 Examples:
-  python recipes/train_stack.py --config recipes/configs/stack_demo.yaml
-  python recipes/train_stack.py --run runs/demo --members "[features, kbm]" --fit-on dev \\
+  kbtrain run train_stack --config stack_demo
+  kbtrain run train_stack --run runs/demo --members "[features, kbm]" --fit-on dev \\
       --train runs/demo/examples/train.jsonl --dev runs/demo/examples/dev.jsonl --output runs/demo/stack
 """
 

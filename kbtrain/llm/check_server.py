@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.installation import as_typed
+from kbtrain.installation import as_commands
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import BYTES_A_TOKEN
 from kbtrain.llm.check_thoughts import NOT_TO_THINK, ROOM, Ask, CheckedThoughts, check_thoughts
@@ -561,7 +561,7 @@ def write_config(checked: ServerAbilities, path: Path) -> None:
     text += f"#   kbtrain run judge --config {path.name} --run RUN --judge llm\n"
     try:
         with path.open("x", encoding="utf-8") as out:
-            out.write(as_typed(text) + yaml.safe_dump(checked.settings, sort_keys=False, allow_unicode=True))
+            out.write(as_commands(text) + yaml.safe_dump(checked.settings, sort_keys=False, allow_unicode=True))
     except FileExistsError:
         raise UserError(f"{path}: exists already; give another name by --output") from None
     except OSError as error:

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from kbtrain.errors import UserError, at, did_you_mean, require
-from kbtrain.installation import as_typed, home
+from kbtrain.installation import as_commands, home
 
 Kind = Literal["stages", "recipes", "configs", "launch"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -66,7 +66,7 @@ def about(path: Path) -> str:
     else:
         lines = itertools.takewhile(lambda line: line.startswith("# ") and line[2] != " ", text.splitlines())
         head = [line.removeprefix("# ") for line in lines]
-    return as_typed(re.split(r"(?<=[\w)]\.) (?=[A-Z])|: accelerate launch", " ".join(head))[0])
+    return as_commands(re.split(r"(?<=[\w)]\.) (?=[A-Z])|: accelerate launch", " ".join(head))[0])
 
 
 def listing(*kinds: Kind) -> Iterator[str]:

@@ -169,7 +169,7 @@ class ClassifierTrainer(BaseTrainer):
             eval_dataset=list(rows[:1]),  # transformers wants one; measure() knows dev
         )
         if rates and names_optimizer(self.accelerator):
-            raise UserError("launcher: offload is not for a classifier; use ds_configs/zero2.json or none")
+            raise UserError("launcher: offload is not for a classifier; use the launch file zero2_4gpu or none")
         self.rows = rows
         self.objective: Objective = objective
         self.measure = measure

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbtrain.gate.card import README, THRESHOLD_HEADING, GateCard, kept_thresholds
-from kbtrain.installation import as_typed
+from kbtrain.installation import as_commands
 from kbtrain.io.provenance import write_atomically
 
 USE_QUESTION = """import kbtrain
@@ -80,7 +80,7 @@ def _page(
     lines = "".join(f"{key}: {value}\n" for key, value in front.items() if value)
     ends = {"## Run": table(run), "## Versions": table(versions)}
     parts = [f"# {title}\n{intro}", *(f"{heading}\n{text}" for heading, text in {**sections, **ends}.items())]
-    return as_typed(f"---\n{lines}---\n" + "\n\n".join(parts) + "\n")
+    return as_commands(f"---\n{lines}---\n" + "\n\n".join(parts) + "\n")
 
 
 def write_made(folder: Path, card: GateCard, what: str, turns: bool = False) -> None:

@@ -245,7 +245,7 @@ def start_processes(device: str) -> int:
     if together != expected:
         raise UserError(
             f"launcher: {expected} processes were started but {together} would train together; "
-            "use a launch file of ds_configs/"
+            "use a launch file (kbtrain ls launch)"
         )
     return expected
 

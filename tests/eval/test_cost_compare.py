@@ -178,5 +178,5 @@ def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: py
     assert command(["compare", str(pair[0]), "nowhere"]) == 2
     assert (
         capsys.readouterr().err
-        == "error: nowhere/results.json: no such file; run `kbtrain run end_to_end --run nowhere` first\n"
+        == "error: nowhere/results.json: no such file; run kbtrain run end_to_end --run nowhere first\n"
     )
