@@ -10,8 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kbtrain.io import jsonl
 from kbtrain.prompts.kbm import answer_prompt, encode
-from kbtrain.questions.catalogue import atlas_passages
-from kbtrain.questions.load import load_questions
+from kbtrain.questions.catalogue import atlas_passages, load_questions
 from kbtrain.records import Question
 
 SPREAD = 37  # passages between the first ones of neighbouring questions: prompts share no evidence

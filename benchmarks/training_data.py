@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from kbtrain.questions.catalogue import atlas_passages
-from kbtrain.questions.load import load_questions
+from kbtrain.questions.catalogue import atlas_passages, load_questions
 from kbtrain.records import GateExample
 
 

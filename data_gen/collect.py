@@ -25,7 +25,15 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import Artifact, meta_path, read_meta, unchanged
 from kbtrain.llm.sample_stage import check_replaceable
 from kbtrain.questions.base import AnswerAs, Columns, Reading
-from kbtrain.questions.catalogue import BY_COLUMNS, DATA_SETS, EMBEDDED_SETS, atlas_passages, catalogue_text
+from kbtrain.questions.catalogue import (
+    BY_COLUMNS,
+    DATA_SETS,
+    EMBEDDED_SETS,
+    atlas_passages,
+    catalogue_text,
+    load,
+    sources,
+)
 from kbtrain.questions.checks import NearRule, check_near
 from kbtrain.questions.collect import (
     CollectCounts,
@@ -36,8 +44,7 @@ from kbtrain.questions.collect import (
     warnings,
     write_questions,
 )
-from kbtrain.questions.data_sets.columns import ColumnMap, Language
-from kbtrain.questions.load import load, sources
+from kbtrain.questions.columns import ColumnMap, Language
 from kbtrain.records import Gold, Split
 from kbtrain.runtime.progress import progress_bar
 

@@ -32,10 +32,10 @@ from kbtrain.io.store import SampleStore, writing
 from kbtrain.labeling.imported import ImportCounts
 from kbtrain.labeling.label_stage import CopiedGold
 from kbtrain.llm.sample_stage import check_replaceable
+from kbtrain.questions.answered import AnswerColumns, read_answered
 from kbtrain.questions.base import Columns
 from kbtrain.questions.collect import Shares, warnings
-from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
-from kbtrain.questions.data_sets.columns import ColumnMap, Language
+from kbtrain.questions.columns import ColumnMap, Language
 from kbtrain.records import Condition, GateScore, Split
 from kbtrain.runtime.progress import progress_bar
 

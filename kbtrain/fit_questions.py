@@ -37,8 +37,8 @@ from kbtrain.metrics.how_many import deciding, planning_line
 from kbtrain.metrics.significance import Delta, paired_difference, share
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
-from kbtrain.questions.data_sets.columns import propose_columns
-from kbtrain.questions.reading.tables import PARQUET, TABLES
+from kbtrain.questions.columns import propose_columns
+from kbtrain.questions.tables import PARQUET, TABLES
 from kbtrain.records import Evidence, Split
 from kbtrain.report.first_screen import aligned_block
 from kbtrain.report.words import percent, percent_interval, points, points_interval

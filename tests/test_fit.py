@@ -24,7 +24,7 @@ from kbtrain.fit_questions import Fit, decision, fit_questions, search_lines
 from kbtrain.metrics.how_many import SIZES, deciding, reach, table
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, control
-from kbtrain.questions.data_sets.columns import propose_columns
+from kbtrain.questions.columns import propose_columns
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -23,8 +23,8 @@ from kbtrain.io.files import cut_torn_line
 from kbtrain.io.provenance import Records, file_sha256, read_meta, unchanged
 from kbtrain.io.store import SampleStore
 from kbtrain.prompts.own import read_prompts
-from kbtrain.questions.reading.files import data_files
-from kbtrain.questions.reading.json_stream import json_rows
+from kbtrain.questions.files import data_files
+from kbtrain.questions.tables import json_rows
 from kbtrain.records import GateScore
 from kbtrain.report.figures import read_classified
 from kbtrain.report.summary import read_bills

@@ -24,9 +24,9 @@ from kbtrain.evaluation.scores import read_decisions
 from kbtrain.gates.decide import read_questions_file
 from kbtrain.io import jsonl
 from kbtrain.io.text_files import read_text
+from kbtrain.questions.answered import AnswerColumns, read_answered
 from kbtrain.questions.base import Columns, Reading
-from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
-from kbtrain.questions.load import load_questions
+from kbtrain.questions.catalogue import load_questions
 from kbtrain.records import GateScore
 from kbtrain.retrieval.corpus import read_passages
 

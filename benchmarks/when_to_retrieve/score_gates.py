@@ -30,8 +30,8 @@ from kbtrain.io.files import beside
 from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.significance import Delta, holm, two_sided_p
 from kbtrain.questions.checks import FirstSeen
-from kbtrain.questions.reading.files import data_files
-from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
+from kbtrain.questions.files import data_files
+from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.report.words import percent, points, points_interval, ranged, signed_range
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))

@@ -12,8 +12,8 @@ from kbtrain.dialogue.base import SPLITS, Together, services_so_far, split_files
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.text_files import plain_name
-from kbtrain.questions.reading.files import data_file
-from kbtrain.questions.reading.tables import any_rows
+from kbtrain.questions.files import data_file
+from kbtrain.questions.tables import any_rows
 from kbtrain.records import Split, TurnExample, Utterance
 
 _MARK = re.compile(r"\b(USER|SYSTEM):\s*")

@@ -23,9 +23,9 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of
 from kbtrain.metrics.turns import SeedScores, best_f1_threshold
 from kbtrain.questions.checks import FirstSeen
-from kbtrain.questions.reading.files import data_files
-from kbtrain.questions.reading.rows import SourceRecord, format_value
-from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
+from kbtrain.questions.files import data_files
+from kbtrain.questions.rows import SourceRecord, format_value
+from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import GATE_NAME, GateScore, Split, TurnExample
 
 # made by every evaluation

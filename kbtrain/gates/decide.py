@@ -14,9 +14,8 @@ from kbtrain.gate.gate import Gate
 from kbtrain.io import jsonl
 from kbtrain.io.files import loads
 from kbtrain.models.batching import windows
-from kbtrain.questions.reading.files import DataFile, data_file, text_lines
-from kbtrain.questions.reading.json_stream import begins_list
-from kbtrain.questions.reading.tables import PARQUET, TABLES, any_rows
+from kbtrain.questions.files import DataFile, data_file, text_lines
+from kbtrain.questions.tables import PARQUET, TABLES, any_rows, begins_list
 from kbtrain.records import Example, GateExample, TurnExample
 
 BATCH = 64  # inputs decided before anything is printed, at most

@@ -13,9 +13,9 @@ from typing import Any
 from kbtrain.answers.grading import rule_verdict
 from kbtrain.errors import UserError
 from kbtrain.io.store import SampleStore
+from kbtrain.questions.answered import Answered
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.collect import taken_for_english
-from kbtrain.questions.data_sets.answered import Answered
 from kbtrain.questions.gold import GoldCounts
 from kbtrain.records import Condition, GateScore, Question, SampleSet
 

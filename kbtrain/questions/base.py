@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from kbtrain.questions.reading.files import SPLITS, DataFile, data_files
-from kbtrain.questions.reading.rows import SourceRecord, format_value
+from kbtrain.questions.files import SPLITS, DataFile, data_files
+from kbtrain.questions.rows import SourceRecord, format_value
 from kbtrain.records import Gold, Language, Passage, Question, Split
 
 
@@ -76,7 +76,7 @@ def marked_passages(
 def answers_or_hidden(row: SourceRecord) -> tuple[tuple[str, ...], Gold]:
     """The one answer under ``answer``; missing, null or blank means that the data set keeps it to itself.
 
-    A missing field is right for whole files only: :func:`kbtrain.questions.load.load` refuses a file with both.
+    A missing field is right for whole files only: :func:`kbtrain.questions.catalogue.load` refuses a file with both.
     """
     answer = row.text_or_empty("answer")
     if answer:

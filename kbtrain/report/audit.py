@@ -40,8 +40,8 @@ from kbtrain.llm.forecast import PRICES, read_prices
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import control
-from kbtrain.questions.reading.files import data_file
-from kbtrain.questions.reading.tables import any_rows
+from kbtrain.questions.files import data_file
+from kbtrain.questions.tables import any_rows
 from kbtrain.records import Question, SampleSet
 from kbtrain.report.page import render
 from kbtrain.report.traffic import (

@@ -24,9 +24,9 @@ from kbtrain.answers.writing import CJK, HIRAGANA, KATAKANA, SOUTHEAST_ASIAN, is
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.text_files import open_decompressed, opener_of, plain_name
 from kbtrain.questions.base import titled
-from kbtrain.questions.reading.files import ARCHIVES, DOCUMENTS, DataFile, data_files, text_lines
-from kbtrain.questions.reading.rows import SourceRecord, without_header
-from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
+from kbtrain.questions.files import ARCHIVES, DOCUMENTS, DataFile, data_files, text_lines
+from kbtrain.questions.rows import SourceRecord, without_header
+from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import Hit, Passage
 
 FIELDS = ("id", "title", "text")

@@ -14,9 +14,9 @@ from typing import Literal, cast
 
 from kbtrain.errors import UserError, at
 from kbtrain.questions.checks import FirstSeen
-from kbtrain.questions.reading.files import DataFile, data_files
-from kbtrain.questions.reading.rows import SourceRecord, format_value
-from kbtrain.questions.reading.tables import OBJECTS, any_rows
+from kbtrain.questions.files import DataFile, data_files
+from kbtrain.questions.rows import SourceRecord, format_value
+from kbtrain.questions.tables import OBJECTS, any_rows
 from kbtrain.records import Question, Split
 
 Grading = Literal["published", "em"]

@@ -20,8 +20,8 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, read_meta, write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.imported import ImportCounts
+from kbtrain.questions.answered import AnswerColumns, read_answered
 from kbtrain.questions.base import Columns
-from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.records import GateScore, Question, Sample, SampleSet
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kbtrain.errors import UserError
+from kbtrain.questions.answered import AnswerColumns, Answered, read_answered
 from kbtrain.questions.base import Columns
-from kbtrain.questions.data_sets.answered import AnswerColumns, Answered, read_answered
 
 
 def row(i: int, **fields: Any) -> dict[str, Any]:

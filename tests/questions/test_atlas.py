@@ -8,8 +8,7 @@ import pytest
 
 from kbtrain.answers.grading import contains, is_correct, option_letter
 from kbtrain.answers.words import normalise
-from kbtrain.questions.catalogue import atlas_passages
-from kbtrain.questions.load import load_questions
+from kbtrain.questions.catalogue import atlas_passages, load_questions
 from kbtrain.records import Passage, Question
 
 

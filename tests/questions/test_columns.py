@@ -10,10 +10,10 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.questions.base import AnswerAs, Columns, Reading
-from kbtrain.questions.data_sets.columns import cell_texts, mapped
-from kbtrain.questions.load import load, load_questions
-from kbtrain.questions.reading.rows import SourceRecord
-from kbtrain.questions.reading.tables import python_list
+from kbtrain.questions.catalogue import load, load_questions
+from kbtrain.questions.columns import cell_texts, mapped
+from kbtrain.questions.rows import SourceRecord
+from kbtrain.questions.tables import python_list
 from kbtrain.records import Question
 
 

@@ -16,8 +16,8 @@ from native_files import ALIASES, NATIVE, Native
 
 from kbtrain.errors import UserError
 from kbtrain.questions.base import Loaded
+from kbtrain.questions.catalogue import load
 from kbtrain.questions.checks import problem_of
-from kbtrain.questions.load import load
 
 BAD, ANY = "an error", "an error, or as many records as there were"  # else: how many records must come
 QUOTED = 'He said "it\'s \'so\'", she ""said"" «no» and “yes”: {x} \\ \\n, ok'

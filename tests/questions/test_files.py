@@ -13,8 +13,8 @@ from native_files import ALIASES, NATIVE
 
 from kbtrain.errors import UserError
 from kbtrain.questions.base import Reading
-from kbtrain.questions.load import load
-from kbtrain.questions.reading.files import SPLITS, split_word
+from kbtrain.questions.catalogue import load
+from kbtrain.questions.files import SPLITS, split_word
 
 MMLU = {
     "data/README.txt": "not a table",

@@ -14,8 +14,8 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.questions.base import Columns, Reading
+from kbtrain.questions.catalogue import load
 from kbtrain.questions.checks import near_duplicates
-from kbtrain.questions.load import load
 from kbtrain.records import Passage, Question
 from kbtrain.retrieval.corpus import read_passages
 from kbtrain.retrieval.tokens import Tokens

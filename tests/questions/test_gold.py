@@ -12,9 +12,9 @@ from kbtrain.answers.grading import is_correct
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
 from kbtrain.questions.base import LeftOutAnswers, Loaded, Reading
+from kbtrain.questions.catalogue import load
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.gold import GoldCounts, is_doubtful, without_placeholders
-from kbtrain.questions.load import load
 from kbtrain.records import Question
 
 EMPTY = ["", " ", "\u200b", "\ufeff", "\u2060", "\u00ad", ",", "...", "-", "\u2014", "\u0313", "\u00b4", "\ufe0f",

@@ -13,8 +13,8 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.questions.base import Columns, Loaded, Reading
-from kbtrain.questions.load import load
-from kbtrain.questions.reading.rows import SourceRecord
+from kbtrain.questions.catalogue import load
+from kbtrain.questions.rows import SourceRecord
 
 Rows = list[dict[str, Any]]
 QUESTION = "Were Ann Lee and Bo Day of one nationality?"

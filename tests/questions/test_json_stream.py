@@ -10,8 +10,8 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.io import text_files
-from kbtrain.questions.reading.files import DataFile, data_files
-from kbtrain.questions.reading.json_stream import json_rows, rows_by_key, rows_under
+from kbtrain.questions.files import DataFile, data_files
+from kbtrain.questions.tables import json_rows, rows_by_key, rows_under
 
 
 def file_of(tmp_path: Path, content: str, name: str = "x.json") -> DataFile:
@@ -73,6 +73,6 @@ def test_an_error_names_its_line(
 
 
 def test_a_record_longer_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbtrain.questions.reading.json_stream.MAX_RECORD", 1 << 18)
+    monkeypatch.setattr("kbtrain.questions.tables.MAX_RECORD", 1 << 18)
     with pytest.raises(UserError, match="a record of more than"):
         list(json_rows(file_of(tmp_path, '[{"a": "' + "x" * (1 << 20) + '"}]')))

@@ -9,7 +9,7 @@ from native_files import ALIASES, NATIVE, as_lines, as_list
 
 from kbtrain.errors import UserError
 from kbtrain.questions.base import Loaded
-from kbtrain.questions.load import load
+from kbtrain.questions.catalogue import load
 
 
 def from_native(tmp_path: Path, name: str) -> list[Loaded]:

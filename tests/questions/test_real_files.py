@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kbtrain.questions.base import Columns, Reading
-from kbtrain.questions.load import load
+from kbtrain.questions.catalogue import load
 
 FOLDER = os.environ.get("KBTRAIN_TEST_DATA")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="KBTRAIN_TEST_DATA names no folder with the data sets' real files")

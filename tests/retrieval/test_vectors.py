@@ -16,8 +16,7 @@ from support.http_server import LocalServer
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.net import Retry
-from kbtrain.questions.catalogue import atlas_passages
-from kbtrain.questions.load import load_questions
+from kbtrain.questions.catalogue import atlas_passages, load_questions
 from kbtrain.records import Evidence, Passage
 from kbtrain.retrieval import vectors
 from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild, VectorIndex

@@ -14,9 +14,8 @@ from kbtrain.answers.mask import mask_answers, mask_leak
 from kbtrain.answers.writing import CJK, language_of
 from kbtrain.errors import UserError
 from kbtrain.io.provenance import Artifact, read_meta
-from kbtrain.questions.catalogue import atlas_passages
+from kbtrain.questions.catalogue import atlas_passages, load_questions
 from kbtrain.questions.collect import taken_for_english
-from kbtrain.questions.load import load_questions
 from kbtrain.records import Passage, Question
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.retrieve_stage import open_index

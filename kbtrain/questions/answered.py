@@ -18,11 +18,11 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import Columns, LeftOutAnswers
 from kbtrain.questions.checks import FirstSeen, check_question, leak_key
 from kbtrain.questions.collect import LostAnswers, share_of, split_of
-from kbtrain.questions.data_sets.columns import mapped, reach
+from kbtrain.questions.columns import mapped, reach
+from kbtrain.questions.files import DataFile, data_files
 from kbtrain.questions.gold import without_placeholders
-from kbtrain.questions.reading.files import DataFile, data_files
-from kbtrain.questions.reading.rows import SourceRecord, format_value, plain_answer
-from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
+from kbtrain.questions.rows import SourceRecord, format_value, plain_answer
+from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import GREEDY, Condition, GateScore, Question, Sample, SampleSet, Split
 
 

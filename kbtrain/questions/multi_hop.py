@@ -22,10 +22,9 @@ from kbtrain.questions.base import (
     marked_passages,
     native,
 )
-from kbtrain.questions.reading.files import DataFile, data_files
-from kbtrain.questions.reading.json_stream import jsonl_rows
-from kbtrain.questions.reading.rows import SourceRecord, unique
-from kbtrain.questions.reading.tables import OBJECTS, any_rows
+from kbtrain.questions.files import DataFile, data_files
+from kbtrain.questions.rows import SourceRecord, unique
+from kbtrain.questions.tables import OBJECTS, any_rows, jsonl_rows
 from kbtrain.records import Passage
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from kbtrain.questions.base import LETTERS, Loaded, context, ids, letter, letters_of, load_row
-from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.rows import SourceRecord, format_value
-from kbtrain.questions.reading.tables import PARQUET, any_rows, csv_cells, csv_rows
+from kbtrain.questions.files import DataFile
+from kbtrain.questions.rows import SourceRecord, format_value
+from kbtrain.questions.tables import PARQUET, any_rows, csv_cells, csv_rows
 from kbtrain.records import Language
 
 

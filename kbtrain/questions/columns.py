@@ -31,9 +31,9 @@ from kbtrain.questions.base import (
     letter,
     letters_of,
 )
-from kbtrain.questions.reading.files import SPLITS, DataFile, data_files, split_word
-from kbtrain.questions.reading.rows import SourceRecord, as_rows, format_value, plain, plain_answer, without_header
-from kbtrain.questions.reading.tables import OBJECTS, PARQUET, TABLES, any_rows, cell_value, csv_rows, python_list
+from kbtrain.questions.files import SPLITS, DataFile, data_files, split_word
+from kbtrain.questions.rows import SourceRecord, as_rows, format_value, plain, plain_answer, without_header
+from kbtrain.questions.tables import OBJECTS, PARQUET, TABLES, any_rows, cell_value, csv_rows, python_list
 from kbtrain.records import Grading, Language, Passage, Question, Split
 
 FIELDS = (
@@ -301,7 +301,7 @@ def _passage_text(row: SourceRecord) -> str:
 
 
 def csv_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
-    """A table in a file of any name (:func:`~kbtrain.questions.reading.tables.csv_rows`), or Parquet."""
+    """A table in a file of any name (:func:`~kbtrain.questions.tables.csv_rows`), or Parquet."""
     for number, row in enumerate(any_rows(file) if file.suffix == PARQUET else csv_rows(file), 1):
         yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
 
