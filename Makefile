@@ -107,7 +107,7 @@ docs: $(DOCS)  ## the pages of docs/ as HTML, docs/_build/html/index.html, to be
 	$(PY) -m sphinx -b html -q --fail-on-warning --keep-going docs docs/_build/html
 	@echo "open $(CURDIR)/docs/_build/html/index.html"
 
-figures: $(INSTALLED)  ## figures of docs/results/figures.json into the pages (RUN=runs/demo, TABLES=FILES: store these first)
+figures: $(INSTALLED)  ## figures of docs/results/figures.json into the pages (RUN=runs/demo, TABLES=FILES: store these first; RUN also takes README's picture)
 	@$(PY) docs/_ext/figures.py $(if $(RUN),--run $(RUN)) $(if $(TABLES),--tables $(TABLES))
 
 EVIDENCE := $(KBTRAIN_TEST_DATA)/llm_outcomes/outcomes.jsonl

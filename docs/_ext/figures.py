@@ -3,9 +3,11 @@
 A block of a page begins with ``<!-- figures: NAME -->`` and ends with ``<!-- end figures -->``. This script rewrites
 what lies between. ``tests/test_pages.py`` fails where a block differs from the store.
 
+With ``--run`` it also takes README's picture, the first screen of the run's report, by headless Chromium.
+
 Examples:
   python docs/_ext/figures.py                    # write the blocks of README.md and docs/
-  python docs/_ext/figures.py --run runs/demo    # first store the figures of this run of the demo
+  python docs/_ext/figures.py --run runs/demo    # first store the figures of this run of the demo, and the picture
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -21,9 +26,18 @@ from pathlib import Path
 from typing import Any
 
 from blocks import ROOT, write_blocks
+from PIL import Image
+
+from kbtrain.evaluation.run_folder import read_run
+from kbtrain.evaluation.savings import four_fold
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
+from kbtrain.records import CONDITIONS, Question
 
 STORE = ROOT / "docs" / "results" / "figures.json"
 SAVINGS = ROOT / "docs" / "figures" / "demo_savings.svg"
+PICTURE, SCREEN = ROOT / "docs" / "figures" / "report.png", "1280,990"
+EXAMPLE = "On which continent is Lyon?"  # a search breaks its answer: README shows both
 COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "command")
 FIXED = ("never search", "always search")
 RESPLITS = ["threshold for", "searches skipped", "against always searching, points", "above random searches, points",
@@ -73,6 +87,8 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         "demo-front": lambda: table(_FRONT, demo["front"]),
         "demo-pilot": lambda: table(_PILOT, demo["pilot"]),
         "demo-pilot-test": lambda: table(_PILOT, demo["pilot_test"]),
+        "demo-found": lambda: _found(demo),
+        "demo-areas": lambda: _areas(demo["areas"]),
         "demo-cost": lambda: table(_COSTS, list(_costs(demo))),
         "alternatives": lambda: _alternatives(store, store["alternatives"]["rows"]),
         "alternatives-measured": lambda: _alternatives(
@@ -80,6 +96,45 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         ),
     }
     return texts[name]()
+
+
+def _found(demo: Mapping[str, Any]) -> str:
+    """README's points on the demo: what a search repairs and breaks, what the best gate keeps of it, and re-splits."""
+    counts, areas, (_, skipped, gain, _, lost) = demo["counts"], demo["areas"], demo["resplits"]["rows"][0]
+    low, high = _range(areas, ("mastery", "certainty"))
+    points = (
+        f"**Counts.** A search repairs {counts['repaired']} of the {counts['questions']} answers and breaks "
+        f"{counts['broken']}. The best gate on dev makes {counts['searches']} searches, keeps {counts['kept']} of the "
+        f"repairs and avoids {counts['avoided']} of the breaks. *{EXAMPLE}* Without a search the model says: "
+        f'"{demo["example"]["llm"]}" With the passage, which names a time zone, it says: "{demo["example"]["rag"]}"',
+        f"**Is it luck?** On 300 other splits of the same questions the gate skips {skipped} of the searches and gains "
+        f"{gain.lstrip('+')} points on average. In {lost} of the splits it loses more than a point.",
+        f"**A simple baseline comes close.** The kind of question alone orders the questions with an area of "
+        f"{areas['relation_only']} (`features` {areas['features_benefit']}, `draft_probe` "
+        f"{areas['draft_probe_benefit']}), but it cannot keep the promise, so it always searches.",
+        "**What a gate learns decides.** These gates learn the *benefit* of a search: how much more often an answer is "
+        "right with passages. Gates that learn whether the model knows the answer, or is certain of it, order the same "
+        f"questions little better than chance (areas from {low} to {high}).",
+    )
+    return "\n".join(
+        textwrap.fill(f"- {point}", 150, subsequent_indent="  ", break_long_words=False) for point in points
+    )
+
+
+def _areas(areas: Mapping[str, str]) -> str:
+    """A sentence on the areas of gates for benefit, and of gates for mastery and certainty."""
+    small = {name: area for name, area in areas.items() if not name.startswith("kbm")}
+    benefit, other = (" to ".join(_range(small, labels)) for labels in (("benefit",), ("mastery", "certainty")))
+    return (
+        f"With one passage, gates for benefit have areas of {benefit}, and gates for mastery and certainty of {other}. "
+        f"A KBM trained on 500 questions learns little: its areas are {' to '.join(_range(areas, ('',), 'kbm'))}."
+    )
+
+
+def _range(areas: Mapping[str, str], labels: Sequence[str], kind: str = "") -> tuple[str, str]:
+    """The lowest and the highest area of the gates of a kind that predict one of the labels."""
+    some = [area for name, area in areas.items() if name.startswith(kind) and name.endswith(tuple(labels))]
+    return min(some, key=float), max(some, key=float)
 
 
 def _costs(demo: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -127,7 +182,7 @@ def store_run(store: dict[str, Any], run: Path) -> None:
         raise SystemExit(f"{run}/report.md: no table that begins with '| gate |'; run kbtrain run write_report again")
     head, _, *rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in first[0].splitlines()]
     demo["gates"] = {"columns": head, "rows": rows}
-    gates = {gate["gate"]: gate for gate in json.loads((run / "results.json").read_text(encoding="utf-8"))["gates"]}
+    gates = results_of(run)
     best = next(row for row in rows if "[" in row[1])  # best on dev first, after the fixed ones, without intervals
     one = next(gate for name, gate in gates.items() if name.replace("_", " ") == best[0].replace(",", ""))
     demo["best"], demo["gate"], demo["skipped"] = best[0], one["gate"], float(best[1].split(" ")[0])
@@ -139,6 +194,11 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     demo["front"].insert(-1, [*front_row(f"the best gate on dev, {best[0]}", one)[:-1], best[3]])
     if (run / "savings.svg").exists():
         SAVINGS.write_bytes((run / "savings.svg").read_bytes())
+
+
+def results_of(run: Path) -> dict[str, dict[str, Any]]:
+    """The evaluated gates of a run by name."""
+    return {gate["gate"]: gate for gate in json.loads((run / "results.json").read_text(encoding="utf-8"))["gates"]}
 
 
 def _alternatives(store: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> str:
@@ -172,6 +232,46 @@ def resplits_of(run: Path, gate: str) -> list[list[str]]:
     return list(resplits.resplit_rows(resplits.ResplitsConfig(run=run, gate=gate)))
 
 
+def count_decisions(run: Path, gate: str) -> dict[str, int]:
+    """What a search repairs and breaks among the test questions, and what the gate's searches keep and avoid of it."""
+    stored = read_run(run)
+    outcomes, scores = stored.test.outcomes, stored.stored.scores_of(gate)[1]
+    counts = four_fold(outcomes, scores, results_of(run)[gate]["threshold"])
+    return {
+        "questions": len(outcomes), "searches": counts.searched_well + counts.in_vain,
+        "repaired": counts.searched_well + counts.missed, "broken": counts.broken + counts.spared,
+        "kept": counts.searched_well, "avoided": counts.spared,
+    }  # fmt: skip
+
+
+def store_found(store: dict[str, Any], run: Path) -> None:
+    """Put the counts of the best gate's decisions, every gate's area and both answers to the example into the store."""
+    demo = store["demo"]
+    demo["counts"] = count_decisions(run, demo["gate"])
+    areas = {name: gate["oracle_normalised_area"] for name, gate in results_of(run).items()}
+    known = re.compile("relation_only|.*_(mastery|certainty|benefit)")
+    demo["areas"] = {name: f"{area:.2f}" for name, area in areas.items() if known.fullmatch(name)}
+    (asked,) = (one for one in jsonl.read(Question, run / "questions.jsonl") if one.text == EXAMPLE)
+    with SampleStore(run / "samples.db", read_only=True) as samples:
+        stored = {condition: samples.get("main", asked.id, condition) for condition in CONDITIONS}
+    demo["example"] = {name: answers.greedy.text.strip() for name, answers in stored.items() if answers is not None}
+
+
+def take_picture(run: Path) -> None:
+    """The first screen of the run's report as README's picture; where Chromium is not installed, a line says so."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        print(f"no Chromium here: {PICTURE.relative_to(ROOT)} stays as it is")
+        return
+    with tempfile.TemporaryDirectory() as profile:
+        flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}",
+                 f"--window-size={SCREEN}", f"--screenshot={PICTURE}")  # fmt: skip
+        page = (run / "report.html").resolve().as_uri()
+        subprocess.run([browser, *flags, page], check=True, capture_output=True, timeout=120)
+    with Image.open(PICTURE) as picture:
+        picture.convert("RGB").quantize(256).save(PICTURE, optimize=True)
+
+
 def store_resplits(store: dict[str, Any], rows: Sequence[list[str]]) -> None:
     """Put the re-splits into the store, and the threshold into the demo's first claim."""
     demo = store["demo"]
@@ -202,6 +302,8 @@ def main() -> None:
     if args.run:
         store_run(store, args.run)
         store_resplits(store, resplits_of(args.run, store["demo"]["gate"]))
+        store_found(store, args.run)
+        take_picture(args.run)
     if args.pilot:
         store["demo"]["pilot_test"] = pilot_rows(args.pilot)
     store_tables(store, args.tables)
