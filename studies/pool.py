@@ -50,6 +50,7 @@ class PoolConfig(Config):
     )
     contains: tuple[str, ...] = Field((), description="data sets graded by containment in place of exact match")
     yes_no: Literal["with", "without"] = Field("with", description="questions whose gold answer is yes or no")
+    set_as_source: bool = Field(False, description="each question's source is its data set: gates may read it")
     longest: int | None = Field(None, ge=1, description="most characters of a question with its options; null: any")
     screened: Path | None = Field(None, description="run folder pooled alike, with greedy answers to its training part")
     min_known: float = Field(
@@ -77,7 +78,7 @@ def main(config: PoolConfig) -> None:
         return
     check_replaceable(pooled, PLACES)
     rule = PoolRule(config.shares, config.popular, frozenset(config.by_relation), frozenset(config.contains),
-                    config.longest, config.seed)  # fmt: skip
+                    config.longest, config.seed, config.set_as_source)  # fmt: skip
     across: Counter[str] = Counter()
     polar = Counter[str]()
     groups = candidates(_every(config, polar), rule, across)

@@ -28,7 +28,7 @@ class PoolRule:
 
     ``popular``: data set -> share of its questions, the best known ones, that may be drawn. ``by_relation``: data sets
     whose relations are groups of their own. ``contains``: data sets graded by containment in place of exact match.
-    ``longest``: most characters of text and options.
+    ``longest``: most characters of text and options. ``set_as_source``: a question's source is its data set.
     """
 
     shares: tuple[float, float, float]
@@ -37,6 +37,7 @@ class PoolRule:
     contains: frozenset[str] = frozenset()
     longest: int | None = None
     seed: int = 0
+    set_as_source: bool = False
 
 
 def candidates(
@@ -76,6 +77,7 @@ def candidates(
                 gold_passages=(),
                 context_passages=(),
                 grading="contains" if regraded else question.grading,
+                source=question.dataset if rule.set_as_source else question.source,
             )
         )
     return {

@@ -1,0 +1,106 @@
+"""Gates on mixed traffic: one model's answers, each gate with and without the questions' source, one table.
+
+Answers are greedy; the number of passages is the one with most right answers on dev. Gates learn from training
+questions, thresholds come from dev, the test questions are evaluated once. Every stage resumes where it was.
+
+Examples:
+  python studies/mixed_traffic/run.py --run runs/mixed --model smollm2-135m-instruct
+  python studies/mixed_traffic/run.py --run runs/mixed --config sampling.yaml --model /models/qwen2.5-coder-1.5b
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.demo import ChainStep, chain_step, follow
+from kbtrain.io import jsonl
+from kbtrain.records import GateExample
+
+GREEDY = "{train: 0, dev: 0, test: 0}"
+MEMBERS = ("probe", "draft_probe", "features", "by_source")
+WITHOUT_SOURCE = ("probe", "draft_probe", "features_no_source")
+FREE_PROMPT = (
+    "Use the passages only where they answer the question; where they do not, answer from your own knowledge.\n\n"
+    "{evidence}\n\nQuestion: {question}"
+)
+
+
+class MixedConfig(Config):
+    run: Path = Field(Path("runs/mixed"), description="run folder made by make_data.py")
+    model: str = Field("smollm2-135m-instruct", description="embedded name, local folder or hub id")
+    sampling: Path | None = Field(None, description="YAML file with further keys of sample.py and pilot.py: dtype, rows")
+    ks: tuple[int, ...] = Field((1, 2, 3, 5), min_length=1, description="numbers of passages to compare on dev")
+    pilot: int | None = Field(None, ge=1, description="at most this number of dev questions in the pilot; null: all")
+    max_new_tokens: int = Field(20, ge=1, description="longest answer, in tokens")
+
+
+def main(config: MixedConfig) -> None:
+    follow(answering(config), config.run, print, "labels.jsonl", lambda _: [])
+    for split in ("train", "dev"):
+        strip_source(config.run / "examples" / f"{split}.jsonl", config.run / "examples_no_source" / f"{split}.jsonl")
+    follow(gates(config), config.run, print)
+
+
+def answering(config: MixedConfig) -> list[ChainStep]:
+    """Greedy answers without a search and with the best number of passages, their labels and examples."""
+    run = config.run
+    asked = {"run": run, "model": config.model, "config": config.sampling, "max_new_tokens": config.max_new_tokens}
+    return [
+        chain_step("pilot", "how many passages answer most questions", 5, **asked, ks=json.dumps(config.ks),
+                   questions=config.pilot),
+        chain_step("sample", "answers with and without them", 15, **asked, samples=GREEDY, conditions="[llm, rag]",
+                   keep_states="true"),
+        chain_step("label", "right or wrong", 0.1, run=run, by="greedy"),
+        chain_step("build", "training examples", 0.1, run=run, keys="[mastery, benefit]", benefit_greedy=1.0,
+                   on_leak="drop"),
+    ]  # fmt: skip
+
+
+def strip_source(examples: Path, target: Path) -> None:
+    """The same examples without their source: what a gate learns that is not told it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    jsonl.write(target, [replace(example, source="") for example in jsonl.read(GateExample, examples)])
+
+
+def gates(config: MixedConfig) -> list[ChainStep]:
+    """Every gate of the table, its scores, the figures and the report."""
+    run = config.run
+    examples, bare = data_of(run / "examples"), data_of(run / "examples_no_source")
+    features = {"index": run / "bm25", "keys": "[benefit]"}
+    probe = {"model": config.model, "keys": "[benefit]", **examples}
+    stacks = {"stack": MEMBERS, "stack_no_source": WITHOUT_SOURCE, "probe_source": ("probe", "by_source")}
+    return [
+        chain_step("train_features", "a gate that reads the question and its source", 0.1, **features, **examples,
+                   output=run / "features"),
+        chain_step("train_features", "the same without the source", 0.1, **features, **bare,
+                   output=run / "features_no_source"),
+        chain_step("train_features", "a gate after the search", 0.1, **features, **examples,
+                   evidence=run / "evidence.jsonl", output=run / "features_after"),
+        chain_step("fit_gate", "never or always by source", 0.1, gate="by_source", key="benefit", **examples,
+                   output=run / "by_source"),
+        chain_step("train_probe", "a gate that reads the model's hidden states", 1, **probe,
+                   states=run / "states/llm", output=run / "probe"),
+        chain_step("train_probe", "one that reads its draft, too", 1, **probe, condition="draft",
+                   states=run / "states/draft", output=run / "draft_probe"),
+        chain_step("make_draft", "a gate without training", 0.1, model=config.model, output=run / "draft"),
+        chain_step("score", "their scores of every question", 8, run=run, model=config.model,
+                   splits="[train, dev, test]"),
+        *(chain_step("train_stack", " + ".join(members), 0.1, run=run, members=json.dumps(members), **examples,
+                     keys="[benefit]", output=run / name) for name, members in stacks.items()),
+        chain_step("score", "the stacks' scores", 0.2, run=run, model=config.model),
+        chain_step("end_to_end", "accuracy against searches", 0.2, run=run, threshold_rule="max_loss", max_loss=0.02),
+        chain_step("write_report", "the report", 0.1, run=run),
+    ]  # fmt: skip
+
+
+def data_of(folder: Path) -> dict[str, object]:
+    return {"train": folder / "train.jsonl", "dev": folder / "dev.jsonl"}
+
+
+if __name__ == "__main__":
+    run_script(main, MixedConfig, __doc__)
