@@ -79,10 +79,10 @@ def is_listening(url: str) -> bool:
 
 
 POLICIES = {
-    "always": "every question is searched; the log has what the gate would do (would_search)",
-    "never": "nothing is searched; the log has what the gate would do (would_search)",
-    "pass": "nothing is searched or changed: answers as without kbtrain, for clients that search by themselves; the "
-    "log has what the gate would do (would_search)",
+    "always": "searches for every question; the log says what the gate would do (would_search)",
+    "never": "never searches; the log says what the gate would do (would_search)",
+    "pass": "searches and changes nothing: answers are as without kbtrain, for clients that search by themselves; the "
+    "log says what the gate would do (would_search)",
 }
 
 
@@ -98,8 +98,8 @@ def startup_lines(service: Service) -> list[str]:
         lines.append(f"this gate samples: one decision costs {each}")
     if config.upstream is not None and is_of_demo(config.gate):
         lines.append(
-            "warning: this gate learnt from the demo's questions and the answers of its 135M model; it says little of "
-            "other models: train one on your own questions (`kbtrain fit`)"
+            "warning: this gate was trained on the demo's questions and the answers of its 135M model and is not valid "
+            "for other models; train one on your own questions (`kbtrain fit`)"
         )
     if service.upstream is not None:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
@@ -108,7 +108,7 @@ def startup_lines(service: Service) -> list[str]:
     else:
         lines.append("no model: this server only decides (/v1/gate); for answers add --upstream URL or --model NAME")
     if loaded.after_search:
-        lines.append("the gate reads what was found: it saves passages in prompts, no searches")
+        lines.append("the gate reads the passages: it saves tokens in prompts, but no searches")
     return lines
 
 
@@ -134,15 +134,23 @@ def _threshold_lines(service: Service) -> list[str]:
     card = loaded.gate.card
     chosen = card.thresholds.get(loaded.gate.name) if card and config.threshold is None else None
     origin = "--threshold" if chosen is None else f"rule {chosen.rule}"
-    where = "logged" if chosen is not None and "traffic" in chosen.evidence else "dev"
-    share = loaded.share_above(threshold)
-    searched = "" if share is None else f": searches for {share:.0%} of the {where} questions"
-    if loaded.gate.unit == "probability" and not 0 <= threshold < 1:
-        searched = ": always searches" if threshold < 0 else ": never searches"
+    name = "threshold" if config.policy == "gate" else "threshold of the logged decision"
     figures = "its savings on test questions are not measured (eval/end_to_end.py, which reads reference answers)"
     if chosen is not None and chosen.test is not None:
         figures = chosen.test.line()
-    return [f"threshold {threshold:.6g} ({origin}){searched}", figures]
+    where = "logged" if chosen is not None and "traffic" in chosen.evidence else "dev"
+    return [f"{name} {_threshold_in_words(loaded, threshold, origin, where)}", figures]
+
+
+def _threshold_in_words(loaded: LoadedGate, threshold: float, origin: str, where: str) -> str:
+    """The number with its share of searches on dev; without it where it is below or above every score."""
+    share, certain = loaded.share_above(threshold), loaded.gate.unit == "probability"
+    if share == 1 or (certain and threshold < 0):
+        return f"({origin}): always searches"
+    if share == 0 or (certain and threshold >= 1):
+        return f"({origin}): never searches"
+    searched = "" if share is None else f": searches for {share:.0%} of the {where} questions"
+    return f"{threshold:.6g} ({origin}){searched}"
 
 
 def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:

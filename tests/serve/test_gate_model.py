@@ -155,7 +155,7 @@ def test_a_gate_of_the_demo_before_an_upstream_warns_at_the_start(gate, tmp_path
     (tmp_path / "questions.jsonl.meta.json").write_text(json.dumps({"schema": 1, "config": {"dataset": "atlas"}}))
     with StubUpstream() as stub, serving(tmp_path / "gate", upstream=f"{stub.url}/v1") as server:
         assert any(
-            line.startswith("warning: this gate learnt from the demo's") for line in startup_lines(server.service)
+            line.startswith("warning: this gate was trained on the demo's") for line in startup_lines(server.service)
         )
     with StubUpstream() as stub, serving(gate, upstream=f"{stub.url}/v1") as server:
         assert not any("demo" in line for line in startup_lines(server.service))

@@ -150,6 +150,22 @@ def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stu
 
 
 @pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"threshold": 0.1}, "threshold (--threshold): always searches"),
+        ({"threshold": 0.7}, "threshold (--threshold): never searches"),
+        ({"threshold": 0.1, "policy": "always"}, "threshold of the logged decision (--threshold): always searches"),
+        (
+            {"policy": "pass"},
+            "threshold of the logged decision 0.5 (rule best_accuracy): searches for 50% of the dev questions",
+        ),
+    ],
+)
+def test_a_threshold_below_or_above_every_score_is_said_without_its_number(folder, settings, said):
+    assert lines(folder, **settings)[1] == said
+
+
+@pytest.mark.parametrize(
     ("prompt", "says"),
     [
         (
