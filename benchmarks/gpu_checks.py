@@ -28,11 +28,10 @@ from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.states import prompt_states
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.io.provenance import peak_rss_mb
-from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.draw import DrawnTokens, UniformRow
-from kbtrain.llm.sampler.observer import Observer
+from kbtrain.llm.base import Sampling, UniformRow
+from kbtrain.llm.sampler.draw import DrawnTokens
+from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
 from kbtrain.llm.sampler.prefill import prefill
-from kbtrain.llm.sampler.rows import PromptRows, Row
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.llm.sampler.step_graph import Grid, StepGraph

@@ -166,9 +166,9 @@ def notes(store: SampleStore, run: str, room: int) -> str:
 def _engine(config: SampleConfig) -> Engine:
     """This process, or a Ray cluster."""
     if config.engine == "ray":
-        from kbtrain.distributed.sampling import RayEngine
+        from kbtrain.distributed.ray_work import RaySampling
 
-        return engine(config, local, RayEngine)
+        return engine(config, local, RaySampling)
     if not config.keep_states:
         return local
     from kbtrain.gates.probe.sampled_states import keeping_states

@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.distributed.scoring import ScoringConfig
+from kbtrain.distributed.ray_work import ScoringConfig
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.scores import first_ids
 from kbtrain.gates.handles import handle

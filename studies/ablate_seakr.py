@@ -41,7 +41,6 @@ VARIANTS: dict[Ablation, dict[str, dict[str, Any]]] = {
         "full": {},
         "token_entropy": {"signal": "token_entropy"},
         "state_variance": {"signal": "state_variance"},
-        "attention_entropy": {"signal": "attention_entropy"},
         "eigen_score": {"signal": "eigen_score"},
         "perplexity": {"signal": "perplexity"},
     },

@@ -48,7 +48,7 @@ from kbtrain.records import GREEDY, GateExample, GateScore, Split
 from kbtrain.training.folds import folds, groups_of
 
 if TYPE_CHECKING:
-    from kbtrain.llm.sampler.token_uncertainty import Uncertainties
+    from kbtrain.llm.sampler.observer import Uncertainties
 
 TOKENS, DRAFTS, TEMPERATURE = 20, 3, 0.7  # TARG's defaults
 LENGTHS = {10: "_10", TOKENS: "", 30: "_30"}  # TARG's drafts in tokens, with the ends of their gates' names
@@ -124,7 +124,7 @@ class Drafts:
 
     def signals(self, n: int) -> dict[str, float]:
         """Margin and entropy of the first ``n`` tokens."""
-        from kbtrain.llm.sampler.token_uncertainty import Uncertainties
+        from kbtrain.llm.sampler.observer import Uncertainties
 
         noted = self.greedy
         return signals(Uncertainties(noted.entropies[:n], noted.surprisals[:n], noted.ratios[:n]))
@@ -138,10 +138,9 @@ def read_drafts(
     States are read of the first :data:`TOKENS` tokens.
     """
     from kbtrain.llm.base import Sampling
-    from kbtrain.llm.sampler.rows import PromptRows
+    from kbtrain.llm.hidden_states import StatesObserver
+    from kbtrain.llm.sampler.observer import PromptRows, TokenUncertainty
     from kbtrain.llm.sampler.sampler import BatchSampler
-    from kbtrain.llm.sampler.states_observer import StatesObserver
-    from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty
 
     sure, hidden = TokenUncertainty(), StatesObserver(TOKENS, layers, reads=lambda row: row.index == GREEDY)
     sampling = Sampling(max_new_tokens=tokens, temperature=TEMPERATURE)

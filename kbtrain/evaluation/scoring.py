@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from kbtrain.distributed.scoring import ScoringConfig
+from kbtrain.distributed.ray_work import ScoringConfig
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.scores import read_scores
 from kbtrain.gate.card import CARD, STAGES

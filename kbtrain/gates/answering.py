@@ -17,8 +17,7 @@ from kbtrain.records import GateExample
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.llm.sampler.observer import Observer
-    from kbtrain.llm.sampler.rows import PromptRows, Row
+    from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
     from kbtrain.llm.sampler.sampler import LockstepSampler
     from kbtrain.llm.served_states import StatesServer
 

@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.llm.openai_llm import OpenAILLM
-    from kbtrain.llm.sampler.observer import Observer
-    from kbtrain.llm.sampler.rows import PromptRows, Row
+    from kbtrain.llm.sampler.observer import Observer, PromptRows, Row, Uncertainties
     from kbtrain.llm.sampler.sampler import LockstepSampler
-    from kbtrain.llm.sampler.token_uncertainty import Uncertainties
     from kbtrain.llm.served_states import StatesServer
 
 Signal = Literal["draft_margin", "draft_entropy", "first_token_entropy"]
@@ -188,7 +186,7 @@ class Draft(SignalGate):
         return self._samplers[self.card.tokens]
 
     def observer(self) -> Observer:
-        from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty
+        from kbtrain.llm.sampler.observer import TokenUncertainty
 
         return TokenUncertainty()
 
@@ -198,7 +196,7 @@ class Draft(SignalGate):
 
     def rows_to_draw(self, examples: Sequence[GateExample]) -> list[PromptRows]:
         """Raises :class:`UserError` for a prompt that is too long."""
-        from kbtrain.llm.sampler.rows import PromptRows
+        from kbtrain.llm.sampler.observer import PromptRows
 
         prompts = ((e.id, asked_ids(self.tokenizer, e, e.reference, self.own)) for e in examples)
         rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in prompts]

@@ -166,7 +166,7 @@ def value_probabilities(
     import torch
 
     from kbtrain.kernels.causal_blocks import causal_blocks, pays, plain
-    from kbtrain.kernels.fp32_output_layer import fp32_output_layer
+    from kbtrain.models.forward import fp32_output_layer
 
     tree, n_prefix = rows[0].tree, len(prefix.ids) if prefix else 0
     prompts = [row.prompt[n_prefix:] for row in rows]

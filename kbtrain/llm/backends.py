@@ -70,7 +70,7 @@ def _open_server(config: LLMConfig) -> LLM:
 
 
 def _open_scripted(config: LLMConfig) -> LLM:
-    from kbtrain.llm.scripted import ScriptedLLM
+    from kbtrain.llm.base import ScriptedLLM
 
     return ScriptedLLM(config.model, config.sampling())
 

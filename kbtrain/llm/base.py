@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kbtrain.errors import UserError
-from kbtrain.prompts.kbm import PromptedQuestion, answer_prompt, encode
+from kbtrain.prompts.kbm import PromptedQuestion, answer_fingerprint, answer_prompt, encode
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.records import Condition, Question, SampleSet
+from kbtrain.records import GREEDY, Condition, Question, Sample, SampleSet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -104,6 +104,20 @@ def request_seed(seed: str, question_id: str, condition: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 12
 
 
+class UniformRow:
+    """The stream of one answer: ``row.at(step)`` is its number in [0, 1) for that step, with 53 random bits."""
+
+    def __init__(self, seed: str, question_id: str, condition: str, index: int) -> None:
+        key = "\x1f".join((seed, question_id, condition, str(index)))
+        self._base = hashlib.blake2b(key.encode(), digest_size=8)
+
+    def at(self, step: int) -> float:
+        """The uniform number for token ``step`` (counted from 0)."""
+        state = self._base.copy()
+        state.update(step.to_bytes(4, "little"))
+        return (int.from_bytes(state.digest(), "little") >> 11) * 2.0**-53
+
+
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, request: AnswerRequest, room: int) -> tuple[list[int], int]:
     """Token ids of the rendered prompt, at most ``room``, and how many tokens of evidence were cut for it.
 
@@ -140,3 +154,44 @@ def cut_to_bytes(request: AnswerRequest, room: int) -> tuple[str | None, int]:
     whole = request.evidence.encode()
     rest = whole[: max(0, len(whole) - excess)].decode(errors="ignore")
     return rest, math.ceil((len(whole) - len(rest.encode())) / BYTES_A_TOKEN)
+
+
+Reply = Callable[[AnswerRequest, int], str]  # a request and a sample index -> the text of that answer
+
+
+class ScriptedLLM:
+    """Implements :class:`~kbtrain.llm.base.LLM`. Without ``reply`` it gives the gold answer in a share of the samples
+    that is the question's own (a hash of its id), and else "unknown"."""
+
+    def __init__(self, name: str, sampling: Sampling, reply: Reply | None = None) -> None:
+        self.name = name
+        self.sampling = sampling
+        self._reply = reply or self._hashed
+
+    def facts(self) -> dict[str, Any]:
+        return {"prompts": answer_fingerprint(None)}
+
+    def answer(
+        self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
+    ) -> Iterator[list[SampleSet]]:
+        """As :meth:`kbtrain.llm.base.LLM.answer`, one question-condition a group."""
+        for request in requests:
+            if (request.question.id, request.condition) not in done:
+                yield [self._sample_set(request)]
+
+    def _sample_set(self, request: AnswerRequest) -> SampleSet:
+        greedy = self._sample(request, GREEDY) if request.greedy else None
+        samples = tuple(self._sample(request, index) for index in range(request.n))
+        words = len(answer_prompt(request.question, request.condition, request.evidence).split())
+        return SampleSet(request.question.id, request.condition, samples, greedy, words)
+
+    def _sample(self, request: AnswerRequest, index: int) -> Sample:
+        text = self._reply(request, index)
+        return Sample(index, text, len(text.split()) + 1, "eos", 0.0)
+
+    def _hashed(self, request: AnswerRequest, index: int) -> str:
+        def uniform(index: int) -> float:
+            return UniformRow(self.sampling.seed, request.question.id, request.condition, index).at(0)
+
+        share, drawn = uniform(GREEDY), 0.5 if index == GREEDY else uniform(index)
+        return request.question.answers[0] if request.question.answers and drawn < share else "unknown"

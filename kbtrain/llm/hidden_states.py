@@ -1,5 +1,8 @@
-"""Hidden states of a model: the residual stream behind its layers; of one layer the output of its MLP, and how spread
-its attention is.
+"""Hidden states of a model: the residual stream behind its layers, and the output of one layer's MLP.
+
+The stream is read at the prompts' last tokens, and while the model begins its answers: states at an answer's own tokens
+tell right from wrong better than the prompt's last token does ("LLMs Know More Than They Show", arXiv 2410.02707). They
+are read in the steps that generate the answer: no further pass.
 
 SeaKR (section 3.1) reads the MLP's output *before* it is added to the residual: for 32 layers that of layer 15 (from
 0), which is not ``hidden_states[16]``. A hook finds it in any model whose layers are built as usual.
@@ -7,8 +10,8 @@ SeaKR (section 3.1) reads the MLP's output *before* it is added to the residual:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,19 +21,16 @@ from transformers import PreTrainedModel
 
 from kbtrain.arrays import States
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.llm.sampler.observer import Observer, Row
 from kbtrain.models.weights import no_numbers
 
 
 @dataclass
 class StatesReading:
-    """The newest pass's states at the last position of each row, (rows, d), in the model's number format.
-
-    ``attention`` (rows,): :func:`attention_entropy` of the layer; None where the pass gave no attention weights.
-    """
+    """The newest pass's states at the last position of each row, (rows, d), in the model's number format."""
 
     mlp: torch.Tensor | None = None
     residual: torch.Tensor | None = None
-    attention: torch.Tensor | None = None
 
 
 class StateTap:
@@ -45,9 +45,6 @@ class StateTap:
         if not 0 <= self.layer < len(blocks):
             raise UserError(f"key 'layer': {self.layer} is not in 0 to {len(blocks) - 1}, the layers of this model")
         self._block = blocks[self.layer]
-        # its attention, where that is one module
-        attentions = [part for name, part in _parts(self._block) if "att" in name]
-        self._attention = attentions[0] if len(attentions) == 1 else None
         self.mlp = mlp_name(self._block) if mlp is None else mlp
         try:
             self._mlp = self._block.get_submodule(self.mlp)
@@ -68,12 +65,7 @@ class StateTap:
         def of_block(module: Any, args: Any, output: Any) -> None:
             newest.residual = _last(output)
 
-        def of_attention(module: Any, args: Any, output: Any) -> None:
-            weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
-            newest.attention = attention_entropy(weights) if isinstance(weights, torch.Tensor) else None
-
         handles = [self._mlp.register_forward_hook(of_mlp), self._block.register_forward_hook(of_block)]
-        handles += [] if self._attention is None else [self._attention.register_forward_hook(of_attention)]
         try:
             yield newest
         finally:
@@ -128,19 +120,6 @@ def last_states(model: PreTrainedModel, layers: Sequence[int], last: Sequence[in
             handle.remove()
 
 
-def attention_entropy(weights: torch.Tensor) -> torch.Tensor:
-    """Entropy of the last position's attention ``weights`` (rows, heads, positions, keys), divided by the logarithm of
-    the number of keys that have any, mean over the heads: (rows,), from 0 (one key has all) to 1 (all have the same).
-
-    The division makes prompts of unequal length comparable; masked keys have a weight of exactly 0.
-    """
-    last = weights[:, :, -1].float()
-    shares = last / last.sum(-1, keepdim=True)
-    n = (shares > 0).sum(-1).clamp(min=2).float()
-    spread: torch.Tensor = (torch.special.entr(shares).sum(-1) / n.log()).mean(-1)
-    return spread
-
-
 def middle(n_layers: int) -> int:
     """SeaKR's layer: 15 (from 0) of 32."""
     return max(0, n_layers // 2 - 1)
@@ -157,18 +136,14 @@ def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:
 
 def mlp_name(block: torch.nn.Module) -> str:
     """The one part of a layer that holds matrices and is not attention. Raises :class:`UserError` if it is not one."""
-    parts = [name for name, _ in _parts(block) if "att" not in name]
+    with_matrices = [name for name, part in block.named_children() if any(p.ndim > 1 for p in part.parameters())]
+    parts = [name for name in with_matrices if "att" not in name]
     if len(parts) != 1:
         raise UserError(
             f"{type(block).__name__}: its MLP is not one module ({', '.join(parts) or 'none'}); name the one whose "
             "output is added to the residual with key 'mlp'"
         )
     return parts[0]
-
-
-def _parts(block: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """Parts of a layer that hold matrices, by name."""
-    return [(name, part) for name, part in block.named_children() if any(p.ndim > 1 for p in part.parameters())]
 
 
 def _is_block(module: torch.nn.Module) -> bool:
@@ -179,3 +154,97 @@ def _last(output: Any) -> torch.Tensor:
     """Mixtures of experts return more than their states; some flatten rows and positions, one position a row."""
     states: torch.Tensor = output[0] if isinstance(output, tuple) else output
     return states[:, -1] if states.ndim == 3 else states
+
+
+PARTS = 3  # states side by side: at the prompt's last token, mean over the draft, at the draft's last token
+
+
+@dataclass
+class _Draft:
+    """States (layers, d) of one row: at the prompt's last token, summed over the draft's tokens, at the newest one."""
+
+    at_prompt: States
+    summed: States | float = 0.0
+    newest: States | None = None
+    read: int = 0  # tokens
+
+    def states(self) -> States:
+        """(layers, 3 d). An answer that ends before its first word counts the prompt's last token as its own."""
+        last = self.at_prompt if self.newest is None else self.newest
+        mean = self.summed / self.read if self.read else self.at_prompt
+        return np.concatenate([self.at_prompt, mean, last], axis=-1, dtype=np.float32)
+
+
+class StatesObserver(Observer):
+    """States after ``layers`` (None: all) at the prompts, and at the first ``tokens`` tokens of their answers.
+
+    ``row.notes[observer].states()``: (layers, 3 d) of prompt and draft (:data:`PARTS`). ``take`` gets a row's
+    (layers, 3 d) as soon as they are complete, each row once; without ``tokens`` there is no draft, and nothing is
+    taken. ``reads``: the rows whose states are read.
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        layers: Sequence[int] | None = None,
+        take: Callable[[Row, States], object] = lambda row, states: None,
+        reads: Callable[[Row], bool] = lambda row: True,
+    ) -> None:
+        self.tokens = tokens
+        self.layers = layers
+        self.take = take
+        self.reads = reads
+
+    def tail_limit(self, max_tokens: int) -> int:
+        """The last token of a draft that is cut, which is read, too."""
+        return int(0 < max_tokens <= self.tokens)
+
+    def reading(
+        self, model: PreTrainedModel, rows: Sequence[Row], last: Sequence[int]
+    ) -> AbstractContextManager[LastStates | None]:
+        """Hooks in the passes of prompts and drafts only."""
+        if not any(self._is_due(row) for row in rows):
+            return nullcontext()
+        return last_states(model, range(len(decoder_layers(model))) if self.layers is None else self.layers, last)
+
+    def on_prefill(self, rows: Sequence[Row], read: LastStates | None) -> Sequence[Row]:
+        """Note the prompts' states."""
+        if read is None:
+            return rows
+        states = read.array()
+        for row in rows:
+            if self._is_due(row):
+                row.notes[self] = _Draft(states[row.sequence])
+        return rows
+
+    def on_step(self, rows: Sequence[Row], read: LastStates | None) -> None:
+        """Note the states of the tokens that were fed, as far as they are the draft's."""
+        if read is None:
+            return
+        states = read.array()
+        for row in rows:
+            draft: Any = row.notes.get(self)
+            if draft is None or draft.read == self.tokens:
+                continue
+            draft.newest = states[row.sequence].copy()  # a view would keep the whole step's states
+            draft.summed = draft.summed + draft.newest
+            draft.read += 1
+            if draft.read == self.tokens:
+                self.take(row, draft.states())
+
+    def tail(self, row: Row) -> Sequence[int]:
+        """The last token of a draft that is cut; what follows an answer that has ended is not the answer's."""
+        cut = row.finish == "length" and len(row.tokens) <= self.tokens
+        return row.tokens[-1:] if cut and self.reads(row) else ()
+
+    def done(self, row: Row) -> None:
+        """Complete the draft of an answer that ended within it."""
+        draft = row.notes.get(self)
+        if draft is not None and draft.read < self.tokens:
+            self.take(row, draft.states())
+
+    def _is_due(self, row: Row) -> bool:
+        """True if the row's next pass is read."""
+        if self not in row.notes:
+            return not row.tokens and self.reads(row)
+        return bool(row.notes[self].read < self.tokens)

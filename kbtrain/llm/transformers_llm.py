@@ -1,23 +1,28 @@
-"""The transformers back end: any causal language model, answers drawn with the shared-prefix sampler."""
+"""The transformers back end: any causal language model, answers drawn with the shared-prefix sampler.
+
+On a CPU two batches are drawn in parallel: two cores finish them sooner than one after the other, since neither waits
+for the other after each of a layer's many small operations, nor for Python between them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
 from kbtrain.kernels.memory import FreedMemory, machine_memory, warn_if_short
-from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
-from kbtrain.llm.sampler.observer import Observer
-from kbtrain.llm.sampler.rows import PromptRows
+from kbtrain.llm.sampler.observer import Observer, PromptRows
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 from kbtrain.models.batching import BatchLimits, batches, windows
@@ -25,6 +30,9 @@ from kbtrain.models.files_read import mlp_width
 from kbtrain.models.load import load_model, name_of
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Sample, SampleSet
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _SHARE = 0.1  # of the machine's memory that one batch's prompts may take if another is to be computed beside it
 
@@ -181,3 +189,50 @@ def is_memory_error(error: BaseException) -> bool:
     # PyTorch raises its own type on a GPU and a plain RuntimeError on a CPU
     phrases = ("can't allocate memory", "not enough memory", "out of memory")
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(k in str(error) for k in phrases)
+
+
+_PARALLEL = 2  # on a CPU with as many cores (measured with two; more would take more memory)
+
+
+def n_parallel(model: PreTrainedModel) -> int:
+    """Number of batches of a model to compute in parallel: 1 without gain, or where the model cannot be replicated.
+
+    That is so where a module's forward is replaced, as trainers do, or where processes share the weights.
+    """
+    if model.device.type != "cpu" or torch.get_num_threads() < _PARALLEL:
+        return 1
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return 1
+    return 1 if any("forward" in module.__dict__ for module in model.modules()) else _PARALLEL
+
+
+def parallel_batches(works: Sequence[Callable[[T], R]], items: Iterable[T]) -> Iterator[R]:
+    """Results of ``works`` for the items, in their order. Each of ``works`` serves one item at a time, in a thread of
+    its own, with its share of PyTorch's threads."""
+    if len(works) == 1:
+        yield from map(works[0], items)
+        return
+    cores = torch.get_num_threads()
+    free: SimpleQueue[Callable[[T], R]] = SimpleQueue()
+    for work in works:
+        free.put(work)
+
+    def run_item(item: T) -> R:
+        work = free.get()
+        try:
+            return work(item)
+        finally:
+            free.put(work)
+
+    pool = ThreadPoolExecutor(len(works), "kbtrain", torch.set_num_threads, (max(1, cores // len(works)),))
+    pending: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(run_item, item))
+            if len(pending) > len(works):  # one waits, so that no thread idles while a result is stored
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(cores)

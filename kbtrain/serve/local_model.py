@@ -21,8 +21,7 @@ from pydantic import BaseModel, Field
 from kbtrain.answers.thoughts import may_open_thought
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.draw import DrawnTokens
-from kbtrain.llm.sampler.observer import Observer
-from kbtrain.llm.sampler.rows import PromptRows, Row
+from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.load import load_model

@@ -20,11 +20,11 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from kbtrain.errors import UserError
-from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.kernels.lean_training import lean_layers
 from kbtrain.kernels.training_attention import Span, attention_for_training, packs
 from kbtrain.models.adapters import compute_of, open_trainable
 from kbtrain.models.batching import common_start, padded
+from kbtrain.models.forward import fp32_output_layer
 from kbtrain.training.base_trainer import BaseTrainer
 from kbtrain.training.checks import check_fits, n_steps, states_bytes
 from kbtrain.training.config import TrainingConfig

@@ -217,8 +217,8 @@ def greedy(
     import torch
     from transformers import GenerationConfig, LogitsProcessorList
 
-    from kbtrain.kernels.fp32_output_layer import fp32_output_layer
     from kbtrain.llm.sampler.sampler import eos_ids
+    from kbtrain.models.forward import fp32_output_layer
 
     ends = sorted(eos_ids(model, tokenizer))
     pad = ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id

@@ -16,8 +16,8 @@ import torch
 from kbtrain.errors import UserError, at
 from kbtrain.io.jsonl import read
 from kbtrain.io.provenance import package_versions, peak_rss_mb, write_atomically
-from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.models.batching import like_length
+from kbtrain.models.forward import fp32_output_layer
 from kbtrain.records import Hit, Snippet, Split, TurnExample
 from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Collator, TrainingRow, answer_loss
 from kbtrain.training.config import TrainingConfig
@@ -251,7 +251,6 @@ def _model_card(card: ResponderCard, facts: Mapping[str, Any], n_probe: int, n_s
         what="Writes the next system turn of a task-oriented dialogue, with or without knowledge snippets (after "
         "KETOD's SimpleTOD-plus).",
         use="""from ragate_responses.responder import Responder
-from kbtrain.records import TurnExample, Utterance
 
 responder = Responder.load(".")  # this folder; `studies/respond.py` generates with it
 turn = TurnExample("t1", "d1", "test", 1, (Utterance("USER", "Tell me about the museum."),))

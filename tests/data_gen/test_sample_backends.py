@@ -16,8 +16,8 @@ from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore, writing
+from kbtrain.llm.base import ScriptedLLM
 from kbtrain.llm.outputs import AlikeAnswers
-from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Evidence, Hit, Question, Sample, SampleSet
 

@@ -4,8 +4,7 @@ import pytest
 from tiny_turns import turn
 
 from kbtrain.dialogue.features import all_responses, generated, history_question
-from kbtrain.llm.base import Sampling
-from kbtrain.llm.scripted import ScriptedLLM
+from kbtrain.llm.base import Sampling, ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.prompts.ragate import context_text, first_kept
 from kbtrain.records import Utterance

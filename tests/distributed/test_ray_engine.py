@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from kbtrain.distributed.sampling import RayEngine, Worker
+from kbtrain.distributed.ray_work import RaySampling, SampleWorker
 from kbtrain.errors import UserError
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig
@@ -45,7 +45,7 @@ def test_an_interrupted_run_is_completed(cluster, make_run, sample, rows):
     one, many = make_run("one"), make_run("many")
     sample(one)
     with SampleStore(many / "samples.db") as store:
-        for stored in job(many).sample(store, RayEngine()):
+        for stored in job(many).sample(store, RaySampling()):
             assert stored == 7
             break
         assert len(store.done("main")) == 7
@@ -59,11 +59,11 @@ def test_a_model_that_cannot_be_opened_is_one_line(cluster, make_run):
     plan = SamplingPlan(folder / "questions.jsonl", folder / "evidence.jsonl", ("llm",), {})
     made = SamplingJob.from_config(config, "main", plan, Shard(), 25)
     with SampleStore(folder / "samples.db") as store, pytest.raises(UserError, match="no such folder"):
-        list(made.sample(store, RayEngine()))
+        list(made.sample(store, RaySampling()))
 
 
 def test_a_node_killed_in_mid_run_loses_nothing(cluster, make_run, sample, rows):
-    class Slow(Worker):
+    class Slow(SampleWorker):
         def __call__(self, batch):
             time.sleep(0.4)
             return super().__call__(batch)
@@ -74,7 +74,7 @@ def test_a_node_killed_in_mid_run_loses_nothing(cluster, make_run, sample, rows)
     assert len(nodes_alive()) == 2
     stored = []
     with SampleStore(many / "samples.db") as store:
-        for n in job(many).sample(store, RayEngine(worker=Slow)):
+        for n in job(many).sample(store, RaySampling(worker=Slow)):
             stored.append(n)
             if len(stored) == 3:
                 cluster.remove_node(victim, allow_graceful=False)

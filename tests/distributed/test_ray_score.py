@@ -19,7 +19,7 @@ from support import gate_folders
 from tiny_kbm import QUESTIONS, make_folder, make_tokenizer
 
 from kbtrain.config import parse_args
-from kbtrain.distributed.scoring import RayScoring, ScoreWorker
+from kbtrain.distributed.ray_work import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, GateOpening, handle, handle_of_prompt

@@ -16,8 +16,7 @@ from kbtrain.gates.prompted import SampledPrompt, needs_information
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
 from kbtrain.labeling.examples import example as plain
-from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.scripted import ScriptedLLM
+from kbtrain.llm.base import AnswerRequest, Sampling, ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt, need_prompt
 from kbtrain.records import Question
 

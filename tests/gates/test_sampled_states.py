@@ -21,7 +21,7 @@ from kbtrain.gates.probe.train import HeadSettings, fit
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.rows import PromptRows
+from kbtrain.llm.sampler.observer import PromptRows
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import load_model

@@ -109,9 +109,9 @@ def test_u_of_fewer_samples_lies_between_the_ends_of_all_as_it_lay_between_its_o
     assert seakr.of_k(-3.0, 2.0, 20, 20) == -3.0
 
 
-def closed(index, text, mlp, entropy=1.0, surprisal=1.0, attention=0.5):
+def closed(index, text, mlp, entropy=1.0, surprisal=1.0):
     state, sample = np.asarray(mlp, dtype=np.float32), Sample(index, text, 3, "eos", -1.0)
-    return AnswerWithStates(sample, state, state, entropy, surprisal, ((text, 0.5),), attention)
+    return AnswerWithStates(sample, state, state, entropy, surprisal, ((text, 0.5),))
 
 
 def test_the_laplacian_worked_by_hand():
@@ -123,10 +123,10 @@ def test_every_signal_rises_with_uncertainty_and_says_its_unit():
     rng = np.random.default_rng(0)
     same, row = [], rng.normal(size=16)
     for i in range(6):
-        same.append(closed(i, "Paris", row, 0.1, 0.1, 0.1))
+        same.append(closed(i, "Paris", row, 0.1, 0.1))
     different = [closed(i, f"city{i} {i}", rng.normal(size=16), 2.0, 2.0) for i in range(6)]
     low, high = measure(same), measure(different)
-    assert list(low) == list(SIGNALS) and len(SIGNALS) == 10
+    assert list(low) == list(SIGNALS) and len(SIGNALS) == 9
     for name, signal in SIGNALS.items():
         assert low[name] < high[name], name
         assert signal.unit and signal.source
@@ -148,13 +148,6 @@ def test_entropy_and_perplexity_are_means_over_the_samples():
     found = measure([closed(0, "a", [1, 2], 1.0, 0.5), closed(1, "b", [2, 1], 3.0, 1.5)])
     assert found["token_entropy"] == pytest.approx(2.0)
     assert found["perplexity"] == pytest.approx(math.e)
-
-
-def test_attention_entropy_is_the_mean_of_the_samples_and_highest_where_no_weights_are_given():
-    found = measure([closed(0, "a", [1, 2], attention=0.25), closed(1, "b", [2, 1], attention=0.75)])
-    assert found["attention_entropy"] == 0.5
-    unread = measure([closed(i, "a", [1, 2], attention=math.nan) for i in range(2)])
-    assert unread["attention_entropy"] == SIGNALS["attention_entropy"].silent > 1
 
 
 def test_empty_samples_are_dropped_and_none_left_is_the_highest_of_every_signal():

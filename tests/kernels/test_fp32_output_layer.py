@@ -2,7 +2,7 @@ import pytest
 import torch
 from tiny_kbm import KINDS, make_model
 
-from kbtrain.kernels.fp32_output_layer import fp32_output_layer
+from kbtrain.models.forward import fp32_output_layer
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "gemma2"])

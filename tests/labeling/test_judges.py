@@ -16,8 +16,7 @@ from kbtrain.labeling.indicators import grade
 from kbtrain.labeling.judges import LLMJudge, Opinion, RuleJudge, judgement, parse_reply
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, count_verdicts, distinct_answers, judge_answers
-from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.scripted import ScriptedLLM
+from kbtrain.llm.base import AnswerRequest, Sampling, ScriptedLLM
 from kbtrain.metrics.significance import wilson
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Label, Question, SampleSet

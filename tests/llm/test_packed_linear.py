@@ -7,8 +7,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from kbtrain.kernels import packed_linear
-from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.kernels.packed_linear import PackedLinears
+from kbtrain.models.forward import fp32_output_layer
 
 bf16 = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported(),

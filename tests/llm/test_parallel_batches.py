@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from kbtrain.kernels.causal_blocks import causal_blocks
-from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches, replica
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.transformers_llm import TransformersLLM
+from kbtrain.llm.sampler.sampler import BatchSampler
+from kbtrain.llm.transformers_llm import TransformersLLM, n_parallel, parallel_batches
 from kbtrain.models.batching import BatchLimits
 
 
@@ -20,9 +20,9 @@ def _two_threads():
     torch.set_num_threads(1)
 
 
-def test_a_replica_has_the_weights_and_nothing_else_of_the_model(make_model):
+def test_a_replica_has_the_weights_and_nothing_else_of_the_model(make_model, tokenizer):
     model = make_model("llama")
-    twin = replica(model)
+    twin = BatchSampler(model, tokenizer, Sampling()).replica().model
     assert [p.data_ptr() for p in twin.parameters()] == [p.data_ptr() for p in model.parameters()]
     assert not {id(m) for m in twin.modules()} & {id(m) for m in model.modules()}
     with causal_blocks(twin):

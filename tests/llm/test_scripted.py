@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from kbtrain.labeling.indicators import grade
 from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.sampler.draw import UniformRow
-from kbtrain.llm.scripted import ScriptedLLM
+from kbtrain.llm.base import AnswerRequest, Sampling, ScriptedLLM, UniformRow
 
 
 def answered(llm, asks, done=frozenset()):

@@ -67,7 +67,7 @@ def test_the_list_of_models_and_errors_are_read_by_the_official_client(client, o
 
 def test_the_greedy_answer_is_the_sampler_s(client, folder):
     from kbtrain.llm.base import Sampling
-    from kbtrain.llm.sampler.rows import PromptRows
+    from kbtrain.llm.sampler.observer import PromptRows
     from kbtrain.llm.sampler.sampler import BatchSampler
     from kbtrain.models.load import load_model
     from kbtrain.prompts.kbm import encode

@@ -2,7 +2,7 @@
 
 One prefill of the prompt, which the answer needs anyway, and a dot product. Source: "No Answer Needed" (arXiv
 2509.10625) predicts whether the answer will be right; soft labels and the head for benefit are kbtrain's. A draft probe
-reads on while the model begins its answer (:mod:`kbtrain.llm.sampler.states_observer`).
+reads on while the model begins its answer (:mod:`kbtrain.llm.hidden_states`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Statistic, Ta
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.llm.sampler.observer import Observer
-    from kbtrain.llm.sampler.rows import PromptRows, Row
+    from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
     from kbtrain.llm.sampler.sampler import BatchSampler
     from kbtrain.llm.served_states import StatesServer
 
@@ -184,7 +183,7 @@ class Reader:
     @property
     def width(self) -> int:
         """Numbers of a layer's states: those of the prompt's, the draft's mean and the draft's last state together."""
-        from kbtrain.llm.sampler.states_observer import PARTS
+        from kbtrain.llm.hidden_states import PARTS
 
         return int(self.model.config.get_text_config().hidden_size) * (PARTS if self.draft_tokens else 1)
 
@@ -309,7 +308,7 @@ class Probe(KeyedGate):
         return greedy_rows(prompts)
 
     def observer(self) -> Observer:
-        from kbtrain.llm.sampler.states_observer import StatesObserver
+        from kbtrain.llm.hidden_states import StatesObserver
 
         return StatesObserver(self.draft_tokens, self.layers)
 

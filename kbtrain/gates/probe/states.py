@@ -1,5 +1,5 @@
 """Residual stream of the answering model at the last token of its own prompt, after every layer, in one prefill; and
-at the tokens of its draft of the answer (:mod:`kbtrain.llm.sampler.states_observer`).
+at the tokens of its draft of the answer (:mod:`kbtrain.llm.hidden_states`).
 
 Source: "No Answer Needed" (arXiv 2509.10625) reads the last token of the question's prompt before any answer token.
 State i is transformers' ``hidden_states[i + 1]`` (0: after the first layer), but for the last layer, whose state is
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from kbtrain.kernels.packed_linear import PackedLinears
+    from kbtrain.llm.sampler.observer import PromptRows
     from kbtrain.llm.sampler.prefill import SharedPrefixCache
-    from kbtrain.llm.sampler.rows import PromptRows
     from kbtrain.llm.sampler.sampler import BatchSampler
 
     ReadStates = Callable[[Sequence[Sequence[int]]], States]  # of prompts' token ids
@@ -118,12 +118,12 @@ def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]], start: S
 def draft_states(
     sampler: BatchSampler, prompts: Sequence[Sequence[int]], layers: Sequence[int] | None = None
 ) -> tuple[States, list[int]]:
-    """(prompts, layers, 3 d) in fp32 (:data:`~kbtrain.llm.sampler.states_observer.PARTS`) of the longest drafts that
+    """(prompts, layers, 3 d) in fp32 (:data:`~kbtrain.llm.hidden_states.PARTS`) of the longest drafts that
     ``sampler`` draws, and the tokens that each has; ``layers`` None: all.
 
     Raises :class:`UserError` for states that are NaN or infinite.
     """
-    from kbtrain.llm.sampler.states_observer import StatesObserver
+    from kbtrain.llm.hidden_states import StatesObserver
 
     observer = StatesObserver(sampler.sampling.max_output_tokens, layers)
     rows = first_rows(sampler.observed(observer), greedy_rows(prompts))
@@ -132,7 +132,7 @@ def draft_states(
 
 def greedy_rows(prompts: Sequence[Sequence[int]]) -> list[PromptRows]:
     """Prompts of which the greedy answer alone is drawn."""
-    from kbtrain.llm.sampler.rows import PromptRows
+    from kbtrain.llm.sampler.observer import PromptRows
 
     return [PromptRows(f"prompt {n}", "llm", tuple(ids), (GREEDY,)) for n, ids in enumerate(prompts)]
 

@@ -18,7 +18,7 @@ from kbtrain.records import GREEDY, Sample
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.llm.sampler.rows import PromptRows
+    from kbtrain.llm.sampler.observer import PromptRows
     from kbtrain.llm.sampler.sampler import BatchSampler
     from kbtrain.llm.sampler.state_sampler import AnswerWithStates
     from kbtrain.models.batching import BatchLimits
@@ -117,7 +117,7 @@ class Uncertainty:
         ``first`` gives the part of a text that counts (None: all of it): answers end behind it, and the uncertainty is
         that of what is kept. Raises :class:`UserError` for a prompt that is too long, or whose states are not numbers.
         """
-        from kbtrain.llm.sampler.rows import PromptRows
+        from kbtrain.llm.sampler.observer import PromptRows
 
         indices = (GREEDY, *range(self.settings.k))
         rows = [PromptRows(name, "llm", tuple(ids), indices) for name, ids in prompts]
@@ -130,7 +130,7 @@ class Uncertainty:
 
     def complete(self, prompts: Sequence[tuple[str, Sequence[int]]], tokens: int, stop: Sequence[str]) -> list[Thought]:
         """The greedy texts, of at most ``tokens`` tokens, without samples. Raises as :meth:`think`."""
-        from kbtrain.llm.sampler.rows import PromptRows
+        from kbtrain.llm.sampler.observer import PromptRows
         from kbtrain.llm.sampler.sampler import BatchSampler
         from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 

@@ -107,12 +107,6 @@ def _texts(samples: Answers) -> list[str]:
     return [answer.sample.text for answer in samples]
 
 
-def _attention(samples: Answers) -> float:
-    """Mean of the samples; the highest where a model does not give its weights out, as for samples that say nothing."""
-    mean = float(np.mean([answer.attention for answer in samples]))
-    return SIGNALS["attention_entropy"].silent if np.isnan(mean) else mean
-
-
 # above what the logarithm of any state's squared norm, or any other of these numbers, can be; numbers and no infinity:
 # they stand in score files, quantiles and tables
 _LOGARITHM, _UNBOUNDED = 100.0, 1e9
@@ -141,13 +135,6 @@ SIGNALS: dict[str, Signal] = {
         "squared activations, mean of the features",
         "variance of the middle MLP's output over the samples",
         _UNBOUNDED,
-    ),
-    "attention_entropy": Signal(
-        lambda s, alpha, k: _attention(s),
-        "from 0 (one token has all attention) to 1, mean of the samples",
-        "entropy of the middle layer's attention at the forced end token / ln of the tokens it can see, mean of its "
-        "heads (the paper's ablation names it without a formula: this one is kbtrain's)",
-        2.0,
     ),
     "token_entropy": Signal(
         lambda s, alpha, k: float(np.mean([answer.entropy for answer in s])),

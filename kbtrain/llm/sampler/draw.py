@@ -12,7 +12,6 @@ of the distribution and the drawn token's surprisal.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,20 +96,6 @@ def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tens
     elif bool(greedy.any()):
         tokens[greedy] = scores[which[greedy]].float().argmax(dim=-1)  # in 16 bits it takes six times as long
     return DrawnTokens(tokens, weights[which, tokens].double().log() - total[which].log())
-
-
-class UniformRow:
-    """The stream of one answer: ``row.at(step)`` is its number in [0, 1) for that step, with 53 random bits."""
-
-    def __init__(self, seed: str, question_id: str, condition: str, index: int) -> None:
-        key = "\x1f".join((seed, question_id, condition, str(index)))
-        self._base = hashlib.blake2b(key.encode(), digest_size=8)
-
-    def at(self, step: int) -> float:
-        """The uniform number for token ``step`` (counted from 0)."""
-        state = self._base.copy()
-        state.update(step.to_bytes(4, "little"))
-        return (int.from_bytes(state.digest(), "little") >> 11) * 2.0**-53
 
 
 _NOTHING = -1e4  # a logit so far under the highest has probability 0; -inf times 0 would be no number

@@ -1,30 +1,65 @@
-"""Observers of a sampler's passes: statistics that gates need, read while answers are drawn and without further passes.
+"""Rows of a batch while their answers are drawn, and observers of a sampler's passes: statistics that gates need, read
+without further passes.
 
 A sampler calls its observers at each event of its decode loop. Each statistic has one observer that computes it:
 
-=============  =====================================================  =================================
+=============  =====================================================  ================================
 statistic      content                                                observer
-=============  =====================================================  =================================
-prompt_states  residual stream at the prompt's last token             ``states_observer.StatesObserver``
-draft_states   the same, with the answer's first tokens beside        ``states_observer.StatesObserver``
-logprobs       each token's, and the two highest                      ``token_uncertainty.TokenUncertainty``
-entropies      of each token's distribution                           ``token_uncertainty.TokenUncertainty``
+=============  =====================================================  ================================
+prompt_states  residual stream at the prompt's last token             ``hidden_states.StatesObserver``
+draft_states   the same, with the answer's first tokens beside        ``hidden_states.StatesObserver``
+logprobs       each token's, and the two highest                      :class:`TokenUncertainty`
+entropies      of each token's distribution                           :class:`TokenUncertainty`
 end_states     MLP output and residual stream at a forced end token   ``state_sampler.EndStates``
-=============  =====================================================  =================================
+=============  =====================================================  ================================
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
+import torch
+from transformers import PreTrainedModel
 
-    from kbtrain.llm.sampler.draw import DrawnTokens
-    from kbtrain.llm.sampler.rows import Row
+from kbtrain.llm.base import UniformRow
+from kbtrain.llm.sampler.draw import DrawnTokens, token_statistics, top
+from kbtrain.records import Condition, Finish, Sample
+
+
+@dataclass(frozen=True)
+class PromptRows:
+    """One prompt and the sample indices to draw for it (``GREEDY`` = -1 for the most probable tokens)."""
+
+    question_id: str
+    condition: Condition
+    ids: tuple[int, ...]
+    indices: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Row:
+    """One answer while it is drawn. ``feed``: token ids still to be fed, one a step; empty: the row is done.
+
+    ``place``: of its prompt in the batch. ``opened``: the prompt has opened a thought. ``notes``: what each observer
+    has read. ``sample``: the answer, once the batch is drawn.
+    """
+
+    place: int
+    prompt: PromptRows
+    index: int
+    uniforms: UniformRow
+    sequence: int = 0  # of the logits from which its next token is drawn: at first, its prompt's
+    tokens: list[int] = field(default_factory=list)
+    logprob: float = 0.0
+    finish: Finish | None = None
+    feed: list[int] = field(default_factory=list)
+    fed: int = 0  # tokens behind the prompt
+    opened: bool = False
+    notes: dict[Any, Any] = field(default_factory=dict)
+    sample: Sample | None = None
 
 
 class Observer:
@@ -32,8 +67,6 @@ class Observer:
 
     Threads may share an observer: it stores what it reads of a row in ``row.notes[self]``.
     """
-
-    attention_layer: int | None = None  # whose attention weights each step gives out
 
     def tail_limit(self, max_tokens: int) -> int:
         """Most tokens that :meth:`tail` gives behind an answer of at most ``max_tokens`` tokens."""
@@ -65,3 +98,33 @@ class Observer:
 
     def done(self, row: Row) -> None:
         """Called for each row at the end of its batch, in the order of prompts and indices; also for undrawn rows."""
+
+
+@dataclass(frozen=True)
+class Uncertainties:
+    """By token, of the model's next-token distribution: its entropy, -ln p of the drawn token (both in nats), and the
+    ratio of its second to its first probability (1: two are equally probable)."""
+
+    entropies: list[float] = field(default_factory=list)
+    surprisals: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+
+
+class TokenUncertainty(Observer):
+    """``row.notes[observer]``: :class:`Uncertainties`. ``ratios`` False: without their ratios."""
+
+    def __init__(self, ratios: bool = True) -> None:
+        self.ratios = ratios
+
+    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: DrawnTokens) -> None:
+        """Note the numbers of each row's next-token distribution."""
+        entropies, surprisals = token_statistics(logits, drawn.tokens, [row.sequence for row in rows])
+        for row, entropy, surprisal in zip(rows, entropies.tolist(), surprisals.tolist(), strict=True):
+            uncertainties = row.notes.setdefault(self, Uncertainties())
+            uncertainties.entropies.append(entropy)
+            uncertainties.surprisals.append(surprisal)
+        if self.ratios:
+            highest, _ = top(logits, 2)
+            ratios = torch.exp(highest[:, 1].float() - highest[:, 0].float()).tolist()
+            for row in rows:
+                row.notes[self].ratios.append(ratios[row.sequence])

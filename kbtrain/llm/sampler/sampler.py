@@ -10,6 +10,7 @@ An answer ends with any of the model's end tokens, or with a stop string in its 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,13 +25,11 @@ from kbtrain.answers.thoughts import ReadAnswer, read_answer, skip_blank_lines, 
 from kbtrain.errors import UserError
 from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
-from kbtrain.kernels.parallel_batches import replica
-from kbtrain.llm.base import Sampling
+from kbtrain.llm.base import Sampling, UniformRow
 from kbtrain.llm.outputs import ThoughtTokens
-from kbtrain.llm.sampler.draw import DrawnTokens, UniformRow, draw, filter_logits, upload
-from kbtrain.llm.sampler.observer import Observer
+from kbtrain.llm.sampler.draw import DrawnTokens, draw, filter_logits, upload
+from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, current_prefix, prefill
-from kbtrain.llm.sampler.rows import PromptRows, Row
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
 from kbtrain.llm.sampler.step_graph import GridSequences, StepGraphs
@@ -293,9 +292,6 @@ class LockstepSampler:
 
     def _decode_rows(self, going: Sequence[Row], decoder: Any, sequences: DistinctSequences | GridSequences) -> None:
         """Feed and draw tokens until each row has ended; ``decoder`` is one that the sequences grow in."""
-        for observer in self.observers:
-            if observer.attention_layer is not None:
-                decoder.weigh(observer.attention_layer)
         while True:
             logits = self._step(decoder, sequences.newest, going)
             drawing = [row for row in going if row.finish is None]
@@ -402,7 +398,9 @@ class BatchSampler(LockstepSampler):
     def replica(self) -> Self:
         """A sampler of its kind with the same weights, for another thread."""
         other = copy.copy(self)
-        other.model, other.tokenizer = replica(self.model), copy.deepcopy(self.tokenizer)
+        # modules and a config of its own; the weights are shared
+        weights = {id(tensor): tensor for tensor in itertools.chain(self.model.parameters(), self.model.buffers())}
+        other.model, other.tokenizer = copy.deepcopy(self.model, weights), copy.deepcopy(self.tokenizer)
         other.stopper = copy.copy(self.stopper)
         other.stopper.tokenizer = other.tokenizer
         other.stopper.thoughts = ThoughtTokens(other.tokenizer)

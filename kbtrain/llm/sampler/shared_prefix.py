@@ -62,7 +62,6 @@ class Prefix:
 
     Behind them is room, all zeros, for as many places as an answer may have tokens: scores to a row's own tokens stand
     there, so that scores and their products with the values are whole matrices, which need not be copied.
-    ``weighed``: the layer whose attention weights are given out; None: no layer's.
     """
 
     keys: list[torch.Tensor]
@@ -70,7 +69,6 @@ class Prefix:
     bias: torch.Tensor | None  # (questions, 1, 1, places up to ``bias_end``): -inf on padding; None without padding
     layout: Layout
     n_own: int = 0  # own tokens that each row has by now; places behind them are masked
-    weighed: int | None = None
     bias_end: int = 0  # places of the bias behind the prompts' length: those of own tokens
 
 
@@ -138,11 +136,9 @@ def shared_prefix_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """transformers' attention function, with the weights (rows, heads, 1, places) of the layer ``Prefix.weighed``.
-
-    ``query`` (rows, heads, 1, size); ``key``/``value`` hold own tokens only, (rows, kv heads, room, size).
-    """
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention function. ``query`` (rows, heads, 1, size); ``key``/``value`` hold own tokens only,
+    (rows, kv heads, room, size)."""
     if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         raise ValueError("attention sinks and position biases are not served by the shared prefix")
     prefix, (rows, heads, _, size) = ACTIVE.get(), query.shape
@@ -158,11 +154,7 @@ def shared_prefix_attention(
     scores[..., length + prefix.n_own :] = float("-inf")
     torch.softmax(scores, dim=-1, out=scores)  # in place: writing it elsewhere costs as much as computing it
     output = _mixed(scores, prefix.values[module.layer_idx], value, prefix.layout)
-    weights = None
-    if module.layer_idx == prefix.weighed:
-        grid = scores.view(-1, key.shape[1], prefix.layout.width, scaled.shape[2], scores.shape[-1])
-        weights = prefix.layout.to_rows(grid.transpose(1, 2)).flatten(1, 2).unsqueeze(2)
-    return output.reshape(rows, 1, heads, -1), weights
+    return output.reshape(rows, 1, heads, -1), None
 
 
 def _scores(query: torch.Tensor, shared: torch.Tensor, generated: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -233,10 +225,6 @@ class SharedPrefixDecoder:
             list(keys), list(values), bias, Layout.from_rows(question_of_sequence, len(self.lengths), model.device)
         )
 
-    def weigh(self, layer: int) -> None:
-        """Give out this layer's attention weights."""
-        self._prefix.weighed = layer
-
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Feed each sequence's newest token (sequences,); logits of the next one, (sequences, vocabulary)."""
         positions = torch.tensor([self.lengths[q] + self.step_count for q in self.question_of_sequence])
@@ -304,25 +292,12 @@ class CopiedPrefixDecoder:
         self.model = model
         self.position = lengths[0]
         self.cache = cache
-        self.attention = model.config._attn_implementation
-        self.stepping = self.attention
         self.keep([0] * len(question_of_sequence))
-
-    def weigh(self, layer: int) -> None:
-        """As :meth:`SharedPrefixDecoder.weigh`: only the plain attention gives its weights out."""
-        if self.model._can_set_attn_implementation():  # else (Falcon, BLOOM) each request for it would be a warning
-            self.stepping = "eager"
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """As :meth:`SharedPrefixDecoder.step`."""
         positions = torch.full((len(tokens), 1), self.position, device=self.model.device)
-        self.model.set_attn_implementation(self.stepping)
-        try:
-            output = self.model(
-                input_ids=tokens.unsqueeze(1), position_ids=positions, **with_cache(self.model, self.cache)
-            )
-        finally:
-            self.model.set_attn_implementation(self.attention)
+        output = self.model(input_ids=tokens.unsqueeze(1), position_ids=positions, **with_cache(self.model, self.cache))
         self.position += 1
         logits: torch.Tensor = output.logits[:, -1]
         return logits

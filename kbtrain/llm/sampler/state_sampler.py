@@ -8,7 +8,6 @@ cheap signals (entropy of each next token, probability of each drawn one) are re
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,11 +21,9 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import StatesReading, StateTap
 from kbtrain.llm.sampler.draw import DrawnTokens, draw_top
-from kbtrain.llm.sampler.observer import Observer
+from kbtrain.llm.sampler.observer import Observer, PromptRows, Row, TokenUncertainty, Uncertainties
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
-from kbtrain.llm.sampler.rows import PromptRows, Row
 from kbtrain.llm.sampler.sampler import LockstepSampler, Stopper
-from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty, Uncertainties
 from kbtrain.records import GREEDY, Sample
 
 TAIL_TOKENS = (
@@ -40,8 +37,7 @@ class AnswerWithStates:
 
     ``entropy``: mean over its drawn tokens of the entropy of the model's next-token distribution; ``surprisal``: mean
     of -ln p of the drawn tokens (both in nats, unfiltered and at temperature 1). ``pieces``: text and p of each token
-    of a greedy answer (of a sample: none). ``attention``: entropy of the layer's attention at the end token, from 0 to
-    1 (:func:`~kbtrain.llm.hidden_states.attention_entropy`); nan where the model does not give its weights.
+    of a greedy answer (of a sample: none).
     """
 
     sample: Sample
@@ -50,7 +46,6 @@ class AnswerWithStates:
     entropy: float
     surprisal: float
     pieces: tuple[tuple[str, float], ...]
-    attention: float = math.nan
 
 
 class StateSampler(LockstepSampler):
@@ -100,7 +95,7 @@ class StateSampler(LockstepSampler):
         if row.sample is None or states not in row.notes:
             raise ValueError("an answer was not closed")
         pieces = _pieces(self.tokenizer, row.tokens) if row.index == GREEDY else []
-        mlp, residual, attention = row.notes[states]
+        mlp, residual = row.notes[states]
         uncertainties: Uncertainties = row.notes[uncertainty]
         return AnswerWithStates(
             row.sample,
@@ -111,19 +106,17 @@ class StateSampler(LockstepSampler):
             pieces=tuple(
                 (piece, float(np.exp(-s))) for piece, s in zip(pieces, uncertainties.surprisals, strict=False)
             ),
-            attention=attention,
         )
 
 
 class EndStates(Observer):
-    """``row.notes[observer]``: MLP output, residual stream and attention's entropy that ``tap`` reads at the token
-    ``end``, which is fed behind every answer."""
+    """``row.notes[observer]``: MLP output and residual stream that ``tap`` reads at the token ``end``, which is fed
+    behind every answer."""
 
     def __init__(self, tap: StateTap, stopper: Stopper, end: int) -> None:
         self.tap = tap
         self.stopper = stopper
         self.end = end
-        self.attention_layer = tap.layer
 
     def tail_limit(self, max_tokens: int) -> int:
         """The end token, and what a stop token held before the stop string."""
@@ -136,15 +129,14 @@ class EndStates(Observer):
         return self.tap.reading() if any(row.finish and len(row.feed) == 1 for row in rows) else nullcontext()
 
     def on_step(self, rows: Sequence[Row], read: StatesReading | None) -> None:
-        """Note MLP output, residual stream and attention of the rows whose end token was fed."""
+        """Note the states of the rows whose end token was fed."""
         if read is None or read.mlp is None or read.residual is None:
             return
         closed = [row for row in rows if row.finish is not None and not row.feed]
         places = [row.sequence for row in closed]
         mlp, residual = (states[places].float().cpu().numpy() for states in (read.mlp, read.residual))
-        attention = [math.nan] * len(closed) if read.attention is None else read.attention[places].tolist()
-        for row, *statistics in zip(closed, mlp, residual, attention, strict=True):
-            row.notes[self] = tuple(statistics)
+        for row, *both in zip(closed, mlp, residual, strict=True):
+            row.notes[self] = both
 
     def tail(self, row: Row) -> list[int]:
         """Token ids that close the answer's text: equal texts end in equal tokens, however they ended."""

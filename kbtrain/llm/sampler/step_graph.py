@@ -20,7 +20,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from kbtrain.kernels.packed_linear import weight_versions
-from kbtrain.llm.sampler.rows import Row
+from kbtrain.llm.sampler.observer import Row
 from kbtrain.llm.sampler.shared_prefix import Layout, OwnLayer, Prefix, attend_to
 from kbtrain.models.forward import with_cache
 
@@ -118,10 +118,6 @@ class StepGraph:
                 states[: len(lengths), :, :longest] = getattr(layer, name)[:, :, :longest]
                 setattr(layer, name, None)
 
-    def weigh(self, layer: int) -> None:
-        """Give out this layer's attention weights, in passes with hooks."""
-        self._prefix.weighed = layer
-
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Feed each row's newest token (rows,), of unused ones any; logits of the next one, (rows, vocabulary)."""
         self._tokens.copy_(tokens.unsqueeze(1))
@@ -159,7 +155,6 @@ class StepGraph:
         behind = torch.arange(self._bias.shape[-1], device=self.model.device) >= every.unsqueeze(1)
         self._bias.zero_().masked_fill_(behind[:, None, None], float("-inf"))
         self._positions.copy_((every - 1).repeat_interleave(self.grid.width).unsqueeze(1))
-        self._prefix.weighed = None
         for layer in self._layers:
             layer.length = 0
 

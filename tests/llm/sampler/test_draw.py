@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from scipy import stats
 
-from kbtrain.llm.sampler.draw import UniformRow, draw, filter_logits
+from kbtrain.llm.base import UniformRow
+from kbtrain.llm.sampler.draw import draw, filter_logits
 
 
 def drawn(logits, uniforms, source=None):

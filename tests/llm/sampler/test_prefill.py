@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kbtrain.llm.base import Sampling
+from kbtrain.llm.sampler.observer import PromptRows
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, prefill
-from kbtrain.llm.sampler.rows import PromptRows
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.models.batching import common_start
 

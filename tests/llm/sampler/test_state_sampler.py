@@ -9,9 +9,9 @@ from support.drawn_tokens import DrawnTokens
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.hidden_states import StateTap, attention_entropy, decoder_layers, mlp_name
+from kbtrain.llm.hidden_states import StateTap, decoder_layers, mlp_name
 from kbtrain.llm.sampler.draw import draw, draw_top, filter_logits, token_statistics
-from kbtrain.llm.sampler.rows import PromptRows, Row
+from kbtrain.llm.sampler.observer import PromptRows, Row
 from kbtrain.llm.sampler.sampler import BatchSampler, Stopper
 from kbtrain.llm.sampler.state_sampler import EndStates, StateSampler
 
@@ -45,35 +45,6 @@ def test_states_are_those_of_a_plain_pass_over_prompt_answer_and_end_token(kind,
             mlp, residual = plain_states(model, tap, ids)
             np.testing.assert_allclose(answer.mlp, mlp, atol=2e-4)
             np.testing.assert_allclose(answer.residual, residual, atol=2e-4)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "mistral"])
-def test_attention_entropy_is_that_of_transformers_own_attention_weights(kind, shared, make_model, tokenizer):
-    """The weights of one plain pass by ``output_attentions``, their entropy worked out head by head."""
-    model = make_model(kind)
-    tap = StateTap(model, layer=1)
-    sampler = StateSampler(model, tokenizer, SAMPLING, tap, shared=shared)
-    rows = prompts(tokenizer, 3)
-    before = model.config._attn_implementation
-    closed, taken = closed_answers(sampler, rows)
-    assert model.config._attn_implementation == before
-    model.set_attn_implementation("eager")
-    for prompt, answers in zip(rows, closed, strict=True):
-        for answer in answers:
-            ids = [*prompt.ids, *taken[prompt.question_id, answer.sample.index]]
-            with torch.inference_mode():
-                weights = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions[1][0, :, -1]
-            heads = [-sum(p * math.log(p) for p in head if p > 0) / math.log(len(ids)) for head in weights.tolist()]
-            assert answer.attention == pytest.approx(sum(heads) / len(heads), abs=1e-4)
-            assert 0 < answer.attention < 1
-
-
-def test_attention_entropy_by_hand():
-    """Two heads: all attention on one key, and on two keys alike, which is the most that two can have."""
-    weights = torch.tensor([[[[0.25] * 4, [1.0, 0, 0, 0]], [[0.25] * 4, [0.5, 0.5, 0, 0]]]])
-    expected = (0 + math.log(2) / math.log(2)) / 2
-    assert attention_entropy(weights).tolist() == pytest.approx([expected])
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "gemma"])
@@ -131,7 +102,7 @@ def test_an_answer_ends_alike_by_stop_string_and_by_end_token(make_model, tokeni
     sampler = StateSampler(make_model("llama"), tokenizer, SAMPLING, StateTap(make_model("llama")))
     newline = tokenizer("\n")["input_ids"]
     answer = tokenizer("question")["input_ids"]
-    from kbtrain.llm.sampler.draw import UniformRow
+    from kbtrain.llm.base import UniformRow
 
     states, prompt = EndStates(sampler.tap, sampler.stopper, sampler.end), PromptRows("q", "llm", (), (0,))
     stopped = Row(0, prompt, 0, UniformRow("", "", "", 0), tokens=[*answer, *newline], finish="stop")

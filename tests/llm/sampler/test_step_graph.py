@@ -7,9 +7,9 @@ import torch
 from support.drawn_tokens import DrawnTokens
 
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.sampler.states_observer import StatesObserver
+from kbtrain.llm.hidden_states import StatesObserver
+from kbtrain.llm.sampler.observer import TokenUncertainty
 from kbtrain.llm.sampler.step_graph import StepGraph
-from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty
 from kbtrain.llm.transformers_llm import TransformersLLM
 
 SERVED = ["llama", "qwen2", "gemma", "gemma2", "gemma3", "mistral"]
