@@ -40,11 +40,9 @@ from kbtrain.gates.scoring import (
     Engine,
     ScoreFile,
     chunks_left,
-    examples_left,
     files_of_models,
-    is_finished,
+    is_scored,
     note_best_f1,
-    price_of_scores,
     score_chunks,
     score_path,
 )
@@ -53,15 +51,10 @@ from kbtrain.gates.training_overlap import dev_in_test, seen_in_training, seen_m
 from kbtrain.io.files import writing
 from kbtrain.io.provenance import check_data, file_sha256
 from kbtrain.llm.backends import read_llm_config
-from kbtrain.llm.forecast import ForecastConfig
 from kbtrain.runtime.progress import progress_bar
 
 
-class ScoreConfig(ForecastConfig, ChoiceConfig):
-    """Keys of the stage: which examples, which gates, and the forecast."""
-
-
-def main(config: ScoreConfig) -> None:
+def main(config: ChoiceConfig) -> None:
     started = time.monotonic()
     inputs = read_inputs(config)
     check_data(*inputs.files.values())
@@ -70,8 +63,6 @@ def main(config: ScoreConfig) -> None:
     for line in dev_in_test(inputs.examples, inputs.reads, config.allowed(), config.run):
         print(line)
     hashes = {name: file_sha256(file) for name, file in inputs.files.items()}
-    if config.dry_run:
-        return look_ahead(config, inputs, gates, hashes)
     scored = []
     for gate in gates:
         with writing(score_path(config.run, gate.name)):  # other gates of the run may be scored meanwhile
@@ -79,7 +70,7 @@ def main(config: ScoreConfig) -> None:
     print(summary(config, inputs, scored, time.monotonic() - started))
 
 
-def summary(config: ScoreConfig, inputs: ScoringInputs, scored: Sequence[Scored], seconds: float) -> str:
+def summary(config: ChoiceConfig, inputs: ScoringInputs, scored: Sequence[Scored], seconds: float) -> str:
     """A sentence: how many examples were scored now by which gates, and whose scores were there."""
     by_number: dict[int, list[str]] = {}
     for result in scored:
@@ -92,23 +83,7 @@ def summary(config: ScoreConfig, inputs: ScoringInputs, scored: Sequence[Scored]
     return f"{'; '.join(parts)} -> {score_path(config.run, '*')}{note}"
 
 
-def look_ahead(
-    config: ScoreConfig, inputs: ScoringInputs, gates: Sequence[GateHandle], hashes: Mapping[str, str]
-) -> None:
-    """Print what is left to score for each gate: requests, tokens, money, and with ``measure`` the time."""
-    total, prices = sum(map(len, inputs.examples.values())), config.price_list()
-    for gate in gates:
-        gate_inputs, files = with_evidence(config.run, gate, inputs, hashes)
-        rows = examples_left(config.run, gate, inputs_of(config, gate, files), gate_inputs.examples)
-        print(f"{gate.name}: {len(rows)} of {total} {inputs.reads}s to score")
-        if rows and members_engine(config, inputs, gate, hashes):
-            print("  from its members' scores, which are stored: no model is asked")
-            continue
-        for line in price_of_scores(gate, rows, config.measure, prices) if rows else ():
-            print(f"  {line}")
-
-
-def inputs_of(config: ScoreConfig, gate: GateHandle, hashes: Mapping[str, str]) -> dict[str, str]:
+def inputs_of(config: ChoiceConfig, gate: GateHandle, hashes: Mapping[str, str]) -> dict[str, str]:
     """Inputs that a gate's stored scores depend on."""
     gate_facts = {"gate": gate.identity, "dtype": config.dtype, "chunk": str(config.chunk)}
     return {**hashes, **gate_facts, **files_of_models(gate.models)}
@@ -122,7 +97,7 @@ class Scored(NamedTuple):
     restarted: bool
 
 
-def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]) -> Scored:
+def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]) -> Scored:
     """One gate's file."""
     started, target = time.monotonic(), score_path(config.run, gate.name)
     to_score, hashes = with_evidence(config.run, gate, to_score, hashes)
@@ -156,20 +131,18 @@ def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes
 
 
 def members_engine(
-    config: ScoreConfig, inputs: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]
+    config: ChoiceConfig, inputs: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]
 ) -> Engine | None:
     """For a gate made of others whose scores are all stored: one that reads them. None: the members are asked."""
 
     def is_stored(member: GateHandle) -> bool:
-        if not is_finished(config.run, member):
-            return False
         member_inputs, files = with_evidence(config.run, member, inputs, hashes)
         if any(member.has_held_out(rows) for rows in member_inputs.examples.values()):
             return False  # it reads what the member says itself
-        return not examples_left(config.run, member, inputs_of(config, member, files), member_inputs.examples)
+        return is_scored(config.run, member, inputs_of(config, member, files), member_inputs.examples)
 
     return from_members(gate, config.run, is_stored)
 
 
 if __name__ == "__main__":
-    run_script(main, ScoreConfig, __doc__)
+    run_script(main, ChoiceConfig, __doc__)

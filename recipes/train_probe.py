@@ -15,8 +15,6 @@ kinds of facts) and needs_knowledge (a column of yours). UAR's self-knowledge is
 With condition draft the model also begins its answer, and the states at its tokens are read beside the prompt's: what
 it is about to say tells more than what it was asked. The gate is asked after the draft, of --tokens tokens at most.
 
-With condition rag the states are those of the prompt with retrieved text: a second judgement, whether it helps.
-
 Examples:
   kbtrain run train_probe --config probe_smollm2 --train runs/demo/examples/train.jsonl \\
       --dev runs/demo/examples/dev.jsonl --states runs/demo/states/llm --output runs/demo/probe
@@ -52,9 +50,7 @@ class TrainProbeConfig(RecipeConfig):
     )
     dev: Path | None = Field(None, description="dev examples (JSONL), for figures; they choose nothing")
     states: Path | None = Field(None, description="folder where states are kept; null: OUTPUT/states")
-    condition: Asked = Field(
-        "llm", description="read the plain prompt, the one with a reference (rag), or the plain one and a draft (draft)"
-    )
+    condition: Asked = Field("llm", description="read the plain prompt, or the prompt and a draft (draft)")
     tokens: int = Field(DRAFT_TOKENS, ge=1, le=64, description="condition draft: longest draft, in tokens")
     keys: tuple[Target, ...] = Field(DEFAULT_KEYS, description="labels that get a head, in this order")
     labels: Labels = Field("soft", description="soft: the sampled shares; hard: True/False")
@@ -71,8 +67,6 @@ class TrainProbeConfig(RecipeConfig):
     def _possible(self) -> TrainProbeConfig:
         check_counts(self, "condition", "draft", "tokens")
         check_each_once("keys", self.keys)
-        if self.condition == "rag" and "benefit" in self.keys:
-            raise ValueError("condition rag has no key benefit: the text is there; use mastery, certainty")
         return self
 
 
@@ -83,7 +77,7 @@ def main(config: TrainProbeConfig) -> None:
     data = read_data(config.train, config.dev, config.keys, config.labels)
     rule = label_rule(config.train)
     prompts_own = own_prompts(rule, config.train)
-    examples, draft = used_examples([*data.train, *data.dev], config.condition), config.condition == "draft"
+    examples, draft = used_examples([*data.train, *data.dev]), config.condition == "draft"
     if config.dry_run:
         passes = f"{len(examples)} {'drafts' if draft else 'prefills'} of {config.model} at most"
         return recipe.say(f"{passes}, {len(config.keys)} heads; nothing is loaded")
@@ -100,7 +94,7 @@ def main(config: TrainProbeConfig) -> None:
     model, tokenizer = load_model(config.model, dtype_in_use(config.dtype, recipe.device), recipe.device)
     reader = Reader(model, tokenizer, config.condition, prompts_own, config.tokens)
     fingerprint, dtype = base_fingerprint(config.model), recipe.compute(lambda: name_of(model.dtype))
-    taught, folder = used_examples(data.train, config.condition), config.states or config.output / "states"
+    taught, folder = used_examples(data.train), config.states or config.output / "states"
     states_dtype = stored_dtype(folder) or dtype  # those of the answers' own passes are in the answers' format
     store = StateStore(folder, state_facts(fingerprint, states_dtype, config.model) | reader.facts)
     extractor, prompts = reader, reader.prompts(taught)

@@ -96,9 +96,8 @@ def probe_fit(reader: Reader, model: str, states: Path, train: Examples, test: E
     from kbtrain.models.load import name_of
 
     store = StateStore(states, state_facts(base_fingerprint(model), name_of(reader.model.dtype), model) | reader.facts)
-    for examples, kept_by_sampling in ((train, True), (test, False)):
-        prompts_of = reader.prompts(examples)
-        read_all(store.extract(reader.model, prompts_of, reader.read, kept_by_sampling), len(examples))
+    for examples in (train, test):
+        read_all(store.extract(reader.model, reader.prompts(examples), reader.read), len(examples))
     of_test = [prompt_key(ids) for ids in reader.prompts(test)]
     kind = DraftProbe if reader.condition == "draft" else Probe
 

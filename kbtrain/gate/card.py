@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -31,7 +31,7 @@ from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.io.text_files import read_text
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.records import Example, Statistic, Target, Titles, TurnExample
+from kbtrain.records import Statistic, Target, Titles
 
 T = TypeVar("T")
 CARD = "gate.json"
@@ -50,13 +50,6 @@ THRESHOLD_HEADING = "## Threshold"
 Stage = Literal["question", "prefill", "draft", "search"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 Saves = Literal["searches", "passages"]  # what a gate skips: one that reads what was found saves no search
-
-
-class Pass(NamedTuple):
-    """A prompt that a gate's model reads for an example, and the most tokens that it generates then."""
-
-    prompt: str
-    tokens: int = 0
 
 
 class TestFigures(BaseModel):
@@ -315,13 +308,6 @@ class GateCard(BaseModel):
         nor opened from there."""
         return False
 
-    def passes(self, example: Any) -> list[Pass]:
-        """Prompts of a score of one example, for a price before the work; without those of parts.
-
-        Of most kinds one pass over the example's own text; none for a gate without a model.
-        """
-        return [Pass(text_of(example))] if self.USES_MODEL else []
-
     def names(self) -> tuple[str, ...]:
         """Names of the scores; most kinds have one, the kind's."""
         return (self.kind,)
@@ -365,13 +351,6 @@ class GateCard(BaseModel):
                 f"{Path(folder) / CARD}: prompt fingerprint {expected} is not this version's {fingerprint}{where}: "
                 f"{self.OTHER_PROMPTS}"
             )
-
-
-def text_of(example: Example) -> str:
-    """An example's own text: the question, or all that was said before the turn."""
-    if isinstance(example, TurnExample):
-        return "\n".join(utterance.text for utterance in example.context)
-    return example.question
 
 
 class KeyedCard(GateCard):

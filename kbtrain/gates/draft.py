@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import GateCard, Pass, Stage
+from kbtrain.gate.card import GateCard, Stage
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, check_served_prompts, first_rows, open_answering
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.llm.dialect import Dialect
 from kbtrain.net import LONGEST_ASKED
 from kbtrain.prompts.kbm import chat_messages, encode
-from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_text, asked_whole
+from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_text
 from kbtrain.records import GREEDY, Example, GateExample, Statistic
 from kbtrain.runtime.event_loop import run
 
@@ -120,9 +120,6 @@ class DraftCard(GateCard):
     def within_answer(self) -> bool:
         """True for a model that is opened here: the answer continues the draft."""
         return self.server is None
-
-    def passes(self, example: Any) -> list[Pass]:
-        return [Pass(asked_whole(example, example.reference, self.own_prompts()), self.tokens)]
 
 
 class SignalGate(Gate):

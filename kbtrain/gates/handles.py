@@ -8,14 +8,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import GateCard, Pass, Stage, text_of
+from kbtrain.gate.card import GateCard, Stage
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
 from kbtrain.gates.probe.served import connect_states
-from kbtrain.gates.prompted import PROMPTED, SampledPrompt, need_text, replies_fingerprint
+from kbtrain.gates.prompted import PROMPTED, SampledPrompt, replies_fingerprint
 from kbtrain.gates.registry import GATES, QUESTION, cards_of, kind_named, load_gate, read_card
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
@@ -54,7 +53,6 @@ class GateHandle:
     stored: Mapping[str, str] = field(default_factory=dict)
     stage: Stage = "question"
     held_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    passes: Callable[[Any], list[Pass]] = lambda example: [Pass(text_of(example))]  # of the score of an example
     within_answer: bool = False  # its pass is what the plain answer begins with
     server: bool = False  # a model elsewhere: requests are paid by their tokens
     models: tuple[str, ...] = ()  # language models and encoders that are opened for the scores
@@ -126,9 +124,6 @@ def handle(
         server = connect_states(served, model) if served and model else None
         return load_gate(folder, dtype=dtype, device=device, states=server)
 
-    def passes(example: Example) -> list[Pass]:
-        return [prompt_pass for single in singles for prompt_pass in single.passes(example)]
-
     return GateHandle(
         names=tuple(stored.get(score, score) for score in card.names()),
         identity=identity_of(_content(folder, cards) + (f":states of {served.served_name}" if served else "")),
@@ -139,7 +134,6 @@ def handle(
         stored=stored,
         stage=card.stage,
         held_out={stored.get(score, score): scores for score, scores in read_held_out(folder).items()},
-        passes=passes,
         within_answer=card.within_answer,
         server=_is_paid_by_tokens(singles),
         models=tuple(sorted(_models(cards))),
@@ -257,7 +251,6 @@ def handle_of_prompt(name: str, model: str, dtype: str = "auto", device: str = "
         name=name,
         reads=kind.reads,
         models=(model,),
-        passes=kind.passes,
     )
 
 
@@ -271,14 +264,11 @@ def handle_of_replies(config: LLMConfig, n: int) -> GateHandle:
 
         return SampledPrompt(open_llm(config), n, requests)
 
-    def passes(example: GateExample) -> list[Pass]:
-        return [Pass(need_text(example), config.max_new_tokens * n // requests)] * requests
-
     server, prompts = {"url": config.server_url, "dtype": config.dtype}, replies_fingerprint()
     depends = json.dumps({**config.run_settings(), **server, "samples": n, "prompts": prompts}, sort_keys=True)
     models = (config.model,) if config.kind.passes else ()
     return GateHandle(
-        names=("prompt",), identity=identity_of(depends), open=open_gate, name="prompt", passes=passes,
+        names=("prompt",), identity=identity_of(depends), open=open_gate, name="prompt",
         server=config.kind.server, models=models,
     )  # fmt: skip
 

@@ -11,11 +11,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbtrain.answers.thoughts import without_thought
 from kbtrain.answers.writing import CJK
-from kbtrain.gate.card import Pass, text_of
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.ragate.prompt_and_peft import RagatePrompt
 from kbtrain.gates.registry import QUESTION, TURN
@@ -112,23 +111,16 @@ def replies_fingerprint() -> str:
     return fingerprint(None, *(need_prompt("probe", language) for language in ("en", "zh")))
 
 
-def need_text(example: GateExample) -> str:
-    """The prompt that asks if more information is needed."""
-    return need_prompt(example.question, example.language)
-
-
 @dataclass(frozen=True)
 class Prompted:
     """A gate that asks an untrained language model: it has no folder, but is opened by the model's name.
 
-    ``gate``: of model and tokenizer. ``wording``: a fingerprint of its prompt's text. ``passes``: of the score of an
-    example.
+    ``gate``: of model and tokenizer. ``wording``: a fingerprint of its prompt's text.
     """
 
     gate: Callable[[PreTrainedModel, PreTrainedTokenizerBase], Gate]
     reads: frozenset[Reads]
     wording: Callable[[], str]
-    passes: Callable[[Any], list[Pass]] = lambda example: [Pass(text_of(example))]
 
     def open(self, model: str, dtype: str = "auto", device: str = "auto") -> Gate:
         """Open a model by embedded name, folder or hub id. Raises :class:`UserError`."""
@@ -142,7 +134,7 @@ def _ragate(shots: Shots, know: bool = False) -> Prompted:
 
 
 PROMPTED: dict[str, Prompted] = {
-    "prompt": Prompted(PromptGate, QUESTION, need_fingerprint, lambda example: [Pass(need_text(example))]),
+    "prompt": Prompted(PromptGate, QUESTION, need_fingerprint),
     "ragate_prompt_zero_shot": _ragate("zero_shot"),
     "ragate_prompt_in_context": _ragate("in_context"),
     "ragate_prompt_zero_shot_know": _ragate("zero_shot", know=True),

@@ -37,7 +37,6 @@ from kbtrain.io.provenance import (
     unchanged,
     write_meta,
 )
-from kbtrain.llm.forecast import Forecast, Measurement, PriceList, tokens_of
 from kbtrain.models.files_read import folder_of, hashes_of
 from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample
 
@@ -205,12 +204,6 @@ def files_of_models(models: Sequence[str]) -> dict[str, str]:
     return {MODEL_FILES if len(local) == len(models) else FILES_HERE: str(sorted(str(hashes_of(m)) for m in local))}
 
 
-def is_finished(run: Path, gate: GateHandle) -> bool:
-    """True if a gate's scores are as a scoring that came to its end left them: none is under way or was killed."""
-    path = score_path(run, gate.name)
-    return all(map(path_exists, (path, meta_path(path)))) and not path_exists(chunks_path(path))
-
-
 SCORES = "scores"
 ALONE = 5  # examples of a split that are timed alone, as a user's question comes
 
@@ -270,32 +263,15 @@ def chunks_left(
     return [chunk for chunk in chunks if any(_is_missing(e, gate, file.done) for e in chunk.examples)]
 
 
-def examples_left(
+def is_scored(
     run: Path, gate: GateHandle, inputs: Mapping[str, str], examples: Mapping[Split, Sequence[Example]]
-) -> list[Example]:
-    """The examples without a stored score of these inputs; nothing is written."""
+) -> bool:
+    """True if a scoring of these inputs that came to its end left a score of every example."""
     path = score_path(run, gate.name)
-    rows, note = stored_scores(path, inputs) or [], beside(chunks_path(path), ".key")
-    if path_exists(note) and not differing(jsonl.read_json(note), inputs):
-        rows += [row for chunk in jsonl.read(ScoredChunk, chunks_path(path)) for row in chunk.scores]
-    done = {(row.gate, row.question_id) for row in rows}
-    return [row for rows in examples.values() for row in rows if _is_missing(row, gate, done)]
-
-
-def price_of_scores(gate: GateHandle, rows: Sequence[Example], measured: int, prices: PriceList) -> list[str]:
-    """Requests, tokens, money and time of scoring the rows, a line each; time by ``measured`` rows (0: none)."""
-    passes = [prompt_pass for row in rows for prompt_pass in gate.passes(row)]
-    measurement = None
-    if measured:  # some examples are scored, and the scores thrown away; opening the gate is not counted
-        some, opened = rows[:: max(1, len(rows) // measured)][:measured], gate.open()
-        start, before = time.perf_counter(), opened.spent["tokens"]
-        gate.scores(opened, some)
-        seconds, tokens = time.perf_counter() - start, opened.spent["tokens"] - before
-        measurement = Measurement(len(some), len(some), seconds, tokens)
-    tokens_in = round(sum(tokens_of(prompt_pass.prompt) for prompt_pass in passes))
-    most = sum(prompt_pass.tokens for prompt_pass in passes)
-    forecast = Forecast(len(rows), len(passes), len(rows), tokens_in, most, gate.server, measurement)
-    return forecast.lines(prices, "examples", "scores")
+    if not all(map(path_exists, (path, meta_path(path)))) or path_exists(chunks_path(path)):
+        return False
+    done = {(row.gate, row.question_id) for row in stored_scores(path, inputs) or ()}
+    return not any(_is_missing(row, gate, done) for rows in examples.values() for row in rows)
 
 
 def score_chunks(file: ScoreFile, gate: GateHandle, chunks: Sequence[Chunk], engine: Engine) -> Iterator[int]:

@@ -111,7 +111,7 @@ def score():
 
     def run(folder, *more):
         given = ("--run", str(folder), "--chunk", str(CHUNK), *more)
-        module.main(parse_args(module.ScoreConfig, given))
+        module.main(parse_args(module.ChoiceConfig, given))
 
     return run
 

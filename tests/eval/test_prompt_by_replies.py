@@ -85,9 +85,9 @@ def test_a_server_s_model_is_asked_by_the_scoring_script(
         )
         module = script("score")
         settings = {"run": tmp_path, "only": ("prompt",), "prompt_llm": tmp_path / "llm.yaml", "prompt_samples": 4}
-        module.main(build(module.ScoreConfig, None, settings))
+        module.main(build(module.ChoiceConfig, None, settings))
         asked = len(server.requests)
-        module.main(build(module.ScoreConfig, None, settings))
+        module.main(build(module.ChoiceConfig, None, settings))
         assert len(server.requests) == asked == 6  # a second run asks nothing
         assert all("\n" not in body.get("stop", []) for body in server.requests)
     scores = read_scores(tmp_path / "scores" / "prompt.jsonl")["prompt"]
@@ -110,4 +110,4 @@ def test_replies_that_are_asked_for_one_by_one_read_the_prompt_as_often() -> Non
 def test_a_cluster_cannot_ask_for_another_process(script: Any, tmp_path: Path) -> None:
     module = script("score")
     with pytest.raises(UserError, match="key 'prompt_llm': its model is asked from this process"):
-        build(module.ScoreConfig, None, {"prompt_llm": tmp_path / "x.yaml", "engine": "ray"})
+        build(module.ChoiceConfig, None, {"prompt_llm": tmp_path / "x.yaml", "engine": "ray"})

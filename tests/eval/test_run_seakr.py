@@ -71,7 +71,7 @@ def test_the_folder_says_layer_scale_and_sources(run_folder):
 
 def test_every_signal_is_scored_once_with_its_cost(script, run_folder):
     score = script("score")
-    config = score.ScoreConfig(run=run_folder, only=("seakr",), chunk=4)
+    config = score.ChoiceConfig(run=run_folder, only=("seakr",), chunk=4)
     score.main(config)
     meta = read_meta(run_folder / "scores" / "seakr.jsonl")
     assert meta["spent_per_question"]["seakr"]["test"]["samples"] == 3.0

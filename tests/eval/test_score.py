@@ -23,7 +23,7 @@ from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates import scoring
-from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle, handle_of_replies
+from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.thresholds_store import source_of
@@ -31,7 +31,6 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta, write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.examples import example
-from kbtrain.llm.backends import LLMConfig
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.records import GateExample, GateScore, Question
 
@@ -84,7 +83,7 @@ def _in_batches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(script: Script, folder: Path, model: Scripted, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
     module = script("score")
     monkeypatch.setattr(module, "choose_gates", lambda config, asked: [model.handle()])
-    module.main(build(module.ScoreConfig, None, {"run": folder, "chunk": 32, **settings}))
+    module.main(build(module.ChoiceConfig, None, {"run": folder, "chunk": 32, **settings}))
 
 
 def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
@@ -105,20 +104,6 @@ def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
     idle = Scripted()
     run(script, run_folder, idle, monkeypatch)
     assert (idle.opened, scores.read_bytes()) == (0, undisturbed)
-
-
-def test_a_dry_run_counts_the_replies_that_a_server_is_asked_for(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for server_n, requests in ((True, 280), (False, 2800)):
-        config = LLMConfig(model="m", backend="openai", server_n=server_n, max_new_tokens=20)
-        gate = handle_of_replies(config, 10)
-        module = script("score")
-        monkeypatch.setattr(module, "choose_gates", lambda config, asked, gate=gate: [gate])
-        module.main(build(module.ScoreConfig, None, {"run": run_folder, "dry_run": True}))
-        said = capsys.readouterr().out
-        assert f"requests  {requests:,} HTTP requests, 280 scores" in said and "out at most 56,000" in said
-        assert "money     at most USD " in said
 
 
 def test_scores_that_were_cut_or_made_by_an_older_version_are_one_line(
@@ -238,7 +223,7 @@ def test_bad_input_is_refused_before_a_model_is_opened(
 ) -> None:
     module = script("score")
     with pytest.raises(UserError, match="nothing to score"):
-        module.main(build(module.ScoreConfig, None, {"run": run_folder}))
+        module.main(build(module.ChoiceConfig, None, {"run": run_folder}))
     dev = run_folder / "examples" / "dev.jsonl"
     dev.write_text(dev.read_text().replace('"dev"', '"test"', 1))
     with pytest.raises(UserError, match="is of split 'test', expected 'dev'"):
@@ -258,7 +243,7 @@ def test_a_folder_whose_name_no_result_holds_is_told_before_anything_is_scored(
     ).write(run_folder / "KBM-2")  # fmt: skip
     module = script("score")
     with pytest.raises(UserError, match=r"scores would be named 'KBM-2', after .* small letters, digits and _"):
-        module.main(build(module.ScoreConfig, None, {"run": run_folder}))
+        module.main(build(module.ChoiceConfig, None, {"run": run_folder}))
 
 
 def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
@@ -280,7 +265,7 @@ def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
     )
     card.write(folder)
     module = script("score")
-    config = build(module.ScoreConfig, None, {"run": sampled_run, "model": str(folder), "dtype": "fp32"})
+    config = build(module.ChoiceConfig, None, {"run": sampled_run, "model": str(folder), "dtype": "fp32"})
     module.main(config)
     assert "prompt, kbm_mastery, kbm_benefit" in capsys.readouterr().out
     scores = {
@@ -390,21 +375,6 @@ def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(
     scores.unlink()
     run(script, run_folder, Scripted(), monkeypatch)
     assert scores.read_text() == "".join(lines)
-
-
-def test_a_dry_run_says_what_is_left_and_writes_nothing(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(script, run_folder, Scripted(), monkeypatch, dry_run=True)
-    assert "kbm: 280 of 280 questions to score" in capsys.readouterr().out and not (run_folder / "scores").exists()
-    run(script, run_folder, Scripted(), monkeypatch, dry_run=True, measure=5)
-    said = capsys.readouterr().out
-    assert "requests  280 prompts, 280 scores" in said and "tokens    in about " in said and "out none" in said
-    assert "money     about USD 0.00 by prices.yaml" in said and ": 5 of them took 0.0 s" in said
-    run(script, run_folder, Scripted(), monkeypatch, splits=("dev",))
-    capsys.readouterr()
-    run(script, run_folder, Scripted(), monkeypatch, dry_run=True)
-    assert "kbm: 200 of 280 questions to score" in capsys.readouterr().out
 
 
 def test_new_scores_that_a_kill_left_beside_the_older_inputs_are_not_taken_for_the_older(tmp_path, monkeypatch):

@@ -136,7 +136,7 @@ def test_a_direction_of_the_draft_is_found_and_the_folder_says_when_it_can_be_as
     for key in ("mastery", "benefit"):
         needed = np.array([row[key] == (key == "benefit") for row in rows])
         assert auroc(needed, np.array(scores[f"draft_probe_{key}"]))[0] > 0.9
-    assert gate.stage == "draft" and gate.card.passes(questions(1)[0])[0].tokens == TOKENS
+    assert gate.stage == "draft" and gate.draft_tokens == TOKENS
     assert gate.spent["requests"] == len(rows)
     readme = (trained / "README.md").read_text()
     assert readme.count("Draft probe of") and "at the tokens of its draft" in readme

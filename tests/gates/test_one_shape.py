@@ -14,7 +14,7 @@ from tiny_turns import turn
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate.card import BestKey, GateCard, KeyedCard, Threshold, set_best, set_threshold, text_of
+from kbtrain.gate.card import BestKey, GateCard, KeyedCard, Threshold, set_best, set_threshold
 from kbtrain.gate.gate import Gate, logistic
 from kbtrain.gates.handles import handle
 from kbtrain.gates.registry import GATES, QUESTION, TURN, kind_named, kinds
@@ -105,19 +105,6 @@ def test_it_decides_by_the_threshold_that_its_card_notes(opened: tuple[str, Path
         assert [again.needs_retrieval(asked[0], cut) for cut in (1e6, -1e6)] == [False, True]
     finally:
         (folder / "gate.json").write_text(card)
-
-
-def test_its_card_tells_the_prompts_and_tokens_of_a_score_before_the_work(opened: tuple[str, Path, Gate]) -> None:
-    _, folder, gate = opened
-    (example,) = gate.examples(inputs(gate)[:1])
-    passes = handle(folder).passes(example)
-    if gate.card is not None and not gate.card.parts():  # else as its members
-        assert (not passes) == ("base_model" in type(gate.card).ABSENT)  # no model, nothing to pass
-    assert all(text_of(example).splitlines()[-1] in one.prompt for one in passes)
-    gate.score_all([example])
-    assert gate.spent.get("tokens", 0) <= sum(one.tokens for one in passes)
-    if gate.card.asks_server:
-        assert handle(folder).server and gate.spent["requests"] == len(passes) == 1
 
 
 def test_a_wrong_argument_is_one_line(opened: tuple[str, Path, Gate]) -> None:

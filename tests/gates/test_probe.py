@@ -16,15 +16,13 @@ from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
 from kbtrain.gates.probe.head import PENALTIES, fit_head, left_out, scaled
 from kbtrain.gates.probe.head import fit_layers as fit_layers_of_labels
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states, stored_dtype
-from kbtrain.gates.probe.train import HeadSettings, used_examples
+from kbtrain.gates.probe.train import HeadSettings
 from kbtrain.gates.probe.train import fit as fit_heads
 from kbtrain.io.jsonl import write
 from kbtrain.io.provenance import SCHEMA
 from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import base_fingerprint
-from kbtrain.prompts.kbm import evidence_text
-from kbtrain.records import Evidence, GateExample, Hit
-from kbtrain.retrieval.base import attach_hits
+from kbtrain.records import GateExample
 from kbtrain.training.folds import folds
 
 PLACES = ("city", "river", "lake", "hill", "road", "bay", "cape", "isle", "port", "farm", "mine", "dam", "peak", "glen")
@@ -343,26 +341,6 @@ def test_the_card_of_a_reader_says_that_another_model_answers(train, folder, tmp
     readme = (tmp_path / "proxy" / "README.md").read_text()
     assert "A proxy: labels are of the answers of `big-model`" in readme and f"one pass of `{folder}`" in readme
     assert "needs anyway" not in readme and "A proxy" not in (tmp_path / "probe" / "README.md").read_text()
-
-
-def test_a_probe_of_the_second_judgement_reads_the_retrieved_text(train, data, tmp_path):
-    rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
-    given = [GateExample(**{**row, "benefit": None, "soft_benefit": None}) for row in rows]
-    both = [e for e in given for e in (e, replace(e, id=e.id + "#r", reference=f"It is {len(e.question)} far."))]
-    write(tmp_path / "train.jsonl", both)
-    assert len(used_examples(both, "rag")) == len(used_examples(both, "llm")) == len(given)
-    gate = kbtrain.load_gate(
-        train(train=tmp_path / "train.jsonl", dev="null", condition="rag", keys="[mastery, certainty]")
-    )
-    assert gate.needs_evidence and gate.score([both[1]])[0] != gate.score([replace(both[1], reference="No.")])[0]
-    with pytest.raises(UserError, match="this probe judges retrieved text; the example has no reference"):
-        gate.score([both[0]])
-    hits = (Hit("p1", "A town", "It lies by a river.", 1.0),)
-    for titles in ("never", "always", "missing"):  # as sampling and training show them
-        write(tmp_path / "evidence.jsonl", [Evidence(both[0].question_id, "bm25", "q", hits, titles=titles)])
-        asked = attach_hits([both[0]], tmp_path / "evidence.jsonl")
-        shown = replace(both[0], reference=evidence_text(hits, titles))
-        assert gate.reader.prompts(asked) == gate.reader.prompts([shown])
 
 
 def test_bad_input_is_one_line(train, folder, data, tmp_path, reader):

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import shutil
 import signal
-import warnings
 
 import numpy as np
 import pytest
@@ -237,27 +236,7 @@ def test_states_that_are_missing_are_drawn_again_in_their_own_batches(asked, fol
         assert fitted_scores(again, folder, condition) == fitted_scores(asked, folder, condition)
 
 
-def test_a_probe_that_reads_states_which_sampling_should_have_kept_warns(asked, folder):
+def test_a_run_says_in_which_format_its_states_were_kept_when_they_are_gone(asked, folder):
     assert sample_in_a_child(asked, folder) == 0
-    model, tokenizer = load_model(str(folder), "fp32", "cpu")
-    facts = state_facts(base_fingerprint(str(folder)), "fp32", str(folder))
-    states, prompts = (
-        state_folder(asked, "llm"),
-        Reader(model, tokenizer).prompts([labelled(i) for i in range(N_QUESTIONS)]),
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert list(StateStore(states, facts).extract(model, prompts)) == []
-    min(states.glob("*.safetensors")).unlink()
-    test_question = Reader(model, tokenizer).prompts([labelled(N_QUESTIONS + 1)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert list(StateStore(states, facts).extract(model, test_question, kept_by_sampling=False)) == [1]
-    with pytest.warns(UserWarning, match=r"states/llm: states of \d+ of 40 prompts are missing, which sampling keeps"):
-        list(StateStore(states, facts).extract(model, prompts))
-    shutil.rmtree(asked / "states")  # the run still says that there were such, and in which format
-    assert [stored_dtype(state_folder(asked, condition)) for condition in ("llm", "draft", "rag")] == ["fp32"] * 2 + [
-        None
-    ]
-    with pytest.warns(UserWarning, match=r"states/llm: states of 40 of 40 prompts are missing, which sampling keeps"):
-        list(StateStore(states, facts).extract(model, prompts))
+    shutil.rmtree(asked / "states")
+    assert [stored_dtype(state_folder(asked, name)) for name in ("llm", "draft", "rag")] == ["fp32", "fp32", None]

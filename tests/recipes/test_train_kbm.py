@@ -87,7 +87,6 @@ def test_it_can_be_asked_as_it_is_for_an_answer(recipe, arguments, tmp_path, cap
         question = Question(one.id, one.question, ("a",), "dev", "test")
         asked = answer_prompt(question, "rag" if reference else "llm", reference)
         assert list(made.prompt) == encode(gate.scorer.encoder.tokenizer, asked)
-        assert gate.card.passes(replace(one, reference=reference))[0].prompt == asked
     assert losses(tmp_path / "kbm")[-1] < 0.5 * losses(tmp_path / "kbm")[0]
 
 

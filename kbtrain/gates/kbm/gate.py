@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
-from kbtrain.gate.card import ADAPTER, CARD, KeyedCard, Pass
+from kbtrain.gate.card import ADAPTER, CARD, KeyedCard
 from kbtrain.gate.gate import KeyedGate
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.gates.tree_scorer import Scorer
 from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter, compute_of, open_beside, open_merged
-from kbtrain.prompts.kbm import KBMPrompt, Key, kbm_fingerprint, kbm_prompt
+from kbtrain.prompts.kbm import KBMPrompt, Key, kbm_fingerprint
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
 
 if TYPE_CHECKING:
@@ -48,10 +48,6 @@ class KBMCard(KeyedCard):
     def asked_by(self) -> KBMPrompt:
         """The prompt that its questions are put into."""
         return self.prompt or "paper"
-
-    def passes(self, example: Any) -> list[Pass]:
-        """One over the prompt; its answers are read, not generated."""
-        return [Pass(kbm_prompt(example.question, example.reference, example.language, self.keys, self.asked_by))]
 
 
 class KBM(KeyedGate):

@@ -21,15 +21,14 @@ from safetensors.numpy import load_file, save_file
 
 from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import CARD, KeyedCard, Pass, Stage
+from kbtrain.gate.card import CARD, KeyedCard, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gates.answering import open_base_model
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import STATES, draft_states, greedy_rows, prompt_states
 from kbtrain.io.provenance import MODEL_FILES
 from kbtrain.models.files_read import digest
-from kbtrain.prompts.kbm import evidence_text
-from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
+from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Statistic, Target
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = "probe.safetensors"
 _PARTS = ("weight", "layers", "intercept")  # tensors of a head
-Asked = Literal["llm", "rag", "draft"]
+Asked = Literal["llm", "draft"]
 DRAFT_TOKENS = 16  # as of the gate ``draft``; TARG (arXiv 2511.09803) tries 10, 20 and 30, by default 20
 MAX_DRAFTED = 2048  # tokens of a prompt behind which is drafted
 
@@ -59,7 +58,7 @@ class LayerFigures(BaseModel):
 
 
 class ProbeCard(KeyedCard):
-    """``condition``: the prompt whose states are read, without (``llm``) or with retrieved text (``rag``).
+    """``condition``: what is read, the plain prompt (``llm``) or the draft behind it, too.
 
     ``heads``: figures of every layer that was tried, by key. The weights are beside it; the states are those of
     ``base_model``, which is needed to open it. ``answered_by``: the model whose answers made the labels, where that is
@@ -75,7 +74,7 @@ class ProbeCard(KeyedCard):
     answered_by: str | None = None
     dtype: str
     prompt_fingerprint: str
-    condition: Literal["llm", "rag"]
+    condition: Literal["llm"] = "llm"
     method: Method
     labels: Literal["hard", "soft"]
     keys: tuple[Target, ...] = Field(min_length=1)
@@ -91,17 +90,15 @@ class ProbeCard(KeyedCard):
 
     @property
     def stage(self) -> Stage:
-        """After the prefill of the answer's own prompt or its draft, or after the search; a reader's pass needs nothing
-        of the model that answers."""
-        if self.condition == "rag":
-            return "search"
+        """After the prefill of the answer's own prompt, or its draft; a reader's pass needs nothing of the model that
+        answers."""
         moments: dict[Statistic, Stage] = {"prompt_states": "prefill", "draft_states": "draft"}
         return moments[self.STATISTIC] if self.statistics else "question"
 
     @property
     def statistics(self) -> frozenset[Statistic]:
         """States of the plain prompt where ``base_model`` answers; else the probe has a pass of its own."""
-        return frozenset() if self.condition == "rag" or self.answered_by is not None else frozenset({self.STATISTIC})
+        return frozenset({self.STATISTIC}) if self.answered_by is None else frozenset()
 
     def layers_read(self, folder: Path) -> set[int]:
         heads = load_heads(folder / WEIGHTS, self.keys)
@@ -112,9 +109,6 @@ class ProbeCard(KeyedCard):
         """Of the plain prompt of the model that answers, in fp32: in 16 bits a probe has a pass of its own."""
         return bool(self.statistics) and self.dtype == "fp32"
 
-    def passes(self, example: Any) -> list[Pass]:
-        return [Pass(asked_whole(example, read_reference(example, self.condition), self.own_prompts()))]
-
 
 class DraftProbeCard(ProbeCard):
     """The card of a probe that reads a draft of ``tokens`` tokens at most."""
@@ -124,17 +118,6 @@ class DraftProbeCard(ProbeCard):
     kind: Literal["draft_probe"] = "draft_probe"  # type: ignore[assignment]  # narrower: the card cannot be changed
     condition: Literal["draft"] = "draft"  # type: ignore[assignment]
     tokens: int = Field(DRAFT_TOKENS, ge=1, le=64)
-
-    def passes(self, example: Any) -> list[Pass]:
-        return [Pass(asked_whole(example, None, self.own_prompts()), self.tokens)]
-
-
-def read_reference(example: GateExample, condition: Asked) -> str | None:
-    """The retrieved text that stands in the prompt."""
-    if condition != "rag":
-        return None
-    has_hits = example.reference is None and bool(example.hits)
-    return evidence_text(example.hits, example.titles) if has_hits else example.reference
 
 
 class Reader:
@@ -162,13 +145,8 @@ class Reader:
         self.spent: Counter[str] = Counter()
 
     def prompts(self, examples: Sequence[GateExample]) -> list[list[int]]:
-        """Token ids. Raises :class:`UserError` for an example without the reference that the prompt needs."""
-        references = [read_reference(example, self.condition) for example in examples]
-        pairs = list(zip(examples, references, strict=True))
-        bare = next((e.id for e, reference in pairs if self.condition == "rag" and reference is None), None)
-        if bare is not None:
-            raise UserError(f"example '{bare}': this probe judges retrieved text; the example has no reference")
-        return [asked_ids(self.tokenizer, e, reference, self.own) for e, reference in pairs]
+        """Token ids of the plain prompts."""
+        return [asked_ids(self.tokenizer, example, None, self.own) for example in examples]
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:
         """(examples, layers, d). In 16 bits each prompt has a pass of its own, as a question that is asked alone.
@@ -257,7 +235,6 @@ class Probe(KeyedGate):
         self.keys = tuple(self.heads)
         self.key = self.keys[0] if key is None else key
         self.card: ProbeCard | None = card
-        self.needs_evidence = reader.condition == "rag"
         self.unit = "probability" if method == "logistic" else None
         self.layers = sorted({layer for head in self.heads.values() for layer in head.layers})
 
@@ -291,8 +268,7 @@ class Probe(KeyedGate):
 
     @property
     def one_pass(self) -> Any:
-        reader = self.reader
-        return None if self.server is not None or reader.condition == "rag" else (id(reader.model), reader.own)
+        return None if self.server is not None else (id(self.reader.model), self.reader.own)
 
     @property
     def draft_tokens(self) -> int:

@@ -197,4 +197,4 @@ class KeptStates:
         for store, parts in self._folders:
             fresh = {key: row[..., : parts * row.shape[-1] // PARTS] for key, row in rows.items() if key not in store}
             if fresh:
-                store.add([*fresh], np.stack([*fresh.values()]), sampled=True)
+                store.add([*fresh], np.stack([*fresh.values()]))

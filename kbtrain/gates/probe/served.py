@@ -44,7 +44,6 @@ class ServedReader(Reader):
         self.server: StatesServer = server
         self.tokenizer = server.tokenizer
         self.own = templates
-        self.condition = "draft" if draft_tokens else "llm"
         self.draft_tokens = draft_tokens
         self.spent = server.spent
         self._width = width
@@ -80,13 +79,10 @@ def connect_states(config: LLMConfig, model: str) -> StatesServer:
 def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe:
     """Open a probe's folder whose states come from a server.
 
-    Raises :class:`UserError` for a probe that reads another prompt than the plain answer's, for other prompts than it
-    was fitted with, for a server with another chat template, and for one whose states differ from the folder's
-    reference states.
+    Raises :class:`UserError` for a probe of another model than the one that answers, for other prompts than it was
+    fitted with, for a server with another chat template, and for states that differ from the folder's reference.
     """
     card = probe.card_type.read(folder)
-    if card.condition == "rag":
-        raise UserError(f"{at(folder)}: this probe judges retrieved text; a server gives the plain prompt's states")
     if card.answered_by is not None:
         raise UserError(f"{at(folder)}: this probe reads '{card.base_model}', another model than the one that answers")
     heads = load_heads(folder / WEIGHTS, card.keys)

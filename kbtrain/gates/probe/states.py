@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -153,7 +152,6 @@ class StateStore:
     def __init__(self, folder: Path, facts: Mapping[str, str]) -> None:
         self.folder = folder
         self.facts = dict(facts)
-        self.sampled = kept_dtype(folder) is not None  # states of the folder were kept while sampling
         self._where: dict[str, tuple[Path, int]] = {}
         for path in sorted(folder.glob("*.safetensors")):
             self._note(path)
@@ -161,11 +159,8 @@ class StateStore:
     def __contains__(self, key: str) -> bool:
         return key in self._where
 
-    def add(self, keys: Sequence[str], states: States, sampled: bool = False) -> Path:
-        """Write one more file, durable when this returns; its path. ``states``: (keys, layers, d).
-
-        ``sampled``: they were kept while sampling.
-        """
+    def add(self, keys: Sequence[str], states: States) -> Path:
+        """Write one more file, durable when this returns; its path. ``states``: (keys, layers, d)."""
         import torch
         from safetensors.torch import save
 
@@ -173,7 +168,6 @@ class StateStore:
         # named by its prompts: numbered, it could take the place of another's, where one was deleted or two write
         path = self.folder / f"{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]}.safetensors"
         head = {"facts": json.dumps(self.facts, sort_keys=True), "prompts": " ".join(keys)}
-        head |= {"by": "sampling"} if sampled else {}
         with replacing(path) as partial:
             partial.write_bytes(save({"states": torch.from_numpy(states).bfloat16().contiguous()}, head))
         self._where |= {key: (path, row) for row, key in enumerate(keys)}
@@ -204,39 +198,24 @@ class StateStore:
         model: PreTrainedModel,
         prompts: Sequence[Sequence[int]],
         read: ReadStates | None = None,
-        kept_by_sampling: bool = True,
     ) -> Iterator[int]:
         """Extract the states of those prompts that are not here yet; yields how many were written each time.
 
-        ``read`` None: :func:`prompt_states` of the model. ``kept_by_sampling`` False: of test questions, which have no
-        states from sampling.
+        ``read`` None: :func:`prompt_states` of the model.
         """
         missing = {key: ids for ids in prompts if (key := prompt_key(ids)) not in self}
-        if kept_by_sampling:
-            self.warn_of_missing(len(missing), len(prompts))
         for window in windows(missing, PER_FILE):
             batch = [missing[key] for key in window]
             self.add(window, prompt_states(model, batch) if read is None else read(batch))
             yield len(window)
 
-    def warn_of_missing(self, missing: int, total: int) -> None:
-        """Warn where states that sampling should have kept are read now: a batch of its own rounds differently."""
-        if missing and self.sampled:
-            warnings.warn(
-                f"{self.folder}: states of {missing} of {total} prompts are missing, which sampling keeps. They are "
-                "read now, and scores differ a little from those of a whole run. To avoid it, run the sampling command "
-                "(keep_states) first",
-                stacklevel=3,
-            )
-
     def _note(self, path: Path) -> None:
-        facts, keys, by = _read_head(path)
+        facts, keys = _read_head(path)
         for name, before, now in differing(facts, self.facts):
             raise UserError(
                 f"{at(path)}: states of {name} {before}, not {now}; choose another folder "
                 "for states, or delete this one"
             )
-        self.sampled |= by == "sampling"
         self._where |= {key: (path, row) for row, key in enumerate(keys)}
 
 
@@ -248,18 +227,15 @@ def stored_dtype(folder: Path) -> str | None:
 
 
 def kept_dtype(folder: Path) -> str | None:
-    """Number format of the answers of a run whose sampling kept states in ``folder`` (``RUN/states/CONDITION``).
-
-    By it states that are gone are known to be gone: those that are read again round differently.
-    """
+    """Number format of the answers of a run whose sampling kept states in ``folder`` (``RUN/states/CONDITION``)."""
     if folder.parent.name != STATES or folder.name not in ("llm", "draft"):
         return None
     meta = meta_of(folder.parent.parent / "samples.db")
     return meta.get("run_meta", {}).get("dtype") if meta.get("config", {}).get("keep_states") else None
 
 
-def _read_head(path: Path) -> tuple[dict[str, str], list[str], str | None]:
-    """Facts, prompts' keys and origin of a file of states. Raises :class:`UserError`."""
+def _read_head(path: Path) -> tuple[dict[str, str], list[str]]:
+    """Facts and prompts' keys of a file of states. Raises :class:`UserError`."""
     try:
         with safe_open(path, "pt") as file:
             head = file.metadata() or {}
@@ -269,7 +245,7 @@ def _read_head(path: Path) -> tuple[dict[str, str], list[str], str | None]:
         raise UserError(f"{at(path)}: no file of states ({error}); delete it to compute them again") from None
     if len(keys) != shape[0]:
         raise UserError(f"{at(path)}: {shape[0]} states of {len(keys)} prompts; delete it to compute them again")
-    return facts, keys, head.get("by")
+    return facts, keys
 
 
 def read_all(extraction: Iterable[int], total: int) -> None:

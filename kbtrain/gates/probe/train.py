@@ -14,7 +14,6 @@ from kbtrain.gate.trained_on import HeldOut, question_hash, write_held_out
 from kbtrain.gates.features.additive import check_need
 from kbtrain.gates.probe.gate import (
     WEIGHTS,
-    Asked,
     DraftProbeCard,
     LayerFigures,
     Probe,
@@ -50,9 +49,9 @@ class FittedHead:
     left_out: tuple[HeldOut, ...]  # scores of the training questions by heads fitted without them
 
 
-def used_examples(examples: Sequence[GateExample], condition: str) -> list[GateExample]:
-    """The plain questions, or for condition ``rag`` those with a reference."""
-    return [e for e in examples if (e.reference is None) == (condition != "rag")]
+def used_examples(examples: Sequence[GateExample]) -> list[GateExample]:
+    """The plain questions."""
+    return [e for e in examples if e.reference is None]
 
 
 @dataclass(frozen=True)
@@ -142,10 +141,10 @@ class ProbeEnding(Ending):
         run: Mapping[str, Any],
     ) -> None:
         super().__init__(config)
-        dev = used_examples(data.dev, card.condition)
+        dev = used_examples(data.dev)
         scores = gate.score_all(dev)
         self.gate, self.fitted = gate, fitted
-        self.examples = (dev or used_examples(data.train, card.condition))[:COMPARED]
+        self.examples = (dev or used_examples(data.train))[:COMPARED]
         n = len(self.examples)
         self.kept = {name: values[:n] for name, values in scores.items()} if dev else gate.score_all(self.examples)
         self.intervals = _dev_figures(dev, scores, gate)
@@ -158,8 +157,7 @@ class ProbeEnding(Ending):
     def write(self, folder: Path) -> None:
         save_heads(folder / WEIGHTS, self.gate.heads)
         write_reference(folder, self.gate, self.examples[:N_REFERENCE])
-        if self.card.condition != "rag":
-            write_held_out(folder, {f"{self.card.PREFIX}_{key}": head.left_out for key, head in self.fitted.items()})
+        write_held_out(folder, {f"{self.card.PREFIX}_{key}": head.left_out for key, head in self.fitted.items()})
         self.card.write(folder)
 
     def difference(self, folder: Path) -> float:
@@ -180,18 +178,11 @@ def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], 
     return {key: values[f"auroc_{key}"] for key in gate.keys if f"auroc_{key}" in values}
 
 
-_READS: Mapping[Asked, str] = {
-    "llm": " (the plain question)",
-    "rag": " (question and retrieved text)",
-    "draft": " (the plain question) and at the tokens of its draft of the answer",
-}
 _FREE = "A decision is a dot product beside a prefill, the answer's own where the model answers in this number format."
-_PRICE: Mapping[Asked, str] = {
-    "llm": _FREE,
-    "rag": _FREE,
-    "draft": "A decision costs a draft. Where the model answers in this number format and no retrieval is needed, the\n"
-    "draft is the beginning of the answer.",
-}
+_DRAFT = (
+    "A decision costs a draft. Where the model answers in this number format and no retrieval is needed, the\n"
+    "draft is the beginning of the answer."
+)
 
 
 def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_compared: int) -> ModelCard:
@@ -201,9 +192,10 @@ def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_c
         for key, head in gate.heads.items()
     ]
     base, draft = card.base_model, isinstance(card, DraftProbeCard)
-    reads = "at the last token of its own answering prompt" + _READS[card.condition]
+    reads = "at the last token of its own answering prompt (the plain question)"
+    reads += " and at the tokens of its draft of the answer" if draft else ""
     if card.answered_by is None:
-        price = _PRICE[card.condition]
+        price = _DRAFT if draft else _FREE
         holds = f"Holds for `{base}` with weights of fingerprint `{card.base_fingerprint}` only; both are checked."
     else:
         what = "a draft" if draft else "one pass"

@@ -10,12 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import GateCard, Pass, Stage, read_gate_json
+from kbtrain.gate.card import GateCard, Stage, read_gate_json
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, check_served_prompts, open_answering
 from kbtrain.gates.registry import QUESTION, Kind
@@ -23,7 +23,7 @@ from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import OF_TEXTS, RESIDUAL, SIGNALS, measure_signal
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.llm.served_states import LONGEST_GROUP, SHORT_PROMPT, ServedAnswer, StatesServer, own_end_token
-from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
+from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
 from kbtrain.records import Example, GateExample, Sample, Statistic
 
 if TYPE_CHECKING:
@@ -70,11 +70,6 @@ class SeakrCard(GateCard):
         """The layer of a signal of the residual stream; an engine gives no MLP's output."""
         layer = self.settings.layer
         return {layer} if layer is not None and self.settings.signal in RESIDUAL else set()
-
-    def passes(self, example: Any) -> list[Pass]:
-        """One prompt, to which the greedy answer and all samples are generated."""
-        prompt = asked_whole(example, example.reference, self.own_prompts())
-        return [Pass(prompt, (self.settings.k + 1) * self.settings.max_new_tokens)]
 
 
 def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> Scale:
