@@ -72,7 +72,7 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
     keep_states: bool = Field(False, description="keep the states that a probe and a draft probe read, in RUN/states")
     allow_empty: bool = Field(
         False,
-        description="continue though over a fifth of the answers are empty, cut early, or thoughts alone",
+        description="continue although over a fifth of the answers are empty, cut early, or reasoning alone",
     )
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ Examples:
   kbtrain audit runs/mine/features --run runs/audit --verdicts runs/audit/sheet.csv --apply
   kbtrain value runs/mine/features --log decisions.jsonl --threshold 0.4
   kbtrain push runs/mine/features USER/NAME --dry-run
-  kbtrain env                                  versions and devices, for a report of a fault
+  kbtrain env                                  versions and devices, for a bug report
 """
 
 from __future__ import annotations
@@ -153,16 +153,16 @@ def _add_scripts(parsers: Parsers) -> None:
     )
     _add(run, "name", "NAME|PATH", "stage, recipe, or a script of your own")
     _add(run, "--launch", "NAME|PATH", "start it with accelerate and this launch file")
-    run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
 
 
 def _add_chains_and_models(parsers: Parsers) -> None:
     demo = _command(
-        parsers, "demo", commands.demo, "the whole chain on a real model of 135 M weights, 8 to 20 minutes on 2 cores"
+        parsers, "demo", commands.demo, "the whole chain on a real model of 135M parameters, 8 to 20 minutes on 2 cores"
     )
     size = demo.add_mutually_exclusive_group()
     size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: 35 to 120 min")
-    size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="36 questions: does it run here?")
+    size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="36 questions: a quick test")
     demo.set_defaults(size="demo")
 
     _add_fit(parsers)
@@ -174,7 +174,7 @@ def _add_chains_and_models(parsers: Parsers) -> None:
 
     models = _command(parsers, "models", commands.list_models, "models that kbtrain can fetch by itself")
     actions = models.add_subparsers(metavar="ACTION", required=True)
-    actions.add_parser("list", help="their names and whether they are here")
+    actions.add_parser("list", help="names of the models, and whether they are here")
     for action, text in (("get", "fetch and convert one, once"), ("path", "print its folder")):
         sub = actions.add_parser(action, help=text)
         _add(sub, "name", "NAME", "as in kbtrain models list")
@@ -183,22 +183,22 @@ def _add_chains_and_models(parsers: Parsers) -> None:
 
 def _add_fit(parsers: Parsers) -> None:
     fit = _command(
-        parsers, "fit", commands.fit, "from a file of questions to a decision: does the search help, does a gate pay?"
+        parsers, "fit", commands.fit, "from a file of questions to a decision: does a search help, does a gate pay?"
     )
     _add(fit, "file", "FILE", "questions with reference answers: JSON Lines, JSON, CSV, TSV or Parquet", type=Path)
     _add(fit, "--run", "RUN", "run folder; the same command resumes in it", type=Path, required=True, dest="run_folder")
     _add(fit, "--server", "URL", "the model's server, address up to and with /v1")
-    _add(fit, "--config", "FILE", "or: a configuration of the model, as check-server writes it", type=Path)
-    _add(fit, "--model", "NAME", "the model's name on the server, where it has several")
+    _add(fit, "--config", "FILE", "instead of --server: a configuration of the model, as check-server writes it", type=Path)
+    _add(fit, "--model", "NAME", "the model's name on the server, if it serves several")
     _add(fit, "--corpus", "FILE", "passages to search: a file, or a folder of documents", type=Path)
-    _add(fit, "--answers", "{llm: A, rag: B}", "columns of both answers, where the file has them: nothing is asked")
-    _add(fit, "--columns", "{text: A, answers: B}", "columns of question and answers (default: by their usual names)")
-    _add(fit, "--gate", "NAME", "gate that is fitted; others read more and cost more", default="features")
-    _add(fit, "--pilot", "N", "questions that are asked first", type=_count, default=50)
-    _add(fit, "--samples", "N", "answers drawn to each question of train and dev", type=_count, default=10)
+    _add(fit, "--answers", "{llm: A, rag: B}", "columns of both answers, if the file has them: no request is sent")
+    _add(fit, "--columns", "{text: A, answers: B}", "columns of question and answers (default: found by their usual names)")
+    _add(fit, "--gate", "NAME", "gate to fit; others read more and cost more", default="features")
+    _add(fit, "--pilot", "N", "questions of the pilot, which says whether a search helps", type=_count, default=50)
+    _add(fit, "--samples", "N", "answers sampled for each question of train and dev", type=_count, default=10)
     _add(fit, "--prices", "FILE", "price list", type=Path, default=argparse.SUPPRESS)
-    _flag(fit, "--yes", "begin without a question after the forecast")
-    fit.add_argument("--continue", action="store_true", dest="go_on", help="also where the pilot shows nothing to gain")
+    _flag(fit, "--yes", "start after the forecast without asking")
+    fit.add_argument("--continue", action="store_true", dest="go_on", help="go on even if the pilot shows nothing to gain")
 
 
 def _add_server(parsers: Parsers) -> None:
@@ -206,27 +206,28 @@ def _add_server(parsers: Parsers) -> None:
         parsers,
         "check-server",
         commands.check_server,
-        "what a model server can, and a configuration that works with it",
+        "what a model server can do, and a configuration that works with it",
     )
     _add(check, "url", "URL", "address up to and with /v1")
-    _add(check, "--model", "NAME", "the model's name on the server, where it has several")
+    _add(check, "--model", "NAME", "the model's name on the server, if it serves several")
     _add(check, "--key-env", "VARIABLE", "environment variable that holds the key", default="OPENAI_API_KEY")
     check.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS",
-                       help="longest silence of the server (default: 60)")  # fmt: skip
-    _add(check, "--samples", "N", "answers a question that sampling will ask for", type=_count, default=30)
+                       help="longest wait for the server (default: 60)")  # fmt: skip
+    _add(check, "--samples", "N", "answers per question that sampling will request", type=_count, default=30)
     _add(
-        check, "--max-new-tokens", "N", "longest answer that sampling will ask for, in tokens", type=_count, default=64
+        check, "--max-new-tokens", "N", "longest answer that sampling will request, in tokens", type=_count, default=64
     )
-    _flag(check, "--allow-empty", "write the configuration though over a fifth of the answers say nothing")
+    _flag(check, "--allow-empty", "write the configuration although over a fifth of the answers have no text")
     _add(
-        check, "--states", "GATE|MODEL", "compare vLLM's hidden states with a gate's reference, or with a model's here"
+        check, "--states", "GATE|MODEL", "compare vLLM's hidden states with a gate's reference, or with those of a model on this machine"
     )
     _add(check, "--output", "FILE", "configuration to write", default="server.yaml")
 
     flags = _command(
-        parsers, "vllm-args", commands.vllm_args, "flags for vllm serve, so that it returns the states that gates read"
+        parsers, "vllm-args", commands.vllm_args, "flags for vllm serve, so that it returns the hidden states that gates read"
     )
-    what = "a probe's or SeaKR's folder, or a stack's of probes; or a model, for all its layers before there is a gate"
+    what = "folder of a probe, a seakr gate or a stack of probes; or a model, for all its layers before there is a "
+        "gate"
     _add(flags, "folders", "FOLDER|MODEL", what, nargs="+")
 
 
@@ -253,15 +254,15 @@ _share = _within(float, math.nextafter(0, 1), math.nextafter(1, 0), "a share abo
 
 
 def _add_use(parsers: Parsers) -> None:
-    decide = _command(parsers, "decide", commands.decide, "a gate's decisions about texts, one JSON line each")
+    decide = _command(parsers, "decide", commands.decide, "a gate's decisions on texts, one JSON line each")
     _add(decide, "folder", "FOLDER", "the gate's folder, or USER/NAME on the hub")
     _add(decide, "--revision", "NAME", "branch, tag or commit of a gate on the hub")
-    texts = "questions; none, or -: lines of standard input"
+    texts = "questions; without any, or with -: lines of standard input"
     _add(decide, "texts", "TEXT", texts, nargs="*", default=[])
-    _add(decide, "--file", "FILE", "a question a line, as text or JSON (field question or text), or a .csv")
-    _add(decide, "--field", "NAME", "the question's field in JSON lines, or column in a .csv, of your own")
+    _add(decide, "--file", "FILE", "file with one question per line, as text or JSON (field question or text), or a .csv")
+    _add(decide, "--field", "NAME", "name of the question's JSON field or .csv column")
     _add(decide, "--key", "NAME", f"{_KEY} (default: the best on dev)")
-    _add(decide, "--threshold", "X", "in place of the one in the folder", type=_finite)
+    _add(decide, "--threshold", "X", "threshold to use instead of the stored one", type=_finite)
     decide.add_argument("--dtype", default="auto", choices=get_args(DtypeName), help="auto: as saved (default)")
     decide.add_argument("--device", default="auto", metavar="auto|cpu|cuda", help="default: auto")
 
@@ -271,20 +272,20 @@ def _add_use(parsers: Parsers) -> None:
     }
     for name, (run, about) in servers.items():
         server = _command(parsers, name, run, about, add_help=False)  # its help is of its keys
-        _add(server, "arguments", "FOLDER", "the gate's folder, then keys", nargs=argparse.REMAINDER)
+        _add(server, "arguments", "FOLDER", "the gate's folder, then settings", nargs=argparse.REMAINDER)
 
     calibrate = _command(
         parsers, "calibrate", commands.calibrate, "a gate's threshold from the decision log of kbtrain serve"
     )
-    _add(calibrate, "folder", "FOLDER", "the gate's folder, whose gate.json takes the threshold")
-    _add(calibrate, "--log", "FILE", "the log; its rotated files are read too")
-    _add(calibrate, "--ratio", "SHARE", "share of questions to search for", type=_finite)
+    _add(calibrate, "folder", "FOLDER", "the gate's folder; its gate.json stores the threshold")
+    _add(calibrate, "--log", "FILE", "the log; rotated files are read as well")
+    _add(calibrate, "--ratio", "SHARE", "share of the questions that should be searched", type=_finite)
     _add(calibrate, "--key", "NAME", _KEY)
-    _flag(calibrate, "--check", "only compare with dev and with the threshold so far")
+    _flag(calibrate, "--check", "only compare with dev and with the current threshold")
     _flag(calibrate, "--replace", "replace a threshold even if it has a promise")
-    _flag(calibrate, "--rollback", "put back the threshold before the calibration")
-    _flag(calibrate, "--dry-run", "show the threshold, and write nothing")
-    _add(calibrate, "--prices", "FILE", "price list of the bill", type=Path, default=argparse.SUPPRESS)
+    _flag(calibrate, "--rollback", "restore the threshold before the calibration")
+    _flag(calibrate, "--dry-run", "show the threshold without writing it")
+    _add(calibrate, "--prices", "FILE", "price list for the costs", type=Path, default=argparse.SUPPRESS)
 
 
 def _add_traffic(parsers: Parsers) -> None:
@@ -292,50 +293,50 @@ def _add_traffic(parsers: Parsers) -> None:
         parsers,
         "audit",
         commands.audit,
-        "judge a sample of logged turns: needless and missed searches, and a threshold, with intervals",
+        "judge a sample of logged turns: needless and missed searches, and a proposed threshold, with intervals",
     )
     _add(audit, "folder", "FOLDER", "the gate's folder", type=Path)
     _add(audit, "--run", "RUN", "run folder of the audit", type=Path, dest="run_folder")
     _add(audit, "--log", "FILE", "decision log to draw from, written with --log-text", type=Path)
-    _add(audit, "--turns", "FILE", "or: a file of questions, which the gate scores", type=Path)
+    _add(audit, "--turns", "FILE", "instead of --log: a file of questions, which the gate scores", type=Path)
     _add(audit, "--field", "NAME", "the question's field or column in --turns")
     _add(audit, "--n", "N", "turns to draw", type=_count, default=100)
-    _add(audit, "--seed", "N", "of the draw", type=int, default=0)
+    _add(audit, "--seed", "N", "seed of the draw", type=int, default=0)
     _add(audit, "--gold", "FILE", "reference answers: columns question and answers", type=Path)
-    _add(audit, "--verdicts", "FILE", "people's verdicts: the sheet, filled in as far as you like", type=Path)
-    _add(audit, "--judge", "FILE", "a judge's verdicts on all turns, in the form of the sheet", type=Path)
+    _add(audit, "--verdicts", "FILE", "the sheet with people's verdicts, filled in from the top", type=Path)
+    _add(audit, "--judge", "FILE", "a judge model's verdicts on all turns, in the sheet's format", type=Path)
     audit.add_argument("--goal", choices=("best_accuracy", "max_loss"), default="best_accuracy",
-                       help="of the proposed threshold (default: best_accuracy)")  # fmt: skip
+                       help="goal of the proposed threshold (default: best_accuracy)")  # fmt: skip
     _add(
         audit,
         "--max-loss",
         "SHARE",
-        "goal max_loss: right answers that may be lost against always searching, promised with probability 0.9",
+        "goal max_loss: largest share of right answers lost against always searching, promised with probability 0.9",
         type=_share,
         default=0.05,
     )
     _add(audit, "--prices", "FILE", "price list", type=Path, default=argparse.SUPPRESS)
-    _flag(audit, "--answer", "answer the drawn turns, as the gate's run was answered")
-    _flag(audit, "--apply", "note the proposed threshold in the gate's folder")
-    _flag(audit, "--replace", "with --apply: also note one that is not better, or that ends a promise")
-    _flag(audit, "--rollback", "put back the threshold before the last applied audit")
-    _flag(audit, "--dry-run", "say what would be done, and write nothing")
+    _flag(audit, "--answer", "answer the drawn turns with the model and settings of the gate's run")
+    _flag(audit, "--apply", "store the proposed threshold in the gate's folder")
+    _flag(audit, "--replace", "with --apply: store a threshold even if it is not better, or replaces a promise")
+    _flag(audit, "--rollback", "restore the threshold before the last applied audit")
+    _flag(audit, "--dry-run", "print what would be done without writing anything")
     _add(audit, "--key", "NAME", _KEY)
 
     value = _command(
         parsers,
         "value",
         commands.value,
-        "what other gates and thresholds were worth, from the log of kbtrain serve --explore",
+        "estimated right answers of other gates and thresholds, from the log of kbtrain serve --explore",
     )
     _add(value, "folder", "FOLDER", "folder of the gate that decided")
-    _add(value, "--log", "FILE", "the log; its rotated files are read too", required=True)
-    _add(value, "--threshold", "X", "value this one, too", type=_finite, action="append", default=[])
+    _add(value, "--log", "FILE", "the log; rotated files are read as well", required=True)
+    _add(value, "--threshold", "X", "another threshold to estimate", type=_finite, action="append", default=[])
     _add(
         value,
         "--gate",
         "FOLDER",
-        "another gate, on questions that it was not trained on; needs a log with texts",
+        "another gate to estimate, on questions that it was not trained on; needs a log with texts",
         action="append",
         default=[],
     )
@@ -345,19 +346,19 @@ def _add_traffic(parsers: Parsers) -> None:
 def _add_rest(parsers: Parsers) -> None:
     push = _command(parsers, "push", commands.push, "send a gate to the Hugging Face hub, with a model card")
     _add(push, "folder", "FOLDER", "the gate's folder")
-    _add(push, "name", "USER/NAME", "its repository; made if it is not there")
-    _flag(push, "--dry-run", "check everything, show files and card, send nothing")
+    _add(push, "name", "USER/NAME", "its repository; created if it does not exist")
+    _flag(push, "--dry-run", "check everything and show files and card without sending")
     _flag(push, "--private", "make the new repository private")
     _add(push, "--base-model", "USER/MODEL", "the answering model's name on the hub")
-    _add(push, "--license", "ID", "of the weights, as the hub writes it: apache-2.0")
-    _flag(push, "--no-hashes", "keep the hashes of the training questions here")
+    _add(push, "--license", "ID", "licence of the gate, in the hub's form: apache-2.0")
+    _flag(push, "--no-hashes", "do not send the hashes of the training questions")
 
     compare = _command(
-        parsers, "compare", commands.compare, "two finished evaluations, gate by gate, on the questions they share"
+        parsers, "compare", commands.compare, "compare two finished evaluations, gate by gate, on the questions that they share"
     )
     _add(compare, "first", "A", "run folder with results.json")
-    _add(compare, "second", "B", "another one")
-    _command(parsers, "env", commands.env, "versions, devices, memory, threads and caches, for a report of a fault")
+    _add(compare, "second", "B", "another run folder with results.json")
+    _command(parsers, "env", commands.env, "versions, devices, memory, threads and caches, for a bug report")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ _REASONS: dict[Reason, str] = {
     "missing": "no greedy answer under llm and rag is stored for {}",
     "abstained": "no verdict on a greedy answer of {}: the judge abstained, or the answer to a yes/no question says "
     "neither",
-    "unanswered": "greedy answers of {} were cut before they began, or are thoughts alone; sample with more "
+    "unanswered": "greedy answers of {} were cut before they began, or are reasoning alone; sample with more "
     "max_thought_tokens",
     "without_gold": "no gold answer to grade by for {}",
     "refused": "the server refused {}",

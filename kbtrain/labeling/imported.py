@@ -131,7 +131,9 @@ class ImportCounts:
         splits = ", ".join(f"{split} {self.splits[split]}" for split in ("train", "dev", "test"))
         scores = ", ".join(f"{gate} {n}" for gate, n in self.as_dict()["scores"].items()) or "none"
         lost = [f"skipped: {self.without_gold} rows without a reference answer (none, empty or a placeholder)"]
-        thoughts = [f"thoughts taken off {self.thoughts} answers; {self.thoughts_only} are thoughts alone: skipped"]
+        thoughts = [
+            f"reasoning stripped from {self.thoughts} answers; {self.thoughts_only} are reasoning alone: skipped"
+        ]
         return [*self.gold.lines(), *(lost if self.without_gold else ()), *(thoughts if self.thoughts else ()),
                 *(stated.line(condition) for condition, stated in self.graded.items()),
                 f"{self.splits.total()} questions ({splits}), scores: {scores}"]  # fmt: skip

@@ -128,7 +128,7 @@ class LabelCounts:
             return []
         return [
             f"warning: {cut + thoughts} answers under '{condition}' are skipped: {cut} were cut before they began, "
-            f"{thoughts} are thoughts alone; sample with more max_thought_tokens"
+            f"{thoughts} are reasoning alone; sample with more max_thought_tokens"
         ]
 
 

@@ -102,7 +102,7 @@ class LLMConfig(Config):
     top_p: float = Field(1.0, gt=0, le=1, description="keep the most probable tokens up to this mass")
     max_new_tokens: int = Field(64, ge=1, description="longest answer, in tokens; labels warn where 5 % are cut")
     max_thought_tokens: int = Field(
-        0, ge=0, description="more tokens for a model that thinks before it answers; labels count what is cut"
+        0, ge=0, description="additional tokens for a model that reasons before it answers; labels count what is cut"
     )
     max_prompt_tokens: int = Field(2048, ge=32, description="longer prompts lose evidence from their tail")
     stop: tuple[str, ...] = Field(("\n",), description="strings that end an answer")
@@ -118,7 +118,8 @@ class LLMConfig(Config):
         description="openai: completions (prompt made here, as token ids) or chat (the server's template)",
     )
     server_thought_opened: bool = Field(
-        False, description="openai, chat: the server's template opens a thought; text without its end is a thought"
+        False,
+        description="openai, chat: the server's template opens the reasoning; text without its end mark is reasoning",
     )
     server_alias: bool = Field(
         False, description="openai, completions: server_model is another name of model itself, with its tokenizer"

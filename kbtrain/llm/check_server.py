@@ -160,7 +160,7 @@ class ServerAbilities:
             "logprobs": "yes" if self.dialect.logprobs else "no: 0 is stored for them",
             "seeds": seeds,
             "usage": usage,
-            "thoughts": self.thoughts.line(),
+            "reasoning": self.thoughts.line(),
         }
         if self.states is not None:
             abilities["states"] = self.states

@@ -65,16 +65,16 @@ def check_thoughts(
     whole = {"stop": None, limit: ROOM}
     extra: dict[str, Any] = {}
     settings: dict[str, Any] = {}
-    words = "the model does not think before it answers"
+    words = "the model does not reason before it answers"
     replies = (ask(whole) for _ in range(_TRIES))
     reply = next((r for r in replies if r is None or _is_thinking(r) or _silence(r) is None), None)
     if reply is not None and _is_thinking(reply):
         fields = next((f for f in NOT_TO_THINK if chat and _is_answered(ask({**f, **whole}))), None)
         if fields is not None:
-            extra, words = dict(fields), "the model thinks unless asked not to, which it is"
+            extra, words = dict(fields), "the model reasons by default; reasoning is turned off"
         else:
             settings = _budget(reply, context)
-            words = f"the model thinks before it answers: {settings['max_thought_tokens']} tokens are put aside for it"
+            words = f"the model reasons before it answers: {settings['max_thought_tokens']} tokens are reserved for it"
     silent = SilentAnswers()
     final = {**extra, limit: length + settings.get("max_thought_tokens", 0), **({"stop": None} if settings else {})}
     opened = bool(settings.get("server_thought_opened"))
@@ -93,7 +93,7 @@ def check_thoughts(
     begin = {beginning(text.strip()) for text in texts}
     if len(set(texts)) == 1 and len(texts) > 1 and asks[0]:
         words += f"; different questions have one answer ({texts[0]!r:.40})"
-    alike = f"all answers begin with {begin.pop()!r}: is it a thought?" if len(begin) == 1 and any(begin) else None
+    alike = f"all answers begin with {begin.pop()!r}: is it reasoning?" if len(begin) == 1 and any(begin) else None
     return CheckedThoughts(extra, settings, silent, words, alike)
 
 

@@ -150,8 +150,8 @@ class OpenAILLM:
         self._unusable.clear()
         if self._n_opened and not self.server.opened and self.tokenizer is None:
             warnings.warn(
-                f"server {self.server.url}: its template opens a thought in the prompt; set server_thought_opened: "
-                "true, or a thought that is cut is taken for an answer",
+                f"server {self.server.url}: its template opens the reasoning in the prompt; set server_thought_opened: "
+                "true, or cut reasoning counts as an answer",
                 stacklevel=2,
             )
             self._n_opened = 0

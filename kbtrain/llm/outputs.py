@@ -32,9 +32,9 @@ _TAIL = 24  # tokens of a prompt in which an opening mark and the space behind i
 MOST_SILENT = 0.2  # share of answers
 LEAST = 50  # answers from which on a share is looked at before all are drawn
 _ADVICE: dict[Silence, str] = {
-    "cut": "raise max_thought_tokens, or ask the model not to think (docs/howto/thinking.md)",
-    "thought_only": "no answer follows the thoughts: ask the model not to think, or look at the stop strings",
-    "empty": "look at the prompt, the chat template and the stop strings",
+    "cut": "raise max_thought_tokens, or turn reasoning off (docs/howto/thinking.md)",
+    "thought_only": "no answer follows the reasoning: turn it off, or check the stop strings",
+    "empty": "check the prompt, the chat template and the stop strings",
 }
 
 
@@ -91,7 +91,7 @@ class SilentAnswers:
         """The three shares, for people."""
         n = max(self.n, 1)
         empty, cut, thoughts = (self.kinds[kind] / n for kind in get_args(Silence))
-        return f"{self.n} answers: {empty:.1%} empty, {cut:.1%} cut before they began, {thoughts:.1%} thoughts alone"
+        return f"{self.n} answers: {empty:.1%} empty, {cut:.1%} cut before they began, {thoughts:.1%} reasoning alone"
 
     def is_too_silent(self, least: int = 0) -> bool:
         """True if more than :data:`MOST_SILENT` of at least ``least`` answers say nothing."""
@@ -158,7 +158,7 @@ class AlikeAnswers:
         """Raise :class:`UserError` where nearly all are alike. ``place``: file and run that hold them."""
         if self.n >= least and (found := self.finding()) is not None:
             raise UserError(
-                f"{place}: {found}; is it a thought, or an error in place of an answer? Look at the prompt and at what "
+                f"{place}: {found}; is it reasoning, or an error in place of an answer? Check the prompt and what "
                 "the model writes, then sample into a new run (sampling_run), or set allow_empty: true to continue"
             )
 

@@ -56,36 +56,37 @@ class ServeConfig(Config):
     )
     dtype: DtypeName = Field("auto", description="of the gate; auto: as saved")
     device: str = Field("auto", description="of the gate: auto, cpu or cuda")
-    threshold: float | None = Field(None, description="in place of the one in the gate's folder")
+    threshold: float | None = Field(None, description="threshold to use instead of the stored one")
     gated: GatedInput = Field("auto", description="what the gate reads of a chat: the last question, or the dialogue")
     context: Context = Field(
         "last",
-        description="what a follow-up is gated and searched by. last: its own words; window: the user's last messages "
-        "together; condense: a question that the upstream writes for it",
+        description="text by which a follow-up is gated and searched. last: its own words; window: the user's last "
+        "messages together; condense: a standalone question that the upstream writes",
     )
-    window: int = Field(3, ge=2, le=20, description="messages of the user that context: window takes together")
+    window: int = Field(3, ge=2, le=20, description="number of the user's messages that context: window joins")
     condense_model: str | None = Field(
-        None, description="the upstream's model that writes the question; null: the one of the request"
+        None, description="the upstream's model that writes the question; null: the model of the request"
     )
     utterance_rules: bool = Field(
-        True, description="never search for greetings, thanks, instructions about a text and sums, whatever the score"
+        True, description="never search for greetings, thanks, instructions about a text and arithmetic, at any score"
     )
 
     upstream: str | None = Field(None, description="address of an OpenAI-compatible server, up to and with /v1")
     upstream_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the upstream's key")
     upstream_key_header: KeyHeader = Field("Authorization", description="header that carries the upstream's key")
-    upstream_timeout_s: float = Field(600, gt=0, description="longest silence of the upstream")
+    upstream_timeout_s: float = Field(600, gt=0, description="longest wait for the upstream, in seconds")
     model: str | None = Field(
-        None, description="in place of an upstream: a model in this process: name, folder, hub id"
+        None, description="instead of an upstream, a model in this process: name, folder or hub id"
     )
 
     states: StatesFrom = Field(
         "auto",
-        description="a probe's: upstream (vLLM with the flags of kbtrain vllm-args) or here (a copy of the model in "
-        "this process); auto: the upstream's, if there is one",
+        description="source of a probe's hidden states: upstream (vLLM with the flags of kbtrain vllm-args) or here (a "
+        "copy of the model in this process); auto: the upstream, if there is one",
     )
     any_model: bool = Field(
-        False, description="take an upstream whose model has another name than the one whose states the gate reads"
+        False,
+        description="accept an upstream whose model has another name than the model whose hidden states the gate reads",
     )
 
     search: str = Field(
@@ -96,48 +97,51 @@ class ServeConfig(Config):
         "this process",
     )
     columns: dict[Literal["id", "title", "text"], str] = Field(
-        {}, description="of a corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
+        {},
+        description="columns of a corpus: our field -> your column, as {text: body}; without an id, the line's number is "
+        "the id",
     )
     search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")
     k: int | None = Field(
         None, ge=1, le=100, description="passages put into the prompt; null: as many as the gate was trained for, or 3"
     )
-    search_deadline_s: float = Field(2.0, gt=0, description="after this time the answer is given without passages")
+    search_deadline_s: float = Field(2.0, gt=0, description="seconds after which the model answers without passages")
     prompt: PromptRule = Field(
         "auto",
-        description="background: passages as in figure 10, before the user's own text. trained: the prompts of the "
-        "gate's labels, which are own templates or figures 9 and 10. auto: trained for a gate of own templates, else "
-        "background",
+        description="background: passages before the user's own text, as in the KBM paper's figure 10. trained: the "
+        "prompts of the gate's labels, that is your templates or figures 9 and 10. auto: trained for a gate "
+        "with your templates, else background",
     )
     search_tool: list[str] = Field(
         list(SEARCH_TOOLS),
-        description="names (patterns) of a client's own tools that search: a request with one, or with a field that "
-        "makes the upstream search, gets no passages, and the gate decides about it; []: they are not looked at",
+        description="names (patterns) of clients' search tools. A request with such a tool, or with a field that makes "
+        "the upstream search, gets no passages; the gate decides about the tool. []: tools are ignored",
     )
     tool: ToolRule = Field(
         "remove",
-        description="such a tool where no search is needed: remove it from the request (remove; a changed list of "
-        "tools costs the upstream its cached prompt), or leave it out by tool_choice (allow: none or allowed_tools, "
-        "for upstreams that know these), and make the model call it elsewhere (force); keep: the gate's decision is in "
-        "headers and log alone",
+        description="what happens to a search tool. remove: it leaves the request if no search is needed (a changed list "
+        "of tools invalidates the upstream's prompt cache); allow: tool_choice excludes it instead (none or "
+        "allowed_tools, for upstreams that know these); force: as remove, and the model must call it if a "
+        "search is needed; keep: the decision is only in headers and log",
     )
     wrappers: list[str] = Field(
         [],
-        description="patterns (regular expressions) of text that clients put around the user's words, struck before "
-        "gating and searching, beside those that are known",
+        description="regular expressions of text that clients put around the user's words, in addition to the known ones;"
+        " it is removed before gating and searching",
     )
     injection: Injection = Field("user", description="message that takes the passages: user, system or tool")
 
     on_gate_failure: OnGateFailure = Field("retrieve", description="retrieve, plain or error")
     on_search_failure: OnSearchFailure = Field("plain", description="plain or error")
-    gate_deadline_s: float = Field(10.0, gt=0, description="after so long the gate counts as failed")
+    gate_deadline_s: float = Field(10.0, gt=0, description="seconds after which the gate counts as failed")
     batch: int = Field(32, ge=1, description="questions scored at once")
-    queue: int = Field(256, ge=1, description="questions that may wait; beyond: 503 with Retry-After")
+    queue: int = Field(256, ge=1, description="questions that may wait; further ones get 503 with Retry-After")
 
     policy: ServerPolicy = Field(
         "gate",
-        description="what is done: what the gate decides; always or never a search; or pass: requests go on as they "
-        "came. The log has what the gate would do; a request's header x-kbtrain-retrieve wins over always and never",
+        description="gate: the gate decides; always, never: search always or never; pass: requests are forwarded "
+        "unchanged. The log says what the gate would do. A request's header x-kbtrain-retrieve overrides "
+        "always and never",
     )
     shadow: bool = Field(False, description="another name for policy: pass")
     log: Path | None = Field(None, description="decision log, JSON lines")
@@ -145,22 +149,27 @@ class ServeConfig(Config):
         0.0,
         ge=0,
         lt=1,
-        description="share of the gated requests, and of the decisions of /v1/gate, that a coin decides, so that "
+        description="share of the gated requests, and of the decisions of /v1/gate, that are decided at random, so that "
         "kbtrain value can estimate other gates and thresholds; needs log and a search",
     )
-    log_text: bool = Field(False, description="questions in the log as text; else only their hashes")
+    log_text: bool = Field(False, description="log the questions as text; otherwise only their hashes")
     log_max_mb: float = Field(100.0, gt=0, description="size at which the log is rotated")
 
-    host: str = Field("127.0.0.1", description="address to listen on; any but this machine's own needs keys")
-    port: int = Field(8000, ge=0, le=65535, description="port; 0: any free one")
-    keys: Path | None = Field(None, description="file with the accepted API keys, one a line")
-    cors: list[str] = Field(
-        [], description="origins of web pages that may ask, such as https://chat.example; *: all, which needs keys"
+    host: str = Field(
+        "127.0.0.1", description="address to listen on; an address other than this machine's own needs keys"
     )
-    max_body_mb: float = Field(8.0, gt=0, description="larger requests to an upstream pass ungated, other ones get 413")
+    port: int = Field(8000, ge=0, le=65535, description="port; 0: any free one")
+    keys: Path | None = Field(None, description="file with the accepted API keys, one per line")
+    cors: list[str] = Field(
+        [],
+        description="origins of web pages that may send requests, such as https://chat.example; *: all, which needs keys",
+    )
+    max_body_mb: float = Field(
+        8.0, gt=0, description="larger requests pass ungated to the upstream; without an upstream they get 413"
+    )
     max_question_chars: int = Field(20_000, ge=1, description="a longer question passes ungated")
     read_timeout_s: float = Field(10.0, gt=0, description="time for a request's head, and again for its body")
-    max_inflight: int = Field(1000, ge=1, description="requests under way; beyond: 503 with Retry-After")
+    max_inflight: int = Field(1000, ge=1, description="requests in progress; further ones get 503 with Retry-After")
 
     @model_validator(mode="before")
     @classmethod

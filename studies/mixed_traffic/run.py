@@ -33,7 +33,9 @@ FREE_PROMPT = (
 class MixedConfig(Config):
     run: Path = Field(Path("runs/mixed"), description="run folder made by make_data.py")
     model: str = Field("smollm2-135m-instruct", description="embedded name, local folder or hub id")
-    sampling: Path | None = Field(None, description="YAML file with further keys of sample.py and pilot.py: dtype, rows")
+    sampling: Path | None = Field(
+        None, description="YAML file with further keys of sample.py and pilot.py: dtype, rows"
+    )
     ks: tuple[int, ...] = Field((1, 2, 3, 5), min_length=1, description="numbers of passages to compare on dev")
     pilot: int | None = Field(None, ge=1, description="at most this number of dev questions in the pilot; null: all")
     max_new_tokens: int = Field(20, ge=1, description="longest answer, in tokens")

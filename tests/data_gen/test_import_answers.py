@@ -100,7 +100,7 @@ def test_thoughts_are_taken_off_imported_answers_and_counted(
         row["pred_no_retrieval"] = "<think>\nAnn 1? Bob?" + ("" if i < 4 else f"</think>\n\n{plain}")
     answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
     labels = label(imports(answers), by="greedy", tau_mastery=0.8)
-    assert "thoughts taken off 60 answers; 4 are thoughts alone: skipped" in capsys.readouterr().out
+    assert "reasoning stripped from 60 answers; 4 are reasoning alone: skipped" in capsys.readouterr().out
     assert [made.known for made in labels] == [i % 2 == 0 for i in range(4, 60)]
 
 

@@ -129,7 +129,7 @@ def test_a_server_whose_answers_say_nothing_is_refused_unless_allowed(tmp_path, 
         assert main(["check-server", server.url, "--output", str(written)]) == 2
         said = capsys.readouterr()
         assert not written.exists()
-        assert "thoughts  the model thinks before it answers" in said.out and "100.0% thoughts alone" in said.err
+        assert "reasoning the model reasons before it answers" in said.out and "100.0% reasoning alone" in said.err
         assert "--allow-empty writes" in said.err and said.err.count("\n") == 1
         assert main(["check-server", server.url, "--output", str(written), "--allow-empty"]) == 0
     assert yaml.safe_load(written.read_text())["max_thought_tokens"] == 512
@@ -246,7 +246,7 @@ def test_a_model_that_does_not_think_is_left_as_it_is():
     found = check(Model(thought=""))
     assert (found.extra, found.settings, found.silent.kinds.total()) == ({}, {}, 0)
     assert found.line() == (
-        "the model does not think before it answers; 5 answers: 0.0% empty, 0.0% cut before they began, 0.0% thoughts "
+        "the model does not reason before it answers; 5 answers: 0.0% empty, 0.0% cut before they began, 0.0% reasoning "
         "alone"
     )
 
