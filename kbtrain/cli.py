@@ -188,17 +188,17 @@ def _add_fit(parsers: Parsers) -> None:
     _add(fit, "file", "FILE", "questions with reference answers: JSON Lines, JSON, CSV, TSV or Parquet", type=Path)
     _add(fit, "--run", "RUN", "run folder; the same command resumes in it", type=Path, required=True, dest="run_folder")
     _add(fit, "--server", "URL", "the model's server, address up to and with /v1")
-    _add(fit, "--config", "FILE", "instead of --server: a configuration of the model, as check-server writes it", type=Path)
+    _add(fit, "--config", "FILE", "instead of --server: a configuration that check-server wrote", type=Path)
     _add(fit, "--model", "NAME", "the model's name on the server, if it serves several")
     _add(fit, "--corpus", "FILE", "passages to search: a file, or a folder of documents", type=Path)
     _add(fit, "--answers", "{llm: A, rag: B}", "columns of both answers, if the file has them: no request is sent")
-    _add(fit, "--columns", "{text: A, answers: B}", "columns of question and answers (default: found by their usual names)")
+    _add(fit, "--columns", "{text: A, answers: B}", "columns of question and answers (default: the usual names)")
     _add(fit, "--gate", "NAME", "gate to fit; others read more and cost more", default="features")
     _add(fit, "--pilot", "N", "questions of the pilot, which says whether a search helps", type=_count, default=50)
     _add(fit, "--samples", "N", "answers sampled for each question of train and dev", type=_count, default=10)
     _add(fit, "--prices", "FILE", "price list", type=Path, default=argparse.SUPPRESS)
     _flag(fit, "--yes", "start after the forecast without asking")
-    fit.add_argument("--continue", action="store_true", dest="go_on", help="go on even if the pilot shows nothing to gain")
+    fit.add_argument("--continue", action="store_true", dest="go_on", help="go on if the pilot shows nothing to gain")
 
 
 def _add_server(parsers: Parsers) -> None:
@@ -219,15 +219,14 @@ def _add_server(parsers: Parsers) -> None:
     )
     _flag(check, "--allow-empty", "write the configuration although over a fifth of the answers have no text")
     _add(
-        check, "--states", "GATE|MODEL", "compare vLLM's hidden states with a gate's reference, or with those of a model on this machine"
+        check, "--states", "GATE|MODEL", "compare vLLM's hidden states with a gate's reference, or with a local model's"
     )
     _add(check, "--output", "FILE", "configuration to write", default="server.yaml")
 
     flags = _command(
-        parsers, "vllm-args", commands.vllm_args, "flags for vllm serve, so that it returns the hidden states that gates read"
+        parsers, "vllm-args", commands.vllm_args, "flags for vllm serve, to return the hidden states that gates read"
     )
-    what = "folder of a probe, a seakr gate or a stack of probes; or a model, for all its layers before there is a "
-        "gate"
+    what = "folder of a probe, a seakr gate or a stack of probes; or a model, for all of its layers"
     _add(flags, "folders", "FOLDER|MODEL", what, nargs="+")
 
 
@@ -259,7 +258,7 @@ def _add_use(parsers: Parsers) -> None:
     _add(decide, "--revision", "NAME", "branch, tag or commit of a gate on the hub")
     texts = "questions; without any, or with -: lines of standard input"
     _add(decide, "texts", "TEXT", texts, nargs="*", default=[])
-    _add(decide, "--file", "FILE", "file with one question per line, as text or JSON (field question or text), or a .csv")
+    _add(decide, "--file", "FILE", "file of questions: .csv, or one a line as text or JSON (field question or text)")
     _add(decide, "--field", "NAME", "name of the question's JSON field or .csv column")
     _add(decide, "--key", "NAME", f"{_KEY} (default: the best on dev)")
     _add(decide, "--threshold", "X", "threshold to use instead of the stored one", type=_finite)
@@ -354,7 +353,10 @@ def _add_rest(parsers: Parsers) -> None:
     _flag(push, "--no-hashes", "do not send the hashes of the training questions")
 
     compare = _command(
-        parsers, "compare", commands.compare, "compare two finished evaluations, gate by gate, on the questions that they share"
+        parsers,
+        "compare",
+        commands.compare,
+        "compare two finished evaluations, gate by gate, on shared questions",
     )
     _add(compare, "first", "A", "run folder with results.json")
     _add(compare, "second", "B", "another run folder with results.json")

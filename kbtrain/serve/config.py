@@ -98,8 +98,7 @@ class ServeConfig(Config):
     )
     columns: dict[Literal["id", "title", "text"], str] = Field(
         {},
-        description="columns of a corpus: our field -> your column, as {text: body}; without an id, the line's number is "
-        "the id",
+        description="columns of a corpus: our field -> your column, as {text: body}; without an id, lines are counted",
     )
     search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")
     k: int | None = Field(
@@ -119,15 +118,15 @@ class ServeConfig(Config):
     )
     tool: ToolRule = Field(
         "remove",
-        description="what happens to a search tool. remove: it leaves the request if no search is needed (a changed list "
-        "of tools invalidates the upstream's prompt cache); allow: tool_choice excludes it instead (none or "
+        description="what happens to a search tool. remove: it leaves the request if no search is needed (a changed "
+        "list of tools invalidates the upstream's prompt cache); allow: tool_choice excludes it instead (none or "
         "allowed_tools, for upstreams that know these); force: as remove, and the model must call it if a "
         "search is needed; keep: the decision is only in headers and log",
     )
     wrappers: list[str] = Field(
         [],
-        description="regular expressions of text that clients put around the user's words, in addition to the known ones;"
-        " it is removed before gating and searching",
+        description="regular expressions of text that clients put around the user's words, in addition to known ones; "
+        "it is removed before gating and searching",
     )
     injection: Injection = Field("user", description="message that takes the passages: user, system or tool")
 
@@ -149,8 +148,8 @@ class ServeConfig(Config):
         0.0,
         ge=0,
         lt=1,
-        description="share of the gated requests, and of the decisions of /v1/gate, that are decided at random, so that "
-        "kbtrain value can estimate other gates and thresholds; needs log and a search",
+        description="share of the gated requests, and of the decisions of /v1/gate, that are decided at random, so "
+        "that kbtrain value can estimate other gates and thresholds; needs log and a search",
     )
     log_text: bool = Field(False, description="log the questions as text; otherwise only their hashes")
     log_max_mb: float = Field(100.0, gt=0, description="size at which the log is rotated")
@@ -162,7 +161,7 @@ class ServeConfig(Config):
     keys: Path | None = Field(None, description="file with the accepted API keys, one per line")
     cors: list[str] = Field(
         [],
-        description="origins of web pages that may send requests, such as https://chat.example; *: all, which needs keys",
+        description="origins of web pages that may ask, such as https://chat.example; *: all, which needs keys",
     )
     max_body_mb: float = Field(
         8.0, gt=0, description="larger requests pass ungated to the upstream; without an upstream they get 413"

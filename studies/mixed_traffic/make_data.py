@@ -1,9 +1,9 @@
 """Mixed traffic: questions of six public sets as one run, with one corpus and one BM25 index.
 
 Two sets are of general knowledge and nothing in the corpus answers them (MMLU, C-Eval); the corpus answers the others:
-Natural Questions, SQuAD, HotpotQA's comparisons, the embedded atlas. Each question's source is its set. Passages are cut
-into chunks of 60 words. DATA is a folder with the sets' native files (docs/results/reproduce.md says where they come
-from); HotpotQA is read from a table with the columns of AdaRAGUE (qid, question_text, reference, type, context).
+Natural Questions, SQuAD, HotpotQA's comparisons, the embedded atlas. Each question's source is its set. Passages are
+cut into chunks of 60 words. DATA is a folder with the sets' native files (docs/results/reproduce.md says where they
+come from); HotpotQA is read from a table with the columns of AdaRAGUE (qid, question_text, reference, type, context).
 
 Examples:
   python studies/mixed_traffic/make_data.py --data data --run runs/mixed

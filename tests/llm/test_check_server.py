@@ -246,8 +246,8 @@ def test_a_model_that_does_not_think_is_left_as_it_is():
     found = check(Model(thought=""))
     assert (found.extra, found.settings, found.silent.kinds.total()) == ({}, {}, 0)
     assert found.line() == (
-        "the model does not reason before it answers; 5 answers: 0.0% empty, 0.0% cut before they began, 0.0% reasoning "
-        "alone"
+        "the model does not reason before it answers; 5 answers: 0.0% empty, 0.0% cut before they began, 0.0% "
+        "reasoning alone"
     )
 
 
