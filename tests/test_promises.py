@@ -55,7 +55,6 @@ VARIES = (
     ".lock",
     "-wal",
     "-shm",
-    "environment.json",
     "run.json",
     "README.md",
     ".html",

@@ -24,7 +24,7 @@ FILES = (
     *("config.json", "generation_config.json", "adapter_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model"),
-    *("probe.json", "tokens.json", "curves.svg"),
+    *("probe.json", "tokens.json"),
 )
 PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".dill", ".npy", ".npz"})
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

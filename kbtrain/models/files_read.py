@@ -17,7 +17,7 @@ from kbtrain.models.embedded import is_embedded
 from kbtrain.models.weights import opening
 
 _SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken"})
-_ABOUT = frozenset({"gate.json", "run.json", "environment.json", "trainer_state.json", "trained_on.txt", "complete"})
+_ABOUT = frozenset({"gate.json", "run.json", "trainer_state.json", "trained_on.txt", "complete"})
 
 
 def folder_of(model: str) -> Path | None:

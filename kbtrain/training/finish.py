@@ -5,8 +5,6 @@ A method's own part is a subclass of :class:`Ending`; gates that score examples 
 
 from __future__ import annotations
 
-import json
-import platform
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import yaml
-from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, ClassifierCard, GateCard, Threshold, kept_thresholds, set_threshold
@@ -25,15 +22,7 @@ from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.io import jsonl
 from kbtrain.io.files import errors_of, put_in_place, replacing
 from kbtrain.io.jsonl import read_json
-from kbtrain.io.provenance import (
-    device,
-    file_sha256,
-    git_state,
-    package_versions,
-    peak_rss_mb,
-    write_atomically,
-    write_meta,
-)
+from kbtrain.io.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.metrics.ranking import separations
 from kbtrain.metrics.turns import best_f1_threshold, classifier_metrics, format_delta, intervals_of_examples
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
@@ -45,7 +34,7 @@ if TYPE_CHECKING:
     from transformers import TrainerState
 
 SCORES = "scores.jsonl"
-CONFIG, ENVIRONMENT, CURVES = "config.yaml", "environment.json", "curves.svg"
+CONFIG = "config.yaml"  # the same training again
 COMPARED = 32  # examples whose scores are compared when a gate is opened again, where each costs a model's pass
 
 
@@ -132,14 +121,15 @@ class Ending(ABC):
         return save_checked(self, self.last)
 
     def finish(self) -> str:
-        """Save, write run files, meta data and scores, drop the checkpoints; returns the sentence to be said."""
+        """Save, write configuration, meta data and scores, drop the checkpoints; returns the sentence to be said."""
         output, config, state = self.config.output, self.config, self.state
         if state is not None:
             with replacing(output / "trainer_state.json") as partial:
                 state.save_to_json(str(partial))
         worst = self.save()
         self.note(output)  # replaces the note of an earlier training
-        write_run_files(output, config, self.data, state.log_history if state else None)
+        settings = config.model_dump(mode="json")
+        write_atomically(output / CONFIG, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
         inputs = dict.fromkeys(path for name in self.data if name != "test" and (path := getattr(config, name)))
         write_meta(
             output / self.last,
@@ -160,49 +150,6 @@ class Ending(ABC):
             f"{self.trained_on}, {how} in {self.run['seconds']} s{compute}; dev: {figures}; saved, opened again, "
             f"{self.compared} (to {worst:.0e}) -> {output}"
         )
-
-
-def write_run_files(folder: Path, config: BaseModel, data: Sequence[str], history: Sequence[Any] | None) -> None:
-    """``data``: keys of ``config`` that name data files (or nothing); ``history``: transformers' log history,
-    None where nothing was trained in steps (no curves then)."""
-    files = {name: path for name in data if (path := getattr(config, name))}
-    write_atomically(
-        folder / CONFIG, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    )
-    environment = {
-        "packages": package_versions(),
-        **git_state(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": device(),
-        "peak_rss_mb": peak_rss_mb(),
-        "data_sha256": {name: file_sha256(path) for name, path in files.items()},
-    }
-    write_atomically(folder / ENVIRONMENT, json.dumps(environment, ensure_ascii=False, indent=1) + "\n")
-    if history is not None:
-        write_atomically(folder / CURVES, curves(history))
-
-
-def curves(history: Sequence[Mapping[str, Any]]) -> str:
-    """An SVG page: the loss of every step, and dev's figures (the same bytes for the same run)."""
-    from kbtrain.show import COLOURS, new_figure, page
-
-    losses = [(log["step"], log["loss"]) for log in history if "loss" in log]
-    dev: dict[str, list[tuple[int, float]]] = {}
-    for log in history:
-        for name in ("auroc", "average_precision", "f1", "loss"):
-            if f"eval_{name}" in log:
-                dev.setdefault(name, []).append((log["step"], log[f"eval_{name}"]))
-    figure, axes = new_figure(6.4, 2.8)
-    if losses:
-        axes.plot(*zip(*losses, strict=True), color=COLOURS["blue"], linewidth=1.2)
-    axes.set_ylabel("loss (nats a token)")
-    axes.set_xlabel("step")
-    for (name, points), colour in zip(sorted(dev.items()), ("orange", "green", "red", "purple"), strict=False):
-        axes.plot(*zip(*points, strict=True), "o-", markersize=3, color=COLOURS[colour], label=f"dev {name}")
-    if dev:
-        axes.legend(fontsize=8, frameon=False)
-    return page(figure)
 
 
 def steps_of(state: TrainerState | None, epochs: float) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def test_a_training_killed_right_after_its_card_has_noted_its_questions(files, t
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kbtrain.training.finish.write_run_files", killed)
+    monkeypatch.setattr("kbtrain.training.finish.write_meta", killed)
     assert here("recipes/fit_gate.py", *files).returncode == 130
     assert (tmp_path / "length" / "gate.json").exists()
     assert len(trained_among(tmp_path / "length", list(jsonl.read(GateExample, tmp_path / "train.jsonl")))) == 30

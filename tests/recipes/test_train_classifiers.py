@@ -94,7 +94,7 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
     assert roc_auc_score([t.label for t in test], [scores[t.id] for t in test]) > 0.9
     assert not (tmp_path / "g" / "checkpoints").exists()
     files = {"model.safetensors", "README.md", "gate.json", "trainer_state.json"}
-    assert files | {"config.yaml", "environment.json", "curves.svg"} <= set(os.listdir(tmp_path / "g"))
+    assert files | {"config.yaml"} <= set(os.listdir(tmp_path / "g"))
     assert "16 examples, 4 positive; 95 % intervals" in (tmp_path / "g" / "README.md").read_text()
     assert run_snippet(tmp_path / "g")[1].startswith("[Decision(score=")
     assert not [p for p in (tmp_path / "g").rglob("*") if p.suffix in {".bin", ".pt", ".pkl", ".pth"}]

@@ -94,7 +94,7 @@ def test_it_learns_the_rule_and_its_folder_opens_to_the_same_scores(recipe, data
     dev = [featured(i, "dev") for i in range(12)]
     assert [scores[t.id] > cut.threshold for t in dev] == [t.label for t in dev]
     names = set(os.listdir(tmp_path / "g"))
-    assert {"adapter", "gate.json", "README.md", "config.yaml", "environment.json", "curves.svg"} <= names
+    assert {"adapter", "gate.json", "README.md", "config.yaml"} <= names
     assert "model.safetensors" not in names and "merged" not in names  # the adapter alone
     assert all("lora_" in name and "lm_head" not in name for name in adapter(tmp_path / "g"))
     card = (tmp_path / "g" / "README.md").read_text()

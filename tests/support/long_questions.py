@@ -1,6 +1,5 @@
 """A folder of a real gate that is made in no time: a search for questions of more characters than ``middle``."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ def long_question_gate(folder: Path, middle: int = 30, steep: float = 3.0, run: 
     Frequencies(Tokens(), np.array([1, 5], dtype=np.uint32), np.array([1, 2], dtype=np.float16)).save(folder)
     asked = replace(GateExample.ask("Which river runs behind our office?"), entities=("Q1",))
     write_trained_on(folder, [asked])
-    (folder / "environment.json").write_text(json.dumps({"data_sha256": {"train": "a" * 64}}))
     write_held_out(folder, {"features_mastery": [("0123456789abcdef", 0.5)]})
     card.write(folder)
     return folder

@@ -42,7 +42,7 @@ SLOW = (
     "data_gen/test_retrieve.py",
     "models/test_smollm2.py",
     "eval/test_score.py",
-    "training/test_run_files.py",
+    "training/test_trackers.py",
     "tools/test_build_atlas.py",
     "data_gen/test_turns.py",
     "benchmarks/test_sampling_benchmark.py",
