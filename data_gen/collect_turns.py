@@ -1,12 +1,11 @@
 """Collect the system turns of a dialogue data set: RUN/turns.jsonl, and its knowledge in RUN/snippets.jsonl.
 
-Data sets: sgd, ketod (train.json, dev.json, test.json), ketod_released (joined with --sgd), ketod_lines (SGD turns
-and enrich, one dialogue a line) and jsonl ({"context": [...], "label": ...}).
+Data sets: sgd, ketod (train.json, dev.json, test.json, as KETOD's own script joins its release with SGD), ketod_lines
+(SGD turns and enrich, one dialogue a line) and jsonl ({"context": [...], "label": ...}).
 A dialogue that does not fit stops the stage with its file and id.
 
 Examples:
   kbtrain run collect_turns --run runs/ketod --dataset ketod --path ketod_release
-  kbtrain run collect_turns --run runs/ketod --dataset ketod_released --path ketod_release --sgd dstc8-sgd
   kbtrain run collect_turns --run runs/mine --dataset jsonl --path my_turns
 """
 
@@ -20,7 +19,8 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
-from kbtrain.dialogue import History, load_turns
+from kbtrain.dialogue import load_turns
+from kbtrain.dialogue.base import History
 from kbtrain.dialogue.features import check_turns_replaceable
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
@@ -32,10 +32,9 @@ from kbtrain.runtime.progress import progress_bar
 
 class CollectTurnsConfig(Config):
     run: Path = Field(description="run folder; it is made if it is not there")
-    dataset: str = Field(description="sgd, ketod, ketod_released, ketod_lines or jsonl")
+    dataset: str = Field(description="sgd, ketod, ketod_lines or jsonl")
     path: Path = Field(description="the data set's folder, or one of its files")
     split: Split | None = Field(None, description="take this split only; for a single file: what it is")
-    sgd: Path | None = Field(None, description="folder of SGD (train/, dev/, test/), for ketod_released")
     history: History = Field(
         "plain", description="earlier enriched turns: plain, or enriched as KETOD's generator has them"
     )
@@ -45,7 +44,7 @@ class CollectTurnsConfig(Config):
         return (self.run / "turns.jsonl", self.run / "snippets.jsonl")
 
 
-PLACES = frozenset({"run", "path", "sgd"})  # options that decide no turn
+PLACES = frozenset({"run", "path"})  # options that decide no turn
 
 
 def main(config: CollectTurnsConfig) -> None:
@@ -80,7 +79,7 @@ def main(config: CollectTurnsConfig) -> None:
 def turns(config: CollectTurnsConfig, snippets: list[Snippet], counts: Counter[str]) -> Iterator[TurnExample]:
     """Snippets are set aside on the way."""
     dialogues: set[str] = set()  # few are to be seen at once: lines that name none and begin alike are one
-    source = (config.dataset, config.path, config.split, config.sgd, config.source, config.history)
+    source = (config.dataset, config.path, config.split, config.source, config.history)
     for record in load_turns(*source, left_out=counts):
         if isinstance(record, Snippet):
             snippets.append(record)

@@ -26,7 +26,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import re
 import sys
@@ -53,12 +52,7 @@ class _Parser(argparse.ArgumentParser):
         choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
         if choice:
             valid = [name.strip("' ") for name in choice[2].split(",")]
-            hint = did_you_mean(choice[1], valid)
-            stages = scripts.shipped("stages", "recipes") if self.prog == "kbtrain" else ()
-            near = difflib.get_close_matches(choice[1], [*valid, *stages], n=1, cutoff=0.8)
-            if near and near[0] not in valid:
-                hint = f"did you mean 'kbtrain run {near[0]}'? (kbtrain ls stages)"
-            raise UserError(f"command line: invalid choice: '{choice[1]}'; {hint}")
+            raise UserError(f"command line: invalid choice: '{choice[1]}'; {did_you_mean(choice[1], valid)}")
         raise UserError(f"command line: {message}; see '{self.prog} --help'")
 
 
@@ -83,23 +77,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args, rest = parser.parse_known_args(words)
     if args.run in (commands.serve, commands.mcp):  # all words are the server's own, --help too
         args.arguments, rest = list(words[words.index(args.run.__name__) + 1 :]), []
-    option = next((word.partition("=")[0] for word in rest if re.match("-.", word)), None)
-    for name in {"texts"} & vars(args).keys() if rest and option is None else ():
-        setattr(args, name, [*getattr(args, name), *rest])
-        return args
+    if rest and "texts" in args and not any(re.match("-.", word) for word in rest):
+        args.texts, rest = [*args.texts, *rest], []
     if rest:
-        near = difflib.get_close_matches(option or "", _options(parser, words), n=1, cutoff=0.7)
-        hint = f"did you mean '{near[0]}'?" if near else "see 'kbtrain --help'"
-        raise UserError(f"command line: unrecognized arguments: {' '.join(rest)}; {hint}")
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return args
-
-
-def _options(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """Options of the command that the words name."""
-    for word in words:
-        commands = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-        parser = commands[0].choices.get(word, parser) if commands else parser
-    return [option for option in parser._option_string_actions if option.startswith("--")]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -152,8 +134,8 @@ def _add_scripts(parsers: Parsers) -> None:
         "--num_machines, --machine_rank, --main_process_ip and --main_process_port may stand among them.",
     )
     _add(run, "name", "NAME|PATH", "stage, recipe, or a script of your own")
-    _add(run, "--launch", "NAME|PATH", "start it with accelerate and this launch file")
-    run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    text = "the script's own arguments; --launch NAME|PATH: start it with accelerate and this launch file"
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help=text)
 
 
 def _add_chains_and_models(parsers: Parsers) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError
-from kbtrain.installation import as_commands
 from kbtrain.runtime import scripts
 
 
@@ -37,7 +37,7 @@ def ls(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    launch, arguments = launch_of(args.launch, args.arguments)
+    launch, arguments = launch_of(args.arguments)
     script = scripts.find(args.name, "stages", "recipes", what="stage or recipe")
     if script.suffix != ".py":
         raise UserError(f"{script}: expected a Python script (.py)")
@@ -47,17 +47,14 @@ def run(args: argparse.Namespace) -> None:
         scripts.launch(script, scripts.find(launch, "launch", what="launch file"), arguments)
 
 
-def launch_of(launch: str | None, words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The launch file and the script's own arguments; ``--launch`` may stand before or after the script's name."""
-    rest = list(words)
-    for i, word in enumerate(rest):
-        if word == "--launch":
-            if len(rest) == i + 1:
-                raise UserError("command line: --launch: give a launch file; see 'kbtrain ls launch'")
-            return rest[i + 1], rest[:i] + rest[i + 2 :]
-        if word.startswith("--launch="):
-            return word.removeprefix("--launch="), rest[:i] + rest[i + 1 :]
-    return launch, rest
+def launch_of(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The launch file, if ``--launch`` names one, and the script's own arguments."""
+    if "--launch" not in words:
+        return None, list(words)
+    place = words.index("--launch")
+    if len(words) == place + 1:
+        raise UserError("command line: --launch: give a launch file; see 'kbtrain ls launch'")
+    return words[place + 1], [*words[:place], *words[place + 2 :]]
 
 
 def check_server(args: argparse.Namespace) -> None:
@@ -255,9 +252,43 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def env(args: argparse.Namespace) -> None:
-    from kbtrain.environment import environment_text
+    rows = [*_software(), *_machine()]
+    width = max(len(name) for name, _ in rows)
+    sys.stdout.write("".join(f"{name:<{width}}  {value}\n" for name, value in rows))
 
-    sys.stdout.write(environment_text() + "\n")
+
+_SETTINGS = re.compile(r"(KBTRAIN|HF|CUDA|OMP|GOMP|RAY|TOKENIZERS)_\w+|\w+_API_KEY|DS_ACCELERATOR")
+
+
+def _software() -> Iterator[tuple[str, str]]:
+    """Name and value of versions, and of the variables that are set, keys without their value."""
+    import os
+    import platform
+
+    from kbtrain.io.provenance import git_state, package_versions
+
+    yield "folder", str(scripts.PACKAGE)
+    yield "commit", str(git_state().get("git_commit"))
+    yield "python", f"{platform.python_version()}: {sys.executable}"
+    yield "system", platform.platform()
+    yield from sorted(package_versions().items())
+    for name in filter(_SETTINGS.fullmatch, sorted(os.environ)):
+        yield name, "set" if name.endswith(("KEY", "TOKEN")) else os.environ[name]
+
+
+def _machine() -> Iterator[tuple[str, str]]:
+    import psutil
+    import torch
+
+    from kbtrain.models import embedded
+
+    yield "processor", f"{psutil.cpu_count(logical=False)} cores; {torch.backends.cpu.get_cpu_capability()}"
+    memory = psutil.virtual_memory()
+    yield "memory", f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} free"
+    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    yield "GPUs", ", ".join(f"{gpu.name} of {gpu.total_memory / 2**30:.1f} GiB" for gpu in gpus) or "none"
+    ready = [name for name in embedded.EMBEDDED if embedded.is_ready(name)]
+    yield "cache", f"{embedded.cache_dir()}: {', '.join(ready) or 'no model yet'}"
 
 
 def list_models(args: argparse.Namespace) -> None:
@@ -283,5 +314,5 @@ def model(args: argparse.Namespace) -> None:
 
 def step(message: str) -> None:
     """One line of progress on stderr (stdout is for results)."""
-    sys.stderr.write(f"{as_commands(message)}\n")
+    sys.stderr.write(f"{scripts.as_commands(message)}\n")
     sys.stderr.flush()

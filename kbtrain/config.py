@@ -21,12 +21,11 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
-from kbtrain.installation import as_commands, home
 from kbtrain.io.files import writing
 from kbtrain.io.text_files import read_text
 from kbtrain.runtime.cores import raise_gc_threshold, share_cores
 from kbtrain.runtime.exit_code import exit_code
-from kbtrain.runtime.scripts import find
+from kbtrain.runtime.scripts import as_commands, find, home
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -3,8 +3,7 @@
 The gate is a kind of kbtrain's registry (GATES) or of another package's entry point. It is handed the labelled plain
 questions (or turns) and for each the probability that retrieval is needed, for any direction of the label. The folder
 is opened again and must give equal scores; it gets a card, dev's figures and the threshold of best F1 on dev. Without
---key a gate is fitted to each label there is, and the one that ranks dev best is kept. Features of a gate that names
-them (Kind.features) are extracted once for all labels.
+--key a gate is fitted to each label there is, and the one that ranks dev best is kept.
 
 Of the gates that come along, encoder_probe reads questions or turns by a frozen sentence encoder, features the form of
 a question (its recipe reads the corpus's word counts too), by_source where it comes from, structural and dialogue_state
@@ -35,7 +34,7 @@ from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.config import FitConfig
 from kbtrain.training.data import read_classifier_data, read_examples
-from kbtrain.training.fit import FitFeatures, FittedGate, SingleEnding, claim_fit_folder
+from kbtrain.training.fit import FittedGate, SingleEnding, claim_fit_folder
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
 
@@ -73,15 +72,14 @@ def main(config: FitGateConfig) -> None:
     started = time.monotonic()
     kind = kind_to_fit(config.gate)
     claim_fit_folder(config, config.gate, frozenset({"run"}))
-    features = None if kind.features is None else FitFeatures(kind.features, config.gate)
-    by_key = fit_by_keys(config, kind, features)
-    key, areas = best_key(by_key, features)
+    by_key = fit_by_keys(config, kind)
+    key, areas = best_key(by_key)
     best, facts = by_key[key], {"key": key} | ({"dev_auroc_by_key": areas} if len(areas) > 1 else {})
-    fit_ending = SingleEnding(config, best, lambda folder: kind.open(folder, "auto", "auto"), started, facts, features)
-    print("fit_gate: " + fit_ending.finish())
+    ending = SingleEnding(config, best, lambda folder: kind.open(folder, "auto", "auto"), started, facts)
+    print("fit_gate: " + ending.finish())
 
 
-def fit_by_keys(config: FitGateConfig, kind: Kind, features: FitFeatures | None) -> dict[Key, FittedGate]:
+def fit_by_keys(config: FitGateConfig, kind: Kind) -> dict[Key, FittedGate]:
     """A gate for the key asked for, or for each whose labels have both classes in both files (turns have one label).
 
     Raises :class:`UserError` without any, naming what the first lacks.
@@ -92,18 +90,8 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, features: FitFeatures | None)
             f"{config.train}: {reads}s; gate '{config.gate}' reads {' and '.join(sorted(kind.reads))}s alone"
         )
     keys: tuple[Key, ...] = (config.key or "mastery",) if turns or config.key else KEYS
-    problems: list[UserError] = []
-    by_key = _fit(keys, config, kind, features, problems)
-    if not by_key:
-        raise problems[0]
-    return by_key
-
-
-def _fit(
-    keys: tuple[Key, ...], config: FitGateConfig, kind: Kind, features: FitFeatures | None, problems: list[UserError]
-) -> dict[Key, FittedGate]:
-    """A gate for each key with both classes in both files; for the other keys their problem is added."""
     by_key: dict[Key, FittedGate] = {}
+    problems: list[UserError] = []
     for key in keys:
         try:
             data = read_classifier_data(config.train, config.dev, key, config.labels)
@@ -111,7 +99,9 @@ def _fit(
             problems.append(error)
             continue
         train, dev = plain_rows(data.train), plain_rows(data.dev)
-        by_key[key] = FittedGate(fit_kind(config.gate, kind, key, train, features), train, dev)
+        by_key[key] = FittedGate(fit_kind(config.gate, kind, key, train), train, dev)
+    if not by_key:
+        raise problems[0]
     return by_key
 
 

@@ -78,7 +78,7 @@ def train(
 
     from kbtrain.gates.encoder.gate import EncoderGate
     from kbtrain.models.adapters import checkpoint, compute_of, has_segments, open_encoder, pad_id
-    from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective, Rates, freeze
+    from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
 
     acts = common_acts(data.train) if config.act_weight else ()
     weights = class_weights(data.train, config.class_weight)
@@ -86,18 +86,15 @@ def train(
     model, tokenizer = open_encoder(config.model, "fp32", recipe.device, n_logits=1 + len(acts))
     if config.gradient_checkpointing:
         checkpoint(model)
-    if config.frozen_layers is not None:
-        freeze(model, config.frozen_layers)
     compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
     reader = EncoderInput(tokenizer, config.max_length, config.features)
     gate = EncoderGate(model, reader)
-    rates = Rates(config.learning_rate, config.layer_decay, config.head_learning_rate)
     trainer = ClassifierTrainer(
         with_adapter(model, config.lora_rank, config.lora_alpha) if config.method == "lora" else model,
         training_arguments(config, compute, recipe.device, has_dev=True),
         classifier_rows(reader, data, acts),
         ClassifierCollator(pad_id(tokenizer), has_segments(model), len(acts)),
-        Objective(weights, 1, config.label_smoothing, config.act_weight, rates),
+        Objective(weights, 1, config.act_weight, config.head_learning_rate),
         dev_metrics(gate, data),
     )
     recipe.train_to_end(trainer)

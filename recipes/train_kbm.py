@@ -13,16 +13,16 @@ Examples:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import check_each_once, run_script
 from kbtrain.gate.card import CARD
 from kbtrain.models.adapters import base_fingerprint
-from kbtrain.prompts.kbm import DEFAULT_KEYS, KBMPrompt, Key, kbm_fingerprint
+from kbtrain.prompts.kbm import DEFAULT_KEYS, Key, kbm_fingerprint
 from kbtrain.training.config import LanguageModelConfig, training_arguments
-from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, smoothed_targets
+from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, target
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -35,13 +35,6 @@ if TYPE_CHECKING:
 class TrainKBMConfig(LanguageModelConfig):
     keys: tuple[Key, ...] = Field(DEFAULT_KEYS, description="what the gate learns to say, in this order")
     labels: Labels = Field("hard", description="hard: True/False as in the paper; soft: the sampled shares")
-    label_smoothing: float = Field(0, ge=0, lt=1, description="share of each target that is replaced by 1/2")
-    loss_on: Literal["answer", "values"] = Field(
-        "answer", description="the answer's tokens, as in the paper, or those that read True or False alone"
-    )
-    prompt: KBMPrompt = Field(
-        "paper", description="figure 14 of the paper, or answer: the project's prompt for an answer (no own templates)"
-    )
 
     @model_validator(mode="after")
     def _possible(self) -> TrainKBMConfig:
@@ -83,7 +76,7 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     for example in data.dev:
         encoder.encode(example)  # one that does not fit is an error now, not after an epoch
     opened = open_to_train(recipe, config, rows, [example.id for example in data.train])
-    kbm = KBM(opened.model, opened.tokenizer, config.keys, config.max_length, config.prompt)
+    kbm = KBM(opened.model, opened.tokenizer, config.keys, config.max_length)
     arguments = training_arguments(config, opened.compute, recipe.device, bool(data.dev))
     # Cross-entropy of the answer's tokens alone; a soft label weighs True against False. A mean over the step's tokens.
     trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, answer_loss)
@@ -97,10 +90,9 @@ def encoder_and_rows(config: TrainKBMConfig, data: TrainingData, device: str) ->
     from kbtrain.training.checks import check_base
 
     tokenizer = check_base(config.model, config.method, config.dtype, device)
-    encoder = Encoder(tokenizer, kbm_template(config.keys, config.prompt), config.max_length)
-    taught = [smoothed_targets(e, config.keys, config.labels, config.label_smoothing) for e in data.train]
-    pairs = zip(data.train, taught, strict=True)
-    return encoder, [make_row(encoder.encode(e), targets, config.loss_on == "values") for e, targets in pairs]
+    encoder = Encoder(tokenizer, kbm_template(config.keys), config.max_length)
+    taught = [[target(e, key, config.labels) for key in config.keys] for e in data.train]
+    return encoder, [make_row(encoder.encode(e), targets) for e, targets in zip(data.train, taught, strict=True)]
 
 
 def card_of(config: TrainKBMConfig, trainer: KBMTrainer, compute: str) -> KBMCard:
@@ -108,12 +100,11 @@ def card_of(config: TrainKBMConfig, trainer: KBMTrainer, compute: str) -> KBMCar
 
     return KBMCard(
         base_model=config.model,
-        prompt_fingerprint=kbm_fingerprint(trainer.kbm.scorer.encoder.tokenizer, config.keys, config.prompt),
+        prompt_fingerprint=kbm_fingerprint(trainer.kbm.scorer.encoder.tokenizer, config.keys),
         dtype="bf16" if compute == "bf16" else "fp32",
         merged=config.method == "full" or config.merge_adapter,
         base_fingerprint=None if config.method == "full" else base_fingerprint(config.model),
         label_rule=label_rule(config.train),
-        prompt=None if config.prompt == "paper" else config.prompt,
         **config.model_dump(include={"keys", "max_length", "method", "labels"}),
     )
 

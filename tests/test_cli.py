@@ -131,7 +131,6 @@ def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
         (["models", "get", "smolm2-135m-instruct"], "did you mean 'smollm2-135m-instruct'?"),
         (["models", "path", "gpt-9"], "unknown embedded model 'gpt-9'; valid: all-minilm-l6-v2, smollm2-135m-instruct"),
         (["models", "fetch"], "invalid choice: 'fetch'; did you mean 'get'?"),
-        (["colect"], "invalid choice: 'colect'; did you mean 'kbtrain run collect'? (kbtrain ls stages)"),
         (["rum"], "invalid choice: 'rum'; did you mean 'run'?"),
         (["run", "colect"], "unknown stage or recipe 'colect'; did you mean 'collect'?"),
         (
@@ -145,8 +144,7 @@ def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
         (["ls", "recipe"], "invalid choice: 'recipe'; did you mean 'recipes'?"),
         ([], "the following arguments are required: COMMAND"),
         (["decide"], "the following arguments are required: FOLDER; see 'kbtrain decide --help'"),
-        (["decide", "g", "--treshold=3"], "arguments: --treshold=3; did you mean '--threshold'?"),
-        (["demo", "--tinny"], "arguments: --tinny; did you mean '--tiny'?"),
+        (["decide", "g", "--treshold=3"], "unrecognized arguments: --treshold=3; see 'kbtrain --help'"),
         (["serve", "--config", "gone.yaml"], "gone.yaml: no such file"),
         (["serve", "--gate", "g", "--upstrem=x"], "unknown argument '--upstrem'; did you mean '--upstream'?"),
         (["finish", "a", "b"], "arguments: b; see 'kbtrain --help'"),

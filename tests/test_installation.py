@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain.installation import FOLDERS, as_commands, home
+from kbtrain.runtime.scripts import FOLDERS, as_commands, home
 
 ROOT = Path(__file__).resolve().parent.parent
 

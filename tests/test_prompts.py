@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from kbtrain.errors import UserError
 from kbtrain.prompts import kbm as prompts
-from kbtrain.prompts.kbm import DEFAULT_KEYS, answer_prompt, evidence_text, kbm_answer, kbm_prompt, query_text
+from kbtrain.prompts.kbm import DEFAULT_KEYS, answer_prompt, evidence_text, kbm_answer, kbm_prompt
 from kbtrain.records import Hit, Question
 
 EN = Question("e", "Who wrote Faust?", ("Goethe",), "test", "d")
@@ -96,15 +96,6 @@ def test_the_english_kbm_prompt_is_figure_14() -> None:
     query = "Which Manchester building was home to the Halle Orchestra until 1996?"
     assert kbm_prompt(query, reference, "en") == expected
     assert kbm_prompt(query, None, "en") == expected.replace(reference, "None")
-
-
-@pytest.mark.parametrize("question", [EN, ZH, EN_CHOICE, ZH_CHOICE])
-@pytest.mark.parametrize("reference", [None, "It is so."])
-def test_a_kbm_that_is_asked_as_for_an_answer_is_asked_by_the_prompt_of_the_answers(
-    question: Question, reference: str | None
-) -> None:
-    asked = kbm_prompt(query_text(question), reference, question.language, DEFAULT_KEYS, "answer")
-    assert asked == answer_prompt(question, "rag" if reference else "llm", reference)
 
 
 def test_the_chinese_kbm_prompt_is_figure_14() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from kbtrain.config import read_yaml
+from kbtrain.dialogue import plain_turns
 from kbtrain.dialogue.base import load_list
 from kbtrain.dialogue.sgd_ketod import ketod_lines
-from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.errors import UserError
 from kbtrain.evaluation import results
 from kbtrain.gates.scoring import ScoreFile

@@ -66,7 +66,7 @@ def test_a_script_takes_the_arguments_that_are_shown(command, monkeypatch):
 def test_a_script_that_is_run_by_name_takes_the_arguments_that_are_shown(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "server.yaml").write_text("backend: openai\n")  # as check-server writes it
-    launch, arguments = launch_of(None, command[1:])
+    launch, arguments = launch_of(command[1:])
     if launch is not None:
         assert find(launch, "launch", what="launch file").is_file()
         _, arguments = of_launcher(arguments)

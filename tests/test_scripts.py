@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.installation import home
 from kbtrain.runtime import scripts
+from kbtrain.runtime.scripts import home
 
 ROOT = Path(__file__).resolve().parent.parent
 

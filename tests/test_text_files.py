@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 
 from kbtrain.config import read_yaml
-from kbtrain.dialogue.turns_jsonl import plain_turns
+from kbtrain.dialogue import plain_turns
 from kbtrain.errors import UserError
 from kbtrain.evaluation.scores import read_decisions
 from kbtrain.gates.decide import read_questions_file

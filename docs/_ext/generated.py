@@ -19,7 +19,7 @@ from examples import EXAMPLES as OF_NAMES
 from prometheus_client.metrics import MetricWrapperBase
 
 import kbtrain
-from kbtrain import cli, environment, records
+from kbtrain import cli, records
 from kbtrain.config import Config, key_rows
 from kbtrain.io import jsonl
 from kbtrain.runtime.scripts import about, shipped
@@ -189,12 +189,6 @@ def routes() -> Iterator[Section]:
             )
 
 
-def variables() -> Iterator[Section]:
-    """Environment variables that the code reads."""
-    rows = tuple(environment.MEANING.items())
-    yield Section("Variables", "", head=("variable", "meaning"), rows=rows)
-
-
 def server_metrics() -> Iterator[Section]:
     """Metrics of the server, from its registry."""
     rows = tuple(
@@ -274,7 +268,6 @@ PAGES = {
     "script-keys": script_keys,
     "serve-keys": serve_keys,
     "routes": routes,
-    "variables": variables,
     "server-metrics": server_metrics,
     "file-formats": file_formats,
     "public-names": public_names,

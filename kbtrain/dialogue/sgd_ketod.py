@@ -1,13 +1,11 @@
 """SGD and KETOD (Chen et al., 2022): SGD dialogues whose system turns people enriched with knowledge, or left.
 
-Schema-Guided Dialogue: folders train, dev and test with files dialogues_001.json, ...; no labels. KETOD has three
-layouts: as released (annotations to be joined with SGD by dialogue id), as joined by KETOD's own script, and one joined
-dialogue a line without snippets.
+Schema-Guided Dialogue: folders train, dev and test with files dialogues_001.json, ...; no labels. KETOD has two
+layouts: as its own script joins the release with SGD, and one joined dialogue a line without snippets.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -131,14 +129,6 @@ def sgd_files(path: Path, split: Split | None = None) -> list[tuple[Split, list[
     return matching
 
 
-class _Released(BaseModel):
-    """A dialogue of the release: its turns hold annotations only, in the order of SGD's."""
-
-    dialogue_id: str
-    turns: list[dict[str, Any]]
-    entity_passages_sents: dict[str, list[list[Any]]] = {}
-
-
 def ketod_joined(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
     """Files train.json, dev.json and test.json as KETOD's script writes them, or one of them."""
     for name, file in split_files(path, ".json", split):
@@ -155,47 +145,6 @@ def _dialogues(rows: Iterable[Any], split: Split, path: Path) -> Iterator[Dialog
     for number, data in enumerate(rows, 1):
         place = dialogue_place(data, number, path)
         yield _dialogue(parsed(NativeDialogue, data, place), split, place)
-
-
-def ketod_released(path: Path, sgd: Path, split: Split | None = None) -> Iterator[Dialogue]:
-    """Files train_ketod.json, dev_ketod.json and test_ketod.json, joined with the folder of SGD.
-
-    A dialogue is looked for in SGD's split of the same name, then in its train split (as KETOD's script does). Raises
-    :class:`UserError` naming the dialogue if it is in neither, or has another number of turns there.
-    """
-    by_id = functools.cache(lambda name: _by_id(sgd, name))
-    for name, file in split_files(path, "_ketod.json", split):
-        for number, data in enumerate(load_list(file), 1):
-            place = dialogue_place(data, number, file)
-            released = parsed(_Released, data, place)
-            base = by_id(name).get(released.dialogue_id)
-            if base is None and (sgd / "train").is_dir():
-                base = by_id("train").get(released.dialogue_id)
-            if base is None:
-                raise UserError(f"{place}: not in {sgd} (neither in {name} nor in train)")
-            yield _dialogue(_join(released, base, place), name, place)
-
-
-def _by_id(sgd: Path, split: Split) -> dict[str, NativeDialogue]:
-    dialogues: dict[str, NativeDialogue] = {}
-    for _, files in sgd_files(sgd, split):
-        for place, dialogue in native_dialogues(files):
-            if dialogue.dialogue_id in dialogues:
-                raise UserError(f"{place}: duplicate in {sgd}; delete one")
-            dialogues[dialogue.dialogue_id] = dialogue
-    return dialogues
-
-
-def _join(released: _Released, base: NativeDialogue, place: str) -> NativeDialogue:
-    if len(released.turns) != len(base.turns):
-        raise UserError(f"{place}: {len(released.turns)} annotated turns, but SGD has {len(base.turns)}")
-    turns = [
-        parsed(NativeTurn, turn.model_dump() | dict(notes), f"{place}, turn {i}")
-        for i, (turn, notes) in enumerate(zip(base.turns, released.turns, strict=True))
-    ]
-    return NativeDialogue(
-        dialogue_id=released.dialogue_id, turns=turns, entity_passages_sents=released.entity_passages_sents
-    )
 
 
 def _dialogue(native: NativeDialogue, split: Split, place: str) -> Dialogue:

@@ -13,7 +13,7 @@ from kbtrain.metrics.turns import classifier_metrics
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.data import Labelled
-from kbtrain.training.fit import FitFeatures, FittedGate, scores_of
+from kbtrain.training.fit import FittedGate
 from kbtrain.training.model_card import write_made
 
 
@@ -32,18 +32,17 @@ def names_to_fit() -> str:
     return ", ".join(sorted(name for name in GATES if kind_named(name).fit))
 
 
-def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], features: FitFeatures | None) -> Gate:
+def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled]) -> Gate:
     """A gate of the kind, fitted to labels of that key. Raises :class:`UserError` for one without a card."""
     examples, need = [row.example for row in rows], [row.need for row in rows]
-    rows_read = () if features is None else (features.of(examples),)
     named = {"key": key} if issubclass(kind.card, KeyedCard) else {}
-    gate = kind.fit(examples, need, *rows_read, **named) if kind.fit else None
+    gate = kind.fit(examples, need, **named) if kind.fit else None
     if gate is None or gate.card is None:
         raise UserError(f"gate '{name}': its fit() gives no gate with a card to write")
     return gate
 
 
-def best_key(tried: Mapping[Key, FittedGate], features: FitFeatures | None) -> tuple[Key, dict[str, float]]:
+def best_key(tried: Mapping[Key, FittedGate]) -> tuple[Key, dict[str, float]]:
     """The key whose gate ranks dev best, and each one's AUROC.
 
     All are measured on the same labels: benefit's (a search was needed), and on their own only where these are missing.
@@ -51,7 +50,7 @@ def best_key(tried: Mapping[Key, FittedGate], features: FitFeatures | None) -> t
     areas = {}
     for key, fitted in tried.items():
         rows = tried.get("benefit", fitted).dev
-        scores = scores_of(fitted.gate, [row.example for row in rows], features)
+        scores = fitted.gate.score([row.example for row in rows])
         areas[key] = classifier_metrics([row.is_needed for row in rows], scores).get("auroc", 0.5)
     return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}
 

@@ -50,12 +50,10 @@ class Kind:
     ``card``: its ``gate.json``, readable without torch. ``open``: of a folder, dtype and device. ``made_by``: the
     script that makes such folders. ``fit``: of gates that are fitted in seconds (recipes/fit_gate.py): from examples
     and the probability in [0, 1] of each that retrieval is needed; where the card is a
-    :class:`~kbtrain.gate.card.KeyedCard`, the label's name is ``key``. ``features``: of such a gate whose features take
-    long to compute: (n, d) numbers of examples. They are computed once for all keys; ``fit`` gets them as its third
-    argument, and the gate has ``score_features(features)``. ``files``: names of files in its folder that go to the hub
-    and come from there, beside :data:`kbtrain.gate.hub.FILES`. ``open_served``: of a folder and a server that gives the
-    states of the answering model, which is then not opened here. ``of_members``: of the card and its members' scores,
-    of a kind that is computed from those.
+    :class:`~kbtrain.gate.card.KeyedCard`, the label's name is ``key``. ``files``: names of files in its folder that go
+    to the hub and come from there, beside :data:`kbtrain.gate.hub.FILES`. ``open_served``: of a folder and a server
+    that gives the states of the answering model, which is then not opened here. ``of_members``: of the card and its
+    members' scores, of a kind that is computed from those.
     """
 
     card: type[GateCard]
@@ -63,7 +61,6 @@ class Kind:
     reads: frozenset[Reads]
     made_by: str
     fit: Callable[..., Gate] | None = None
-    features: Callable[[Sequence[Any]], Any] | None = None
     files: tuple[str, ...] = ()
     open_served: Callable[[Path, StatesServer], Gate] | None = None
     of_members: Callable[[Any, Sequence[ByName]], dict[str, list[float]]] | None = None

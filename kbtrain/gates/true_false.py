@@ -114,11 +114,11 @@ class PromptTemplate:
     answer: Callable[[Values], str]
 
 
-def kbm_template(keys: Sequence[prompts.Key], prompt: prompts.KBMPrompt = "paper") -> PromptTemplate:
+def kbm_template(keys: Sequence[prompts.Key]) -> PromptTemplate:
     """A KBM's prompt and answer with these keys."""
     return PromptTemplate(
         tuple(keys),
-        lambda example: prompts.kbm_prompt(example.question, example.reference, example.language, keys, prompt),
+        lambda example: prompts.kbm_prompt(example.question, example.reference, example.language, keys),
         lambda values: prompts.kbm_answer(dict(zip(keys, values, strict=True))),
     )
 

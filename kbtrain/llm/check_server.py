@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 import yaml
 
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.installation import as_commands
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import BYTES_A_TOKEN
 from kbtrain.llm.check_thoughts import NOT_TO_THINK, ROOM, Ask, CheckedThoughts, check_thoughts
@@ -43,6 +42,7 @@ from kbtrain.llm.server_requests import (
     whole_reply,
 )
 from kbtrain.net import Retry, check_url, key_headers, reply_json, retry_after
+from kbtrain.runtime.scripts import as_commands
 
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Key = Literal["mastery", "certainty", "benefit"]
-KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (kbtrain's)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
 DEFAULT_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")  # of recipes that learn several
 NO_REFERENCE = "None"
@@ -176,20 +175,8 @@ def background(evidence: str, language: Language) -> str:
     return _EVIDENCE[language].format(evidence=evidence)
 
 
-def kbm_prompt(
-    query: str,
-    reference: str | None,
-    language: Language,
-    keys: Sequence[Key] = PAPER_KEYS,
-    prompt: KBMPrompt = "paper",
-) -> str:
-    """Figure 14's prompt; the key ``benefit`` adds kbtrain's question in the same form.
-
-    ``prompt`` answer: the model is asked as it is for an answer (figures 9 to 12) and learns to state its values there.
-    """
-    if prompt == "answer":
-        question = Question(_PROBE, query, (), "train", "", language, form_of(query))
-        return answer_prompt(question, "rag" if reference else "llm", reference)
+def kbm_prompt(query: str, reference: str | None, language: Language, keys: Sequence[Key] = PAPER_KEYS) -> str:
+    """Figure 14's prompt; the key ``benefit`` adds kbtrain's question in the same form."""
     more = _KBM_BENEFIT[language] if "benefit" in keys else ""
     head = _KBM_HEAD[language].format(reference=reference or NO_REFERENCE, query=query)
     return head + _KBM_ASK[language].format(benefit=more)
@@ -340,13 +327,9 @@ def answer_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
     return fingerprint(tokenizer, *texts)
 
 
-def kbm_fingerprint(tokenizer: PreTrainedTokenizerBase, keys: Sequence[Key], prompt: KBMPrompt = "paper") -> str:
-    """Fingerprint of a KBM's prompts (figure 14's, or those that ask for an answer) and answers with these keys."""
-    cases: list[tuple[str, str | None]] = [(_PROBE, None)]  # figure 14's words are the same for all
-    if prompt == "answer":
-        choice = f"{_PROBE}\nA. {_PROBE}\nB. {_PROBE}"
-        cases = [(query, evidence) for query in (_PROBE, choice) for evidence in (None, _PROBE)]
-    prompts = [kbm_prompt(query, evidence, lang, keys, prompt) for lang in ("en", "zh") for query, evidence in cases]
+def kbm_fingerprint(tokenizer: PreTrainedTokenizerBase, keys: Sequence[Key]) -> str:
+    """Fingerprint of a KBM's prompts (figure 14's) and answers with these keys."""
+    prompts = [kbm_prompt(_PROBE, None, lang, keys) for lang in ("en", "zh")]
     return fingerprint(tokenizer, *prompts, kbm_answer(dict.fromkeys(keys, True)))
 
 

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Callable
 
 from kbtrain.errors import UserError, is_text
-from kbtrain.installation import as_commands
 from kbtrain.io.files import errors_of
+from kbtrain.runtime.scripts import as_commands
 
 DONE, WRONG, INTERRUPTED, READER_GONE = 0, 2, 130, 141
 

@@ -1,6 +1,8 @@
 """Find, list, copy and run the stage scripts, recipes, configurations and launch files, in a clone and after pip.
 
 Without a registry: a name is the file's stem (of a launch file without ``accelerate_``), and no two files share one.
+In a clone the files lie in the repository; an installed package carries them in ``_scripts/``. Texts in the source name
+them by their path; :func:`as_commands` turns it into the command that a user types, the same in both.
 """
 
 from __future__ import annotations
@@ -20,7 +22,35 @@ from typing import Any, Literal, get_args
 import yaml
 
 from kbtrain.errors import UserError, at, did_you_mean, require
-from kbtrain.installation import as_commands, home
+
+PACKAGE = Path(__file__).resolve().parent.parent
+SHIPPED = PACKAGE / "_scripts"
+FOLDERS = ("data_gen", "recipes", "eval")
+
+_FOLDER = rf"(?<![\w/.'-])(?P<tick>`?)(?P<python>python )?(?P<folder>{'|'.join(FOLDERS)})"  # not of somebody's own path
+_SCRIPT = re.compile(rf"{_FOLDER}/(?P<name>\w+)\.py(?![\w:])(?P<option> --)?")
+_CONFIG = re.compile(rf"{_FOLDER}/configs/(?P<name>\w+)\.yaml")
+
+
+def home() -> Path:
+    """Folder of data_gen/, recipes/, eval/ and ds_configs/: ``_scripts/`` of the package, or the repository."""
+    return SHIPPED if SHIPPED.is_dir() else PACKAGE.parent
+
+
+def as_commands(text: str) -> str:
+    """``text`` with scripts as the commands that run them, and configurations by their names.
+
+    Within a sentence a command stands in backquotes. Files that are not shipped keep their names.
+    """
+    return _CONFIG.sub(lambda match: f"{match['tick']}{match['name']}", _SCRIPT.sub(_command, text))
+
+
+def _command(match: re.Match[str]) -> str:
+    if not (home() / match["folder"] / f"{match['name']}.py").is_file():
+        return match[0]
+    command = f"{match['tick']}kbtrain run {match['name']}{match['option'] or ''}"
+    return command if match["tick"] or match["python"] or match["option"] else f"`{command}`"
+
 
 Kind = Literal["stages", "recipes", "configs", "launch"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -76,10 +76,9 @@ def classifier_loss(
     ``logits``: (rows, classes + auxiliary targets). The auxiliary targets' own mean, over what is known, is added
     with its weight.
     """
-    logits, smoothing, weights = logits.float(), objective.smoothing, objective.weights
-    taught = need * (1 - smoothing) + smoothing / 2
+    logits, weights = logits.float(), objective.weights
     weight = need * weights[1] + (1 - need) * weights[0]
-    each = binary_cross_entropy_with_logits(need_logit(logits, objective.classes), taught, reduction="none")
+    each = binary_cross_entropy_with_logits(need_logit(logits, objective.classes), need, reduction="none")
     loss = (each * weight).sum() / weight.sum()
     is_known = auxiliary >= 0
     if objective.auxiliary_weight and bool(is_known.any()):
@@ -90,44 +89,16 @@ def classifier_loss(
     return loss
 
 
-_LAYER = re.compile(r"\b(?:layer|layers|h|block|blocks)\.(\d+)\.")
 _HEAD = re.compile(r"\b(?:classifier|score|pooler|pre_classifier)\b")
 
 
-@dataclass(frozen=True)
-class Rates:
-    """``base`` for the top layer, times ``decay`` for each layer below; ``head`` for pooler and classifier."""
-
-    base: float
-    decay: float
-    head: float
-
-
-def depth(name: str, n_layers: int) -> int:
-    """0 for embeddings, 1 ... n for the layers."""
-    match = _LAYER.search(name)
-    return int(match.group(1)) + 1 if match else (0 if "embed" in name else n_layers)
-
-
-def freeze(model: nn.Module, layers: int) -> None:
-    """Embeddings and the lowest ``layers`` stay as they are. Raises :class:`UserError` if none is left above."""
-    n_layers = max((depth(name, 0) for name, _ in model.named_parameters()), default=0)
-    if layers >= n_layers:
-        raise UserError(f"key 'frozen_layers': {layers}, and the model has {n_layers}; leave one at least to learn")
-    for name, parameter in model.named_parameters():
-        if depth(name, n_layers) <= layers:
-            parameter.requires_grad_(False)
-
-
-def parameter_groups(model: nn.Module, rates: Rates, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, rate: float, head_rate: float, weight_decay: float) -> list[dict[str, Any]]:
     """Groups for an optimiser, of like rate and decay; biases and norms do not decay."""
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    n_layers = max((depth(name, 0) for name, _ in named), default=0)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in named:
-        below = n_layers - depth(name, n_layers)
-        rate = rates.head if _HEAD.search(name) else rates.base * rates.decay**below
-        groups.setdefault((rate, weight_decay if parameter.dim() > 1 else 0.0), []).append(parameter)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            decay = weight_decay if parameter.dim() > 1 else 0.0
+            groups.setdefault((head_rate if _HEAD.search(name) else rate, decay), []).append(parameter)
     return [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay), group in groups.items()]
 
 
@@ -135,20 +106,19 @@ def parameter_groups(model: nn.Module, rates: Rates, weight_decay: float) -> lis
 class Objective:
     """``classes``: logits of the decision, 1 or 2; the model's further ones are for the auxiliary targets.
 
-    ``rates`` None: all layers learn at one rate.
+    ``head_rate``: peak learning rate of pooler and classifier; None: that of all.
     """
 
     weights: tuple[float, float]
     classes: int = 1
-    smoothing: float = 0.0
     auxiliary_weight: float = 0.0
-    rates: Rates | None = None
+    head_rate: float | None = None
 
 
 class ClassifierTrainer(BaseTrainer):
     """``measure`` gives the dev figures of the model being trained; every rank measures all of dev.
 
-    Raises :class:`UserError` where an optimizer of DeepSpeed's own would ignore the objective's rates.
+    Raises :class:`UserError` where an optimizer of DeepSpeed's own would ignore the head's rate.
     """
 
     def __init__(
@@ -160,7 +130,6 @@ class ClassifierTrainer(BaseTrainer):
         objective: Objective,
         measure: Callable[[], Mapping[str, float]],
     ) -> None:
-        rates = objective.rates
         super().__init__(
             model=model,
             args=args,
@@ -168,7 +137,7 @@ class ClassifierTrainer(BaseTrainer):
             train_dataset=list(rows),
             eval_dataset=list(rows[:1]),  # transformers wants one; measure() knows dev
         )
-        if rates and names_optimizer(self.accelerator):
+        if objective.head_rate and names_optimizer(self.accelerator):
             raise UserError("launcher: offload is not for a classifier; use the launch file zero2_4gpu or none")
         self.rows = rows
         self.objective: Objective = objective
@@ -176,11 +145,12 @@ class ClassifierTrainer(BaseTrainer):
         self.model_accepts_loss_kwargs = False  # the loss is a batch's mean: Trainer divides by the batches of a step
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """AdamW, with a rate for each layer where the objective has rates."""
-        rates = self.objective.rates
-        if rates is None or self.optimizer is not None:
+        """AdamW, with a rate of its own for the head where the objective has one."""
+        head_rate = self.objective.head_rate
+        if head_rate is None or self.optimizer is not None:
             return super().create_optimizer()
-        groups = parameter_groups(cast("nn.Module", self.model), rates, self.args.weight_decay)
+        inner = cast("nn.Module", self.model)
+        groups = parameter_groups(inner, self.args.learning_rate, head_rate, self.args.weight_decay)
         betas = (self.args.adam_beta1, self.args.adam_beta2)
         self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate, betas=betas)
         return self.optimizer

@@ -41,14 +41,6 @@ def target(example: GateExample, key: Target, labels: Labels) -> float | None:
     return None if value is None else float(value)
 
 
-def smoothed_targets(
-    example: GateExample, keys: Sequence[Target], labels: Labels, smoothing: float
-) -> list[float | None]:
-    """Each key's :func:`target`, moved by the share ``smoothing`` towards 1/2."""
-    targets = (target(example, key, labels) for key in keys)
-    return [None if t is None else t + smoothing * (0.5 - t) for t in targets]
-
-
 def read_data(train: Path, dev: Path | None, keys: Sequence[Target], labels: Labels) -> TrainingData:
     """Training and dev examples. Raises :class:`UserError` for what cannot be trained on: no file, a wrong split, a
     class without examples, a training question that is also in dev."""

@@ -8,19 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, GateCard, KeyedCard
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import HeldOut, write_held_out
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.provenance import check_data, defaults_of, git_state, package_versions, peak_rss_mb
-from kbtrain.records import Example, GateExample, Split, Target
+from kbtrain.records import GateExample, Split, Target
 from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
-from kbtrain.training.finish import DevScores, Ending, largest_difference
+from kbtrain.training.finish import COMPARED, DevScores, Ending, largest_difference
 from kbtrain.training.recipe import claim_folder
 
 
@@ -72,52 +69,6 @@ def claim_fit_folder(
         )
     settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in DATA | paths}
     claim_folder(config.output, {"gate": kind, **settings}, defaults_of(config), optional)
-
-
-Extract = Callable[[Sequence[Any]], Any]  # examples -> (n, d) numbers
-EXTRACTED_AGAIN = 8  # dev examples on which a fitted gate is compared with one that extracts by itself
-
-
-class FitFeatures:
-    """Features of examples by ``extract``, each extracted once for all keys that are fitted.
-
-    Raises :class:`UserError` for features that are not (n, d) finite numbers.
-    """
-
-    def __init__(self, extract: Extract, gate: str) -> None:
-        self.extract, self.gate = extract, gate
-        self._rows: dict[str, NDArray[np.floating[Any]]] = {}
-
-    def of(self, examples: Sequence[Example]) -> NDArray[np.floating[Any]]:
-        """(n, d), in the order of the examples."""
-        missing = [example for example in examples if example.id not in self._rows]
-        if missing:
-            self._rows |= zip((example.id for example in missing), self._extracted(missing), strict=True)
-        return np.stack([self._rows[example.id] for example in examples])
-
-    def _extracted(self, examples: Sequence[Example]) -> NDArray[np.floating[Any]]:
-        try:
-            features = np.asarray(self.extract(examples))
-            features = features if features.dtype == np.float32 else features.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"gate '{self.gate}': its features are not numbers ({str(error)[:80]})") from None
-        if features.ndim != 2 or len(features) != len(examples) or not np.isfinite(features).all():
-            expected = f"({len(examples)}, d) finite numbers"
-            raise UserError(f"gate '{self.gate}': expected features as {expected}, found {features.shape}")
-        return features
-
-
-def scores_of(gate: Gate, examples: Sequence[Example], features: FitFeatures | None = None) -> list[float]:
-    """One score per example, of the ``features`` where the gate's kind names some.
-
-    Raises :class:`UserError` for a gate that cannot score features.
-    """
-    if features is None:
-        return gate.score(examples)
-    score_features = getattr(gate, "score_features", None)
-    if score_features is None:
-        raise UserError(f"gate '{features.gate}': names features but has no score_features(features)")
-    return [float(value) for value in score_features(features.of(examples))]
 
 
 Scores = Mapping[str, Sequence[float]]  # by name, of all dev questions in their order
@@ -210,8 +161,8 @@ class FittedGate:
 class SingleEnding(Ending):
     """The end of a fit of a gate with one score, whose card has what it learnt.
 
-    ``chosen``: settings that dev chose, for card and model card. A gate with weights writes them by
-    ``save_beside(folder)``; of ``chosen``, a field of its card is taken over.
+    ``chosen``: settings that dev chose, for card and model card; a field of the card is taken over. A gate with weights
+    writes them by ``save_beside(folder)``.
     """
 
     def __init__(
@@ -221,12 +172,11 @@ class SingleEnding(Ending):
         open_again: Callable[[Path], Gate],
         started: float,
         chosen: Mapping[str, Any],
-        features: FitFeatures | None = None,
     ) -> None:
         super().__init__(config)
-        self.gate, self.open_again, self.features = fitted.gate, open_again, features
+        self.gate, self.open_again = fitted.gate, open_again
         self.started, self.chosen, self.labels = started, chosen, config.labels
-        scores = scores_of(fitted.gate, [row.example for row in fitted.dev], features)
+        scores = fitted.gate.score([row.example for row in fitted.dev])
         self.dev = DevScores.from_scores(fitted.gate.name, scores, fitted.dev, config.dev)
         self.figures, self.facts = self.dev.metrics, {"dev": self.dev.metrics}
         self.trained_on, self.questions = f"{len(fitted.train)} examples", [row.example for row in fitted.train]
@@ -249,12 +199,8 @@ class SingleEnding(Ending):
         self.card.write(folder)
 
     def difference(self, folder: Path) -> float:
-        """As in the base class; some examples with features extracted again."""
-        again, examples = self.open_again(folder), self.dev.examples
-        of_features, anew = scores_of(again, examples, self.features), again.score(examples[:EXTRACTED_AGAIN])
-        return max(
-            largest_difference(self.dev.scores, of_features), largest_difference(self.dev.scores[: len(anew)], anew)
-        )
+        again = self.open_again(folder).score(self.dev.examples[:COMPARED])
+        return largest_difference(self.dev.scores[:COMPARED], again)
 
     def readme(self, worst: float) -> str:
         gate, base = self.gate, self.card.base_model

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbtrain.gate.card import README, THRESHOLD_HEADING, GateCard, kept_thresholds
-from kbtrain.installation import as_commands
 from kbtrain.io.provenance import write_atomically
+from kbtrain.runtime.scripts import as_commands
 
 USE_QUESTION = """import kbtrain
 

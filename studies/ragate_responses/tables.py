@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.arrays import Bools
-from kbtrain.dialogue import domain_of
+from kbtrain.dialogue.base import domain_of
 from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.turns import GateTurns, SeedScores, classify_turns
 from kbtrain.records import TurnExample

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from kbtrain.dialogue import domain_of, load_turns
+from kbtrain.dialogue import load_turns
+from kbtrain.dialogue.base import domain_of
 from kbtrain.errors import UserError
 from kbtrain.records import Entity, Snippet, TurnExample
 
@@ -83,48 +84,31 @@ def test_services_are_those_named_so_far_not_those_of_the_whole_dialogue(tmp_pat
     assert domain_of("Hotels_2") == "hotels"
 
 
-def test_ketod_as_released_is_joined_with_sgd_by_dialogue_id(tmp_path):
-    put(tmp_path / "ketod" / "test_ketod.json", [NOTES])
-    turns, snippets = load("ketod_released", tmp_path / "ketod", sgd=sgd_folder(tmp_path / "sgd", split="test"))
+def test_both_layouts_of_ketod_give_the_same(tmp_path):
+    put(tmp_path / "joined" / "dev.json", [joined()])
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "dev.jsonl").write_text(json.dumps(joined()) + "\n")
+    turns, snippets = load("ketod", tmp_path / "joined")
+    assert (turns, snippets) == load("ketod_lines", tmp_path / "lines")
     assert [t.label for t in turns] == [True, False]
     assert turns[0].gold_snippets == ("1_00000/2",)
     assert turns[0].enriched_response == "Hotel Roma? Rome is old."
     assert snippets[1] == Snippet("1_00000/2", "1_00000", "Rome", "Rome is old.")
 
 
-def test_all_layouts_of_ketod_give_the_same(tmp_path):
-    put(tmp_path / "released" / "dev_ketod.json", [NOTES])
-    put(tmp_path / "joined" / "dev.json", [joined()])
-    (tmp_path / "lines").mkdir()
-    (tmp_path / "lines" / "dev.jsonl").write_text(json.dumps(joined()) + "\n")
-    released = load("ketod_released", tmp_path / "released", sgd=sgd_folder(tmp_path / "sgd", split="dev"))
-    assert released == load("ketod", tmp_path / "joined") == load("ketod_lines", tmp_path / "lines")
-    assert len(released[0]) == 2
-
-
-def test_a_dialogue_missing_from_its_sgd_split_is_taken_from_train(tmp_path):
-    put(tmp_path / "ketod" / "test_ketod.json", [NOTES])
-    sgd = sgd_folder(sgd_folder(tmp_path / "sgd", split="train"), SGD | {"dialogue_id": "other"}, "test")
-    assert {t.split for t in load("ketod_released", tmp_path / "ketod", sgd=sgd)[0]} == {"test"}
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda n: n["turns"].pop(), "dialogue '1_00000': 3 annotated turns, but SGD has 4"),
-        (lambda n: n.update(dialogue_id="7"), "dialogue '7': not in .* \\(neither in test nor in train\\)"),
         (lambda n: n["turns"][1].pop("enrich"), "dialogue '1_00000': turn 1 has no 'enrich'"),
         (lambda n: n["turns"][1].update(kg_snippets=[9]), "dialogue '1_00000': turn 1 names snippet 9"),
         (lambda n: n["entity_passages_sents"].update(x=[["Rome", [1, "again"]]]), "duplicate snippet 1"),
-        (lambda n: n["turns"][1].update(enrich="maybe"), "dialogue '1_00000', turn 1: field 'enrich'"),
+        (lambda n: n["turns"][1].update(enrich="maybe"), "dialogue '1_00000': field 'turns.1.enrich'"),
     ],
 )
-def test_a_join_that_does_not_fit_names_the_dialogue(tmp_path, change, words):
-    notes = copy.deepcopy(NOTES)
-    change(notes)
-    put(tmp_path / "ketod" / "test_ketod.json", [notes])
-    sgd = sgd_folder(sgd_folder(tmp_path / "sgd"), SGD | {"dialogue_id": "other"}, "train")
-    assert "\n" not in refused("ketod_released", tmp_path / "ketod", sgd=sgd, match=words)
+def test_what_does_not_fit_names_the_dialogue(tmp_path, change, words):
+    dialogue = joined()
+    change(dialogue)
+    assert "\n" not in refused("ketod", put(tmp_path / "train.json", [dialogue]), match=words)
 
 
 def test_a_repeated_turn_or_dialogue_names_the_dialogue(tmp_path):

@@ -71,7 +71,7 @@ def test_dev_chooses_the_label_that_is_learnt_and_the_card_says_so(files, tmp_pa
 def test_a_training_killed_right_after_its_card_has_noted_its_questions(files, tmp_path, monkeypatch):
     """Before, such a gate was scored on its own training questions without a word."""
 
-    def killed(*_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kbtrain.training.finish.write_meta", killed)

@@ -19,41 +19,31 @@ from kbtrain.io import jsonl
 from kbtrain.records import GateExample, GateScore
 
 SOURCE = '''
-import numpy as np
 from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import Kind
 
-extracted = []  # questions, in the order in which their features were asked for
-
-def features(examples):
-    extracted.extend(example.question for example in examples)
-    return np.array([[len(example.question), example.question.count("?")] for example in examples], dtype=np.float32)
-
 class Card(GateCard):
     kind: str = "long_questions"
-    direction: tuple[float, ...]
+    direction: float
 
 class LongQuestions(Gate):
-    """Score = the question's features along the direction in which the need of retrieval grows."""
+    """Score = the question's length, with the sign that the labels show."""
     name = "long_questions"
 
     def __init__(self, card):
         self.card = card
 
     @classmethod
-    def fit(cls, examples, need, found):
-        need = np.asarray(need)
-        return cls(Card(direction=tuple(float(x) for x in (need - need.mean()) @ found)))
-
-    def score_features(self, found):
-        return list(found @ np.asarray(self.card.direction))
+    def fit(cls, examples, need):
+        mean = sum(need) / len(need)
+        return cls(Card(direction=sum((n - mean) * len(e.question) for e, n in zip(examples, need))))
 
     def score_examples(self, examples):
-        return self.score_features(features(examples))
+        return [self.card.direction * len(example.question) for example in examples]
 
 KIND = Kind(Card, lambda folder, dtype, device: LongQuestions(Card.read(folder)), frozenset({"question"}),
-            "recipes/fit_gate.py", fit=LongQuestions.fit, features=features)
+            "recipes/fit_gate.py", fit=LongQuestions.fit)
 '''
 
 
@@ -110,22 +100,3 @@ def test_it_is_fitted_kept_opened_scored_and_decides(package, run, capsys):
     assert [stored[example.id] for example in test] == pytest.approx(gate.score(test))
     assert cli.main(["decide", str(run / "long_questions"), *texts]) == 0
     assert [json.loads(line)["retrieve"] for line in capsys.readouterr().out.splitlines()] == [False, True]
-
-
-def test_features_are_extracted_once_for_all_labels(package, run):
-    package.extracted.clear()
-    fit(run, "mine")
-    assert len(set(package.extracted[:36])) == 36  # each once, whatever the label
-    assert len(package.extracted) == 36 + 8  # and a few by the gate that was opened again, to compare
-
-
-def test_features_that_are_none_are_one_line(package, run, monkeypatch):
-    wrong = ([[1.0]], [["a"]] * 24, [[float("nan")]] * 24, [1.0] * 24)
-    for rows in wrong:
-        kind = replace(package.KIND, features=lambda examples, rows=rows: rows)
-        monkeypatch.setattr(package, "KIND", kind)
-        said = fit(run, "two", code=2)
-        assert "gate 'long_questions': " in said and said.count("\n") == 1
-    monkeypatch.delattr(package.LongQuestions, "score_features")
-    monkeypatch.setattr(package, "KIND", replace(kind, features=package.features))
-    assert "names features but has no score_features(features)" in fit(run, "three", code=2)

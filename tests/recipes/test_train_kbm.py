@@ -20,8 +20,7 @@ from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.train import TOLERANCE, dev_metrics, write_gate
 from kbtrain.io.jsonl import write
 from kbtrain.models.adapters import Adapter, base_fingerprint, open_trainable
-from kbtrain.prompts.kbm import answer_prompt, encode, kbm_fingerprint, kbm_prompt
-from kbtrain.records import Question
+from kbtrain.prompts.kbm import encode, kbm_fingerprint, kbm_prompt
 from kbtrain.training.base_trainer import MARK
 
 ROOT = Path(__file__).parents[2]
@@ -70,24 +69,6 @@ def test_a_training_ends_in_a_gate_that_has_learned_its_labels(recipe, arguments
     text = tokenizer.decode(said)
     values = ", ".join(f'"{key}": "(True|False)"' for key in card.keys)
     assert re.fullmatch(rf"\{{{values}\}}<\|im_end\|>", text)  # it stops: EOS is learned
-
-
-def test_it_can_be_asked_as_it_is_for_an_answer(recipe, arguments, tmp_path, capsys):
-    """The prompt is the answering one in training, in the card and in use; figure 14 is asked nowhere."""
-    recipe([*arguments(prompt="answer"), "--dry-run"])
-    assert (
-        "question: What is the capital of place 0?" in (shown := capsys.readouterr().out)
-        and "master" not in (shown.partition("[[")[0])
-    )
-    recipe(arguments(prompt="answer", learning_rate=1e-2))
-    gate, dev = kbtrain.load_gate(tmp_path / "kbm"), [labelled(i, "dev") for i in range(9)]
-    assert gate.card.prompt == "answer"
-    for one, reference in zip(dev, (None, "It is so."), strict=False):
-        made = gate.scorer.encoder.encode(replace(one, reference=reference))
-        question = Question(one.id, one.question, ("a",), "dev", "test")
-        asked = answer_prompt(question, "rag" if reference else "llm", reference)
-        assert list(made.prompt) == encode(gate.scorer.encoder.tokenizer, asked)
-    assert losses(tmp_path / "kbm")[-1] < 0.5 * losses(tmp_path / "kbm")[0]
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_losses_and_weights(recipe, arguments, run, tmp_path):

@@ -16,9 +16,7 @@ from kbtrain.training.classifier_trainer import (
     ClassifierRow,
     ClassifierTrainer,
     Objective,
-    Rates,
     classifier_loss,
-    freeze,
     need_logit,
     parameter_groups,
 )
@@ -167,25 +165,12 @@ def small_bert():
     return BertForSequenceClassification(config)
 
 
-def test_embeddings_and_the_lowest_layers_can_be_left_as_they_are():
+def test_new_layers_learn_at_their_own_rate_and_biases_do_not_decay():
     model = small_bert()
-    freeze(model, 1)
-    learns = {name for name, p in model.named_parameters() if p.requires_grad}
-    assert {name.split(".")[1] for name in learns} == {"encoder", "pooler", "weight", "bias"}
-    assert not [name for name in learns if "layer.0" in name] and [name for name in learns if "layer.1" in name]
-    assert sum(len(g["params"]) for g in parameter_groups(model, Rates(1.0, 1.0, 1.0), 0.0)) == len(learns)
-    with pytest.raises(UserError, match="key 'frozen_layers': 2, and the model has 2; leave one at least to learn"):
-        freeze(model, 2)
-
-
-def test_lower_layers_learn_slower_and_new_ones_at_their_own_rate():
-    model = small_bert()
-    groups = parameter_groups(model, Rates(1.0, 0.5, 7.0), 0.01)
+    groups = parameter_groups(model, 1.0, 7.0, 0.01)
     by_parameter = {id(p): g for g in groups for p in g["params"]}
     rates = {name: by_parameter[id(p)]["lr"] for name, p in model.named_parameters()}
-    assert rates["bert.embeddings.word_embeddings.weight"] == 0.25
-    assert rates["bert.encoder.layer.0.output.dense.weight"] == 0.5
-    assert rates["bert.encoder.layer.1.output.dense.weight"] == 1.0
+    assert rates["bert.encoder.layer.0.output.dense.weight"] == 1.0
     assert rates["classifier.weight"] == rates["bert.pooler.dense.bias"] == 7.0
     assert by_parameter[id(model.classifier.bias)]["weight_decay"] == 0
     assert len(by_parameter) == len(list(model.parameters()))
@@ -193,10 +178,9 @@ def test_lower_layers_learn_slower_and_new_ones_at_their_own_rate():
 
 def test_deepspeed_s_own_optimizer_is_refused(tmp_path, monkeypatch):
     """It took the encoder's rate for the head, too."""
-    rates = Rates(1.0, 0.5, 7.0)
     monkeypatch.setattr("kbtrain.training.classifier_trainer.names_optimizer", lambda accelerator: True)
     config = ClassifierConfig(model="m", train=tmp_path, dev=tmp_path, output=tmp_path / "out")
     arguments = training_arguments(config, "fp32", "cpu", has_dev=True)
-    parts = (ClassifierCollator(0), Objective((0.5, 0.5), rates=rates), dict)
+    parts = (ClassifierCollator(0), Objective((0.5, 0.5), head_rate=7.0), dict)
     with pytest.raises(UserError, match="launcher: offload is not for a classifier"):
         ClassifierTrainer(small_bert(), arguments, [ClassifierRow((5, 6))], *parts)

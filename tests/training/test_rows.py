@@ -35,13 +35,6 @@ def test_an_unknown_label_costs_nothing_at_its_value_and_the_rest_is_learned():
     assert [a for i, a in enumerate(row.labels) if i != place] == [a for i, a in enumerate(answer) if i != place]
 
 
-def test_the_loss_may_stand_at_the_values_alone():
-    whole, alone = (make_row(ENCODED[0], [0.7, None], values_alone) for values_alone in (False, True))
-    place = ENCODED[0].tree.places[()].position  # the second key's value is not known
-    assert alone.labels == tuple(a if i == place else IGNORE for i, a in enumerate(whole.labels))
-    assert (alone.ids, alone.other, alone.weight) == (whole.ids, whole.other, whole.weight)
-
-
 def test_the_loss_is_that_of_a_value_worked_by_hand():
     logits = torch.tensor([[[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]])
     labels = torch.tensor([[IGNORE, 2]])

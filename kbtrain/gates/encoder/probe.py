@@ -127,8 +127,8 @@ class EncoderProbe(Gate):
         return cls(model, reader, fit_head(vectors, reader.state(examples), need, weights))
 
     @classmethod
-    def fit_embedded(cls, examples: Sequence[Example], need: Sequence[float], vectors: np.ndarray) -> EncoderProbe:
-        """From texts and labels alone, with the encoder that comes with the package; ``vectors``: :func:`embedded`.
+    def fit_texts(cls, examples: Sequence[Example], need: Sequence[float]) -> EncoderProbe:
+        """From texts and labels alone, with the encoder that comes with the package.
 
         Raises :class:`UserError` for a single class.
         """
@@ -136,13 +136,9 @@ class EncoderProbe(Gate):
             raise UserError(f"gate 'encoder_probe': all {len(need)} examples have one label; nothing to learn")
         model, tokenizer = open_body(ENCODER, "auto", "auto")
         reader = ProbeInput(tokenizer, MAX_LENGTH)
-        head = fit_head(vectors, reader.state(examples), need)
+        head = fit_head(embeddings(model, reader, examples), reader.state(examples), need)
         card = ClassifierCard(kind="encoder_probe", base_model=ENCODER, reads=reader.settings, labels="soft", seed=0)
         return cls(model, reader, head, card)
-
-    def score_features(self, vectors: np.ndarray) -> list[float]:
-        """Scores of :func:`embedded` texts, by a gate that reads no dialogue state."""
-        return [logistic(self.head.intercept + float(value)) for value in vectors @ list(self.head.embedding)]
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order. Raises :class:`UserError` if one is not a number, and for questions
@@ -202,12 +198,6 @@ def fit_head(
     )
 
 
-def embedded(examples: Sequence[Example]) -> np.ndarray:
-    """(examples, size): :func:`embeddings` by the encoder that comes with the package."""
-    model, tokenizer = open_body(ENCODER, "auto", "auto")
-    return embeddings(model, ProbeInput(tokenizer, MAX_LENGTH), examples)
-
-
 def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Example]) -> np.ndarray:
     """(examples, size): the last layer's states, pooled over each text's tokens; in batches of like length."""
     return pooled_states(model, reader.encode(examples) if examples else [], pad_id(reader.tokenizer), reader.pooling)
@@ -257,7 +247,4 @@ def pooled_states(
     return pooled
 
 
-KIND = Kind(
-    ClassifierCard, EncoderProbe.load, QUESTION | TURN, "recipes/train_encoder.py",
-    fit=EncoderProbe.fit_embedded, features=embedded,
-)  # fmt: skip
+KIND = Kind(ClassifierCard, EncoderProbe.load, QUESTION | TURN, "recipes/train_encoder.py", fit=EncoderProbe.fit_texts)

@@ -35,13 +35,6 @@ class TunedConfig(ClassifierConfig):
     )
 
     head_learning_rate: float = Field(1e-3, gt=0, le=1, description="peak learning rate of the new layers")
-    frozen_layers: int | None = Field(
-        None, ge=0, description="method full: embeddings and this number of layers above them stay as they are"
-    )
-    layer_decay: float = Field(
-        1.0, gt=0, le=1, description="learning rate of each layer over that of the layer above it"
-    )
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="hard labels are taken this much less seriously")
     act_weight: float = Field(0.0, ge=0, description="turns only: weight of foreseeing what the system will do next")
     lora_rank: LoraRank = 16
     lora_alpha: LoraAlpha = 32
@@ -50,10 +43,6 @@ class TunedConfig(ClassifierConfig):
     def _possible(self) -> Self:
         if self.method != "probe" and self.base is not None:
             raise ValueError("base is for method probe, which reads the dialogue's state beside the text")
-        if self.method != "full" and self.layer_decay < 1:
-            raise ValueError("layer_decay is for method full; adapters learn at one rate")
-        if self.method != "full" and self.frozen_layers is not None:
-            raise ValueError("frozen_layers is for method full; beside adapters nothing else learns")
         if self.method == "probe" and self.act_weight:
             raise ValueError("act_weight is for methods full and lora; a probe foresees nothing")
         return self

@@ -12,7 +12,7 @@ from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.gates.tree_scorer import Scorer
 from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter, compute_of, open_beside, open_merged
-from kbtrain.prompts.kbm import KBMPrompt, Key, kbm_fingerprint
+from kbtrain.prompts.kbm import Key, kbm_fingerprint
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
 
 if TYPE_CHECKING:
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 class KBMCard(KeyedCard):
     """``keys`` are the targets, in the order in which the answer states them; ``dtype`` that of the weights.
 
-    ``prompt`` None: the paper's. ``merged`` False: the folder holds an adapter only, and ``base_model`` (by its
-    fingerprint) is needed to open it.
+    ``merged`` False: the folder holds an adapter only, and ``base_model`` (by its fingerprint) is needed to open it.
     """
 
     PREFIX = "kbm"
-    ABSENT = frozenset({"prompt"})
     kind: Literal["kbm"] = "kbm"
     base_model: str
     keys: tuple[Key, ...]
@@ -36,18 +34,12 @@ class KBMCard(KeyedCard):
     dtype: str
     method: Literal["full", "lora", "qlora"]
     labels: Literal["hard", "soft"]
-    prompt: KBMPrompt | None = None
     merged: bool = True
     base_fingerprint: str | None = None
 
     def check_base(self, folder: Path | str) -> None:
         if not self.merged:
             check_base_of_adapter(self.base_model, self.base_fingerprint, str(Path(folder) / CARD))
-
-    @property
-    def asked_by(self) -> KBMPrompt:
-        """The prompt that its questions are put into."""
-        return self.prompt or "paper"
 
 
 class KBM(KeyedGate):
@@ -66,13 +58,12 @@ class KBM(KeyedGate):
         tokenizer: PreTrainedTokenizerBase,
         keys: Sequence[Key],
         max_length: int,
-        prompt: KBMPrompt = "paper",
         card: KBMCard | None = None,
     ) -> None:
         self.keys: tuple[Key, ...] = tuple(keys)
         self.key: Target = self.keys[0] if card is None else card.best_key()
         self.card: KBMCard | None = card
-        self.scorer = Scorer(model, Encoder(tokenizer, kbm_template(keys, prompt), max_length))
+        self.scorer = Scorer(model, Encoder(tokenizer, kbm_template(keys), max_length))
         self.spent = self.scorer.spent
 
     @classmethod
@@ -81,9 +72,9 @@ class KBM(KeyedGate):
         from kbtrain.models.load import load_tokenizer
 
         card = KBMCard.read(folder)
-        card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys, card.asked_by), folder)
+        card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys), folder)
         model, tokenizer = _open(Path(folder), card, card.dtype if dtype == "auto" else dtype, device)
-        return cls(model, tokenizer, card.keys, card.max_length, card.asked_by, card)
+        return cls(model, tokenizer, card.keys, card.max_length, card)
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[Target, list[float]]:
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""

@@ -53,11 +53,10 @@ def dev_metrics(
     return metrics
 
 
-def make_row(encoded: Encoded, targets: Sequence[float | None], values_alone: bool = False) -> TrainingRow:
+def make_row(encoded: Encoded, targets: Sequence[float | None]) -> TrainingRow:
     """``targets``: for each key the probability of True to teach; 0 or 1 is the paper's hard label, None no loss.
 
-    The answer's text follows the more probable value, an unknown one reads False. ``values_alone``: no loss on the
-    answer's form, which says nothing of the question.
+    The answer's text follows the more probable value, an unknown one reads False.
     """
     values = tuple(t is not None and t > 0.5 for t in targets)
     answer = encoded.answer(values)
@@ -69,9 +68,6 @@ def make_row(encoded: Encoded, targets: Sequence[float | None], values_alone: bo
         else:
             other[place.position] = place.false_id if values[i] else place.true_id
             weight[place.position] = t if values[i] else 1 - t
-    if values_alone:
-        decided = {encoded.tree.places[values[:i]].position for i in range(len(targets))}
-        labels = [label if i in decided else IGNORE for i, label in enumerate(labels)]
     return TrainingRow((*encoded.prompt, *answer), tuple(labels), tuple(other), tuple(weight), encoded.cut)
 
 
@@ -180,7 +176,7 @@ class KBMEnding(Ending):
     def write(self, folder: Path) -> None:
         card = self.card
         plain = write_gate(folder, self.model, self.tokenizer, card).eval()
-        kbm = KBM(plain, self.tokenizer, card.keys, card.max_length, card.asked_by)
+        kbm = KBM(plain, self.tokenizer, card.keys, card.max_length)
         self.of_dev = kbm.probabilities(self.examples)
         self.kept = kbm.probabilities(self.compared_examples)
         self.figures = dev_metrics(self.examples, self.of_dev, card.labels) if self.examples else {}
