@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -20,8 +21,8 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.cost import asking_of, bill, stored_usage, thousand_questions
 from kbtrain.evaluation.gate_inputs import training_of, training_texts
-from kbtrain.evaluation.outcomes import AccuracyKind, dev_kind, entities_of
-from kbtrain.evaluation.results import STAGE_OF, GateResult, check_result, load
+from kbtrain.evaluation.outcomes import AccuracyKind, dev_kind, entities_of, is_needed
+from kbtrain.evaluation.results import GateResult, Results, check_result, load
 from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
 from kbtrain.evaluation.savings import Saving, SavingOptions, four_fold, savings
 from kbtrain.evaluation.scores import StoredScores, stored_scores
@@ -31,15 +32,13 @@ from kbtrain.gates.thresholds_store import Source
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, write_atomically, write_meta
-from kbtrain.labeling.distribution import statistics
 from kbtrain.llm.forecast import PRICES, read_prices
-from kbtrain.records import Question
-from kbtrain.report.curves import curve_band, savings_figure, sliding_curve
-from kbtrain.report.examples import AnsweredRun, collect, questions_of, select, worst_errors
-from kbtrain.report.figures import ClassifiedGate, gate_figures, read_classified
-from kbtrain.report.first_screen import closing_block, first_screen, rule_of, sentences
-from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
-from kbtrain.report.summary import read_bills
+from kbtrain.records import Outcome, Question
+from kbtrain.report.curves import Band, curve_band, savings_figure, score_bins, sliding_curve
+from kbtrain.report.examples import AnsweredRun, questions_of, split_rows, telling_examples, worst_errors
+from kbtrain.report.first_screen import FirstScreen, closing_block, first_screen, rule_of, sentences
+from kbtrain.report.page import Report, render_gate, render_html, render_markdown
+from kbtrain.report.summary import Bills, read_bills
 
 LEVELS = {"never": "llm_only", "always": "all_rag"}
 
@@ -57,116 +56,139 @@ class ReportConfig(Config):
         return (self.run / "report.html",)
 
 
-def main(config: ReportConfig) -> None:
-    started = time.monotonic()
-    check_result(config.run / "results.json", config.sampling_run)
-    results = load(config.run / "results.json")
-    scores_stored = stored_scores(config.run)
-    names = ("results.json", "outcomes.jsonl", "labels.jsonl")
-    files = [*(config.run / name for name in names), *scores_stored.files]
-    everything = read_outcomes(config.run)
-    check_outcomes_labelled(config.run)
+@dataclass(frozen=True)
+class Evaluated:
+    """A finished evaluation: its results, the gates with scores and a threshold, the evaluated ``outcomes`` and their
+    ``questions``, in one order; ``clusters``: of these, if intervals draw entities; ``settings``: threshold and rule by
+    gate; ``savings``: best on dev first; ``files`` that all is read from.
+    """
+
+    results: Results
+    stored: StoredScores
+    gates: list[GateResult]
+    outcomes: list[Outcome]
+    questions: list[Question]
+    clusters: tuple[str, ...] | None
+    settings: dict[str, tuple[float, str]]
+    savings: list[Saving]
+    files: list[Path]
+
+    def saving(self, gate: str) -> Saving | None:
+        return next((one for one in self.savings if one.gate == gate), None)
+
+
+def read_evaluated(config: ReportConfig) -> Evaluated:
+    """Everything that the report is made from. Raises :class:`UserError` for a file that is not current."""
+    run = config.run
+    check_result(run / "results.json", config.sampling_run)
+    results, stored, everything = load(run / "results.json"), stored_scores(run), read_outcomes(run)
+    check_outcomes_labelled(run)
     outcomes = [o for o in everything if o.split == results.meta["split"]]
     dev = [o for o in everything if o.split == "dev"]
-    questions = questions_of(config.run / "questions.jsonl", outcomes)
-    scores = scores_stored.by_gate
-    gates = [g for g in results.gates if g.gate in scores and g.threshold is not None]
-    kind: AccuracyKind = results.meta["accuracy_kind"]
+    questions = questions_of(run / "questions.jsonl", outcomes)
+    gates = [g for g in results.gates if g.gate in stored.by_gate and g.threshold is not None]
+    scored = {g.gate: stored.by_gate[g.gate] for g in gates}
     clusters = entities_of(questions) if results.meta.get("resample") == "entities" else None
-    scored = {g.gate: scores[g.gate] for g in gates}
-    settings = noted_settings(scores_stored.behind, gates)
-    texts = training_texts(jsonl.read(Question, config.run / "questions.jsonl"))
-    labels = list(read_labels(files[2])[1])
-    training = training_of(scored, scores_stored, labels, texts, dev_kind(dev, kind))
+    settings = noted_settings(stored.behind, gates)
+    kind: AccuracyKind = results.meta["accuracy_kind"]
+    texts = training_texts(jsonl.read(Question, run / "questions.jsonl"))
+    _, labels = read_labels(run / "labels.jsonl")
     options = SavingOptions(
-        kind, seed=results.meta["seed"], clusters=clusters, settings=settings, training=training,
-        after_search=scores_stored.meta.get("after_search", {}), max_loss=results.meta["max_loss"],
+        kind, seed=results.meta["seed"], clusters=clusters, settings=settings,
+        training=training_of(scored, stored, labels, texts, dev_kind(dev, kind)),
+        after_search=stored.meta.get("after_search", {}), max_loss=results.meta["max_loss"],
         delta=results.meta["delta"],
     )  # fmt: skip
-    gate_savings = savings(dev, outcomes, scored, options)
-    gate = main_gate(gates, config.gate, gate_savings)
-    cuts = {gate: threshold for gate, (threshold, _) in settings.items()}
-    main = gate.gate if gate else None
-    counts = None if main is None else four_fold(outcomes, scores[main], cuts[main])
-    first = first_screen(results, gate_savings, questions, gate, counts)
-    shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind, clusters)
-    cost = "-"
-    if gate is not None:
-        paid = Paid(config, scores_stored, gate.gate, questions)
-        cost = paid.sentence(cuts[gate.gate])
-        first = replace(first, sentences=[*first.sentences, cost])
-        if first.tiles and shaded is not None:
-            levels = {way: next(g.accuracy for g in results.gates if g.gate == name) for way, name in LEVELS.items()}
-            saving = next(one for one in gate_savings if one.gate == main)
-            curve = sliding_curve(gate, saving, shaded, levels, paid.money(), paid.prices.currency)
-            first = replace(first, curve=curve)
-    label_counts = statistics(labels)
-    answered = AnsweredRun(config.run, config.sampling_run, questions, outcomes)
-    kinds = collect(answered, main, cuts.get(main or ""), scores[main] if main else {})
-    pages = {g.gate: f"gates/{g.gate}.html" for g in gates}
-    examples = select(questions, outcomes, cuts, scores, clusters or ())
-    for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], *scores_stored.files])):
-        if path_exists(config.run / name):
-            check_current(config.run / name, *inputs, command=f"eval/{STAGE_OF[name]}.py")
-    bills = read_bills(config.run / "cost.json")
-    svgs = draw(results, label_counts, gate_savings, main, shaded)
+    files = [*(run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl")), *stored.files]
+    found = savings(dev, outcomes, scored, options)
+    return Evaluated(results, stored, gates, outcomes, questions, clusters, settings, found, files)
+
+
+def main(config: ReportConfig) -> None:
+    started, run = time.monotonic(), config.run
+    read = read_evaluated(config)
+    gate = main_gate(read.gates, config.gate, read.savings)
+    answered = AnsweredRun(run, config.sampling_run, read.questions, read.outcomes)
+    paid = None if gate is None else Paid(config, read.stored, gate.gate, read.questions)
+    cost = "-" if gate is None or paid is None else paid.sentence(read.settings[gate.gate][0])
+    band = None if gate is None else shaded(read, gate)
     report = Report(
-        config.title,
-        results,
-        label_counts,
-        kinds,
-        gate,
-        first,
-        svgs,
-        examples,
-        pages,
-        bills,
-        cuts.get(main or ""),
+        title=config.title,
+        results=read.results,
+        main_gate=gate,
+        first=first_with_curve(read, gate, band, paid, cost),
+        curves=savings_figure(read.results, read.savings, gate and gate.gate, band, "curves"),
+        pages={g.gate: f"gates/{g.gate}.html" for g in read.gates},
+        bills=current_bills(run),
+        **parts(read, answered, gate),
     )
-    texts = {
+    pages = {
         "report.html": render_html(report),
         "report.md": render_markdown(report),
-        "savings.svg": savings_figure(results, gate_savings, main, shaded),
+        "savings.svg": savings_figure(read.results, read.savings, gate and gate.gate, band),
+        **{report.pages[g.gate]: gate_page(report, g, answered, read) for g in read.gates},
     }
-    saving = {entry.gate: entry for entry in gate_savings}
-    texts |= {
-        pages[g.gate]: gate_page(report, g, answered, scores[g.gate], cuts[g.gate], saving.get(g.gate)) for g in gates
-    }
-    for name, text in texts.items():
-        write_atomically(config.run / name, text)
+    for name, text in pages.items():
+        write_atomically(run / name, text)
     for name in ("report.html", "report.md"):
-        write_meta(config.run / name, stage="write_report", config=config, inputs=files, started=started)
-    seconds = time.monotonic() - started
-    print(
-        f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(gates)} pages in gates/"
-    )
-    use = command(scores_stored, gate_savings, gate)
-    print("\n".join(closing_block(results, gate_savings, gate, questions, config.run / "report.html", use, cost)))
+        write_meta(run / name, stage="write_report", config=config, inputs=read.files, started=started)
+    seconds, n = time.monotonic() - started, len(read.gates)
+    print(f"wrote the report in {seconds:.0f} s -> {run}/report.html, report.md and {n} pages in gates/")
+    use = command(read, gate)
+    print("\n".join(closing_block(read.results, read.savings, gate, read.questions, run / "report.html", use, cost)))
 
 
-def gate_page(
-    report: Report,
-    gate: GateResult,
-    answered: AnsweredRun,
-    scores: Mapping[str, float],
-    cut: float,
-    saving: Saving | None,
-) -> str:
-    """A gate's own page: its decisions at threshold ``cut``, its worst errors and its figures."""
-    dimensions = () if report.selection is None else report.selection.dimensions
-    errors = worst_errors(answered, scores, cut, dimensions)
-    lines = [] if saving is None else sentences(report.results, saving, 1)
-    measured = read_classified(answered.path / "classify.json").get(gate.gate, ClassifiedGate())
+def shaded(read: Evaluated, gate: GateResult) -> Band:
+    """The interval of the gate's curve."""
+    return curve_band(gate, read.outcomes, read.stored.by_gate[gate.gate], gate.accuracy_kind, read.clusters)
+
+
+def first_with_curve(
+    read: Evaluated, gate: GateResult | None, band: Band | None, paid: Paid | None, cost: str
+) -> FirstScreen:
+    """The first screen with the gate's bill and, where it saves something, its curve."""
+    if gate is None or band is None or paid is None:
+        return first_screen(read.results, read.savings, read.questions, gate, None)
+    counts = four_fold(read.outcomes, read.stored.by_gate[gate.gate], read.settings[gate.gate][0])
+    first = first_screen(read.results, read.savings, read.questions, gate, counts)
+    saving = read.saving(gate.gate)
+    accuracy = {one.gate: one.accuracy for one in read.results.gates}
+    levels = {way: accuracy[name] for way, name in LEVELS.items()}
+    curve = None
+    if first.tiles and saving is not None:
+        curve = sliding_curve(gate, saving, band, levels, paid.money(), paid.prices.currency)
+    return replace(first, sentences=[*first.sentences, cost], curve=curve)
+
+
+def parts(read: Evaluated, answered: AnsweredRun, gate: GateResult | None) -> dict[str, Any]:
+    """Telling questions of the gate, and its rows on parts of the questions; none without a gate."""
+    if gate is None:
+        return {"kinds": [], "parts": {}}
+    scores, cut = read.stored.by_gate[gate.gate], read.settings[gate.gate][0]
+    rows = split_rows(answered, scores, cut, read.clusters)
+    return {"kinds": telling_examples(answered, scores, cut), "parts": rows}
+
+
+def current_bills(run: Path) -> Bills | None:
+    """The bills of cost.json, if there are any. Raises :class:`UserError` for those of other results."""
+    path = run / "cost.json"
+    if path_exists(path):
+        check_current(path, run / "results.json", command="eval/cost.py")
+    return read_bills(path)
+
+
+def gate_page(report: Report, gate: GateResult, answered: AnsweredRun, read: Evaluated) -> str:
+    """A gate's own page: its decisions at its threshold, its worst errors and its scores."""
+    scores, (cut, _), saving = read.stored.by_gate[gate.gate], read.settings[gate.gate], read.saving(gate.gate)
     return render_gate(
         report,
         gate,
-        errors,
-        gate_figures(answered.outcomes, scores, cut, measured.calibration),
-        lines,
+        worst_errors(answered, scores, cut),
+        score_bins([scores[o.question_id] for o in read.outcomes], is_needed(read.outcomes), cut),
+        [] if saving is None else sentences(read.results, saving, 1),
         threshold=cut,
         rule=rule_of(saving, gate),
-        fourfold=four_fold(answered.outcomes, scores, cut),
-        metrics=measured.line,
+        fourfold=four_fold(read.outcomes, scores, cut),
     )
 
 
@@ -197,13 +219,6 @@ class Paid:
         return [round(float(1000 * bill(self.usage, mask, self.prices, self.asking).money), 3) for mask in masks]
 
 
-def decide_command(source: Source) -> str:
-    """The command that decides by a gate at its noted threshold; the key is omitted where it is the noted one."""
-    card, key = read_card(source.folder), source.name.rpartition("_")[2]
-    keyed = f" --key {key}" if isinstance(card, KeyedCard) and card.best_key() != key else ""
-    return f'kbtrain decide {source.folder} "a question"{keyed}'
-
-
 def noted_settings(behind: Mapping[str, Source], gates: Sequence[GateResult]) -> dict[str, tuple[float, str]]:
     """Threshold and rule by gate: those noted in its folder, by which it is used, or else the evaluation's."""
     settings = {}
@@ -215,18 +230,19 @@ def noted_settings(behind: Mapping[str, Source], gates: Sequence[GateResult]) ->
     return settings
 
 
-def command(scores_stored: StoredScores, gate_savings: list[Saving], gate: GateResult | None) -> str:
+def command(read: Evaluated, gate: GateResult | None) -> str:
     """The command that decides by the gate at the threshold of the headline; empty where no folder is behind the
     scores, or nothing is saved. Key and threshold are omitted where the folder alone says them.
     """
-    by_gate = {saving.gate: saving for saving in gate_savings}
-    saving = None if gate is None else by_gate.get(gate.gate)
-    source = None if saving is None else scores_stored.behind.get(saving.gate)
+    saving = None if gate is None else read.saving(gate.gate)
+    source = None if saving is None else read.stored.behind.get(saving.gate)
     if saving is None or source is None or saving.noted.dev_saved <= 0:
         return ""
-    entry, threshold_shown = read_card(source.folder).thresholds.get(source.name), saving.noted.threshold
-    threshold = "" if entry and entry.threshold == threshold_shown else f" --threshold {threshold_shown:.6g}"
-    return f"{decide_command(source)}{threshold}; "
+    card, key, shown = read_card(source.folder), source.name.rpartition("_")[2], saving.noted.threshold
+    keyed = f" --key {key}" if isinstance(card, KeyedCard) and card.best_key() != key else ""
+    entry = card.thresholds.get(source.name)
+    threshold = "" if entry and entry.threshold == shown else f" --threshold {shown:.6g}"
+    return f'kbtrain decide {source.folder} "a question"{keyed}{threshold}; '
 
 
 def main_gate(gates: list[GateResult], requested: str | None, gate_savings: list[Saving]) -> GateResult | None:

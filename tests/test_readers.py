@@ -26,7 +26,6 @@ from kbtrain.prompts.own import read_prompts
 from kbtrain.questions.files import data_files
 from kbtrain.questions.tables import json_rows
 from kbtrain.records import GateScore
-from kbtrain.report.figures import read_classified
 from kbtrain.report.summary import read_bills
 from kbtrain.report.traffic import read_log
 from kbtrain.retrieval.bm25 import document_frequencies
@@ -65,7 +64,6 @@ JSON: dict[str, tuple[str, Reader]] = {
     "turns": ("train.jsonl", lambda path: list(plain_turns(path))),
     "examples": ("x.jsonl", read_examples),
     "run of a training": ("run.json", lambda path: remember_once(path.parent, "a", lambda: "b")),
-    "calibration": ("classify.json", read_classified),
     "bills": ("cost.json", read_bills),
     "words of an index": ("vocab.index.json", _frequencies),
     "tokenizer": ("tokens.json", Tokens.load),
@@ -93,7 +91,7 @@ NO_TEXT: dict[str, tuple[str, Reader]] = {
 }
 
 
-OWN_WORDS = {"calibration", "bills", "tokenizer", "words of an index", "store", "store to write"}  # say their remedy
+OWN_WORDS = {"bills", "tokenizer", "words of an index", "store", "store to write"}  # say their remedy
 FOLDERS = {"questions", "dialogues", "dialogues by line", "turns", "hash"}  # which these read too
 FOLDERS |= {"passages", "passages as a table", "passages, zipped"}
 

@@ -17,7 +17,7 @@ from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, Point, RandomDraws
 from kbtrain.evaluation.scores import NOTHING, Seen
-from kbtrain.metrics.calibration import Calibrated, calibrated
+from kbtrain.metrics.calibration import Calibration, calibration, is_probability
 from kbtrain.metrics.classification import Classification, classify, further_metrics
 from kbtrain.metrics.significance import (
     PolicyDraws,
@@ -167,14 +167,15 @@ def decide_by_rules(gate: GateInput, dev: Sequence[Outcome], cut: DevRule) -> li
 
 @dataclass(frozen=True)
 class GateClassification:
-    """One gate at the threshold chosen on dev; ``calibration`` and ``further`` metrics by each definition's name."""
+    """One gate at the threshold chosen on dev; ``calibration`` (None: the scores are no probabilities) and ``further``
+    metrics by each definition's name."""
 
     gate: str
     threshold: float
     threshold_rule: AnyRule
     retrieval_ratio: float
     definitions: list[Classification]
-    calibration: dict[str, Calibrated] = field(default_factory=dict)
+    calibration: dict[str, Calibration | None] = field(default_factory=dict)
     seen: Seen = NOTHING
     further: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
@@ -183,18 +184,15 @@ def classify_gates(
     dev: Sequence[Outcome], test: Sequence[Outcome], gates: Sequence[GateInput], *, tau_mastery: float, cut: DevRule
 ) -> list[GateClassification]:
     """``needed``, ``llm_greedy_wrong``, and ``unmastered`` where all test questions were sampled."""
-    truths = _truths(test, tau_mastery)
-    taught = dict(_truths(dev, tau_mastery))
-    rows = []
+    truths, rows = _truths(test, tau_mastery), []
     for gate in gates:
         decision = decide(gate, dev, cut)
         if decision.threshold is None:
             raise ValueError(f"gate {gate.name!r} has no threshold to choose")
         retrieved = decision.retrieve > 0.5
         definitions = [classify(name, truth, gate.test, retrieved) for name, truth in truths]
-        probable = {
-            name: calibrated(taught[name], gate.dev, truth, gate.test) for name, truth in truths if name in taught
-        }
+        bounded = is_probability(gate.test)
+        probable = {name: calibration(truth, gate.test) if bounded else None for name, truth in truths}
         ratio = float(retrieved.mean())
         value = decision.threshold.value
         further = {name: further_metrics(truth, gate.test, retrieved) for name, truth in truths}

@@ -1,11 +1,10 @@
-"""Counts over labels: means by split and relation, histograms, effects of retrieval, and the sweep over tau.
+"""Counts over labels: means by split and relation, histograms, and effects of retrieval.
 
 Labels are counted one by one; memory depends on relations and conditions, not on the number of questions.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,9 +16,7 @@ from kbtrain.show import aligned
 Indicator = Literal["mastery", "certainty"]
 INDICATORS: tuple[Indicator, ...] = get_args(Indicator)
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
-INTERVALS = 5  # of figure 3: [0, 0.2), ..., [0.8, 1]
 BINS = 10  # of the histograms
-TAUS = tuple(i / 10 for i in range(10))
 
 
 def indicator_values(label: Label) -> Iterator[tuple[Indicator, Condition, float]]:
@@ -143,79 +140,3 @@ def _group_cells(name: str, group: dict[str, Any]) -> list[str]:
 
 def _indicators(label: Label) -> list[Indicators]:
     return [indicators for indicators in (label.llm, label.rag, label.mask) if indicators is not None]
-
-
-@dataclass
-class LabelStatistics:
-    """Counts over the labels of one split; memory does not grow with their number.
-
-    ``panels[indicator, condition, interval, effect]`` counts questions by the interval their indicator lies in under
-    the condition, and by the effect of retrieval on that indicator. ``kept[i]`` and ``answered[i]``: questions whose
-    mastery without retrieval is above ``TAUS[i]``, and the sum of masteries if only the others are retrieved for.
-    """
-
-    split: str = "all splits"
-    n: int = 0
-    n_with_rag: int = 0
-    n_certainty: int = 0  # labels with both: one greedy answer has no certainty, no gold answer no mastery
-    tau_mastery: float = 0.0
-    tau_certainty: float = 0.0
-    histograms: Counter[tuple[Indicator, Condition, int]] = field(default_factory=Counter)
-    panels: Counter[tuple[Indicator, Condition, int, Effect]] = field(default_factory=Counter)
-    kept: list[int] = field(default_factory=lambda: [0] * len(TAUS))
-    answered: list[float] = field(default_factory=lambda: [0.0] * len(TAUS))
-    rag_mastery: float = 0.0
-    _moments: list[float] = field(default_factory=lambda: [0.0] * 5)
-
-    def add(self, label: Label) -> None:
-        """Count one label."""
-        self.n += 1
-        self.tau_mastery, self.tau_certainty = label.tau_mastery, label.tau_certainty
-        m, c = label.llm.mastery, label.llm.certainty
-        if m is not None and c is not None:
-            self.n_certainty += 1
-            self._moments = [a + b for a, b in zip(self._moments, (m, c, m * m, c * c, m * c), strict=True)]
-        for indicator, condition, value in indicator_values(label):
-            self.histograms[indicator, condition, interval(value, BINS)] += 1
-            effect = label.effect_mastery if indicator == "mastery" else label.effect_certainty
-            if effect is not None:
-                self.panels[indicator, condition, interval(value, INTERVALS), effect] += 1
-        if label.rag is not None and m is not None and label.rag.mastery is not None:
-            self._sweep(m, label.rag.mastery)
-
-    def _sweep(self, llm: float, rag: float) -> None:
-        self.n_with_rag += 1
-        self.rag_mastery += rag
-        for i, tau in enumerate(TAUS):
-            self.kept[i] += llm > tau
-            self.answered[i] += llm if llm > tau else rag
-
-    def count(self, indicator: Indicator, condition: Condition) -> int:
-        """Number of questions that were sampled under a condition."""
-        return sum(self.histograms[indicator, condition, i] for i in range(BINS))
-
-    def compared(self, indicator: Indicator, condition: Condition) -> int:
-        """Number of questions in a panel: with the indicator under the condition, and with retrieval's effect on it."""
-        return sum(n for (*which, _, _), n in self.panels.items() if which == [indicator, condition])
-
-    def pearson(self) -> float | None:
-        """Correlation of mastery and certainty without retrieval (KBM, section 3.2: 0.64); None if one is constant."""
-        m, c, mm, cc, mc = (total / self.n_certainty for total in self._moments) if self.n_certainty else [0.0] * 5
-        spread = (mm - m * m) * (cc - c * c)
-        return (mc - m * c) / math.sqrt(spread) if spread > 1e-12 else None
-
-    def sweep(self) -> list[tuple[float, float, float]]:
-        """(tau, share of retrievals saved, change of expected accuracy against All-RAG) of section 3.2."""
-        n = self.n_with_rag
-        rows = zip(TAUS, self.kept, self.answered, strict=True) if n else ()
-        return [(tau, above / n, (answered - self.rag_mastery) / n) for tau, above, answered in rows]
-
-
-def statistics(labels: Iterable[Label]) -> LabelStatistics:
-    """Statistics of the train split's labels; of all labels if it has none (sampled for dev only)."""
-    train, all_splits = LabelStatistics("train"), LabelStatistics()
-    for label in labels:
-        all_splits.add(label)
-        if label.split == "train":
-            train.add(label)
-    return train if train.n else all_splits

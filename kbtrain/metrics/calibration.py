@@ -1,11 +1,11 @@
-"""Calibration of scores: expected calibration error, Brier score, reliability diagram, and two recalibrations.
+"""Calibration of scores: expected calibration error and Brier score.
 
 :func:`shift` tests by Kolmogorov and Smirnov whether scores have shifted since a threshold was chosen.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -14,13 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from kbtrain.arrays import Bools, Floats
 
 BINS = 10
-_EDGE = 1e-6  # probabilities this close to 0 or 1 have no finite logit worth fitting
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Questions whose probability is in [low, high), or from ``low`` to ``high`` in bins of equal count: their mean
-    probability, and the share of positives."""
+    """Questions whose probability is in [low, high): their mean probability, and the share of positives."""
 
     low: float
     high: float
@@ -32,15 +30,12 @@ class Bin:
 @dataclass(frozen=True)
 class Calibration:
     """``ece``: mean distance of probability and observed share over the bins, weighted by their size (Naeini et al.
-    2015), which are of equal width, empty ones skipped; ``brier``: mean squared error of the probabilities; ``even``:
-    the reliability diagram, in bins of about equally many questions.
-    """
+    2015), which are of equal width, empty ones skipped; ``brier``: mean squared error of the probabilities."""
 
     n: int
     ece: float
     brier: float
     bins: list[Bin]
-    even: list[Bin] = field(default_factory=list)
 
 
 def calibration(truth: Bools, probabilities: Floats) -> Calibration:
@@ -54,11 +49,7 @@ def calibration(truth: Bools, probabilities: Floats) -> Calibration:
     place = np.minimum((probabilities * BINS + 1e-9).astype(int), BINS - 1)
     by_width = [bin_of(i / BINS, (i + 1) / BINS, np.flatnonzero(place == i)) for i in np.unique(place).tolist()]
     ece = sum(b.n * abs(b.predicted - b.observed) for b in by_width) / len(truth)
-    even = [
-        bin_of(float(probabilities[places].min()), float(probabilities[places].max()), places)
-        for places in equal_count_bins(probabilities, BINS)
-    ]
-    return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), by_width, even)
+    return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), by_width)
 
 
 def equal_count_bins(values: Floats, bins: int) -> list[NDArray[np.intp]]:
@@ -69,81 +60,9 @@ def equal_count_bins(values: Floats, bins: int) -> list[NDArray[np.intp]]:
     return [order[start:stop] for start, stop in pairwise([*edges, len(values)]) if stop > start]
 
 
-@dataclass(frozen=True)
-class Calibrated:
-    """Calibration of raw scores, and after a temperature or isotonic regression fitted to dev; None with the reason."""
-
-    raw: Calibration | None
-    temperature: float | None
-    at_temperature: Calibration | None
-    isotonic: Calibration | None
-    reasons: dict[str, str] = field(default_factory=dict)
-
-
-def calibrated(dev_truth: Bools, dev_scores: Floats, truth: Bools, scores: Floats) -> Calibrated:
-    """Calibration of ``scores``, raw and after each recalibration fitted to dev."""
-    reasons: dict[str, str] = {}
-    bounded = is_probability(scores) and is_probability(dev_scores)
-    if not bounded:
-        reasons |= dict.fromkeys(("raw", "temperature", "at_temperature"), "the scores are not probabilities")
-    mixed = bool(dev_truth.any() and not dev_truth.all())
-    if not mixed:
-        share = "every" if len(dev_truth) and dev_truth.all() else "no"
-        reasons |= dict.fromkeys(("temperature", "at_temperature", "isotonic"), f"{share} dev question is positive")
-    temperature = fit_temperature(dev_truth, dev_scores) if bounded and mixed else None
-    return Calibrated(
-        raw=calibration(truth, scores) if bounded else None,
-        temperature=temperature,
-        at_temperature=None if temperature is None else calibration(truth, at_temperature(scores, temperature)),
-        isotonic=calibration(truth, isotonic(dev_truth, dev_scores, scores)) if mixed else None,
-        reasons=reasons,
-    )
-
-
 def is_probability(scores: Floats) -> bool:
     """True if all scores are in [0, 1]; only then can they be read as probabilities."""
     return bool(((scores >= 0) & (scores <= 1)).all())
-
-
-def fit_temperature(truth: Bools, probabilities: Floats) -> float:
-    """The temperature T > 0 with the least log loss of ``sigmoid(logit(p) / T)`` on dev (Guo et al. 2017).
-
-    Above 1 the scores are overconfident. The order of the questions does not change.
-    """
-    from scipy.optimize import minimize_scalar
-
-    logits = _logit(probabilities)
-    signs = np.where(truth, 1.0, -1.0)
-
-    def loss(log_temperature: float) -> float:
-        return float(np.logaddexp(0, -signs * logits / np.exp(log_temperature)).mean())
-
-    return float(np.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x))
-
-
-def at_temperature(probabilities: Floats, temperature: float) -> Floats:
-    """``sigmoid(logit(p) / T)``."""
-    from scipy.special import expit
-
-    scaled: Floats = expit(_logit(probabilities) / temperature)
-    return scaled
-
-
-def isotonic(truth: Bools, scores: Floats, new_scores: Floats) -> Floats:
-    """Probabilities for ``new_scores`` by the best non-decreasing step function on dev (scikit-learn); works for
-    scores in any unit. Scores outside those seen on dev get the nearest value."""
-    from sklearn.isotonic import IsotonicRegression
-
-    model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(scores, truth.astype(np.float64))
-    probabilities: Floats = np.clip(model.predict(new_scores), 0, 1)
-    return probabilities
-
-
-def _logit(probabilities: Floats) -> Floats:
-    from scipy.special import logit
-
-    logits: Floats = logit(np.clip(probabilities, _EDGE, 1 - _EDGE))
-    return logits
 
 
 ALARM = 0.01  # p-value below which a shift is reported

@@ -1,4 +1,7 @@
-"""Accuracy against searches: gates' curves, each named at its end, and the curve beside which a page has a slider."""
+"""Accuracy against searches: gates' curves, each named at its end, and the curve beside which a page has a slider.
+
+Of a gate's own page also the need of a search by its score.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from kbtrain.arrays import Floats
 from kbtrain.evaluation.outcomes import AccuracyKind, answers
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving, band
+from kbtrain.metrics.calibration import equal_count_bins
+from kbtrain.metrics.significance import wilson
 from kbtrain.records import Outcome, Target
 from kbtrain.report.words import gate_name, percent
 from kbtrain.show import COLOURS, FILE_WIDTH, new_figure, page, render
@@ -247,3 +252,27 @@ def gate_looks(gates: Iterable[str]) -> dict[str, tuple[str, Dash]]:
     kinds = [*_KINDS, *dict.fromkeys(kind for kind, _ in parts.values() if kind not in _KINDS)]
     colours = {kind: PALETTE[i % len(PALETTE)] for i, kind in enumerate(kinds)}
     return {gate: (colours[kind], _DASHES.get(key, "-")) for gate, (kind, key) in parts.items()}
+
+
+def score_bins(scores: Sequence[float], needed: Sequence[bool], threshold: float) -> str:
+    """Share of questions that need retrieval in bins of equally many questions by score, with Wilson's intervals.
+
+    Below each bin its lowest and highest score and its n; the line separates what is searched for. Equal scores stay
+    in one bin.
+    """
+    values, truth = np.asarray(scores), np.asarray(needed, dtype=bool)
+    groups = equal_count_bins(values, 10)
+    figure, axes = new_figure(5.4, 3.4)
+    for i, inside in enumerate(groups):
+        share, n = float(truth[inside].mean()), len(inside)
+        low, high = wilson(int(truth[inside].sum()), n)
+        searched = float((values[inside] > threshold).mean()) > 0.5
+        colour = COLOURS["blue" if searched else "orange"]
+        axes.bar([i], [100 * share], width=0.8, color=colour)
+        axes.plot([i, i], [100 * low, 100 * high], color=COLOURS["ink"], linewidth=1)
+    axes.axhline(100 * float(truth.mean()), color=COLOURS["grey"], linewidth=1, linestyle="--")
+    names = [f"{values[i].min():.3g}\n{values[i].max():.3g}\nn={len(i)}" for i in groups]
+    axes.set_xticks(range(len(groups)), names, fontsize=7)
+    axes.set_xlabel("score: lowest, highest and number of questions of each bin")
+    axes.set_ylabel("search needed (%)")
+    return render(figure, "scores")

@@ -124,18 +124,17 @@ def question_table(gates: Sequence[GateClassification]) -> str:
     """Gates on questions, one row per gate and definition of "retrieval needed"."""
     further = [name for name in METRICS if name not in Classification.__dataclass_fields__]
     head = ("gate", "positive", "share", "retrieved", "precision", "recall", "F1", "FDR", "AUC", "AP", "Brier", "ECE",
-            "temperature", "isotonic", *(METRICS[name].title for name in further))  # fmt: skip
+            *(METRICS[name].title for name in further))  # fmt: skip
     rows = []
     for gate in gates:
         for d in gate.definitions:
             values = (d.n_positive / d.n, gate.retrieval_ratio, d.precision, d.recall, d.f1, d.fdr, d.auroc)
             fit = gate.calibration.get(d.positive)
-            kinds = (fit.raw, fit.at_temperature, fit.isotonic) if fit else (None, None, None)
-            errors = [kinds[0].brier if kinds[0] else None, *(kind.ece if kind else None for kind in kinds)]
+            errors = (fit.brier, fit.ece) if fit else (None, None)
             more = [gate.further[d.positive][name] for name in further]
             figures = (*values, d.average_precision, *errors, *more)
             rows.append([gate.gate + gate.seen.mark, d.positive, *map(number, figures)])
-    return aligned(head, rows) + "\nECE as scored, and after a temperature or isotonic regression fitted on dev"
+    return aligned(head, rows)
 
 
 def gate_table(gates: Sequence[GateTurns]) -> str:

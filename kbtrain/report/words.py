@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import reads_dev
+from kbtrain.records import Condition
 
 _WHOLE = {
     "llm_only": "never search",
@@ -21,6 +22,9 @@ _WHOLE = {
     "retriever_gap": "gap of the retriever's two best scores",
 }
 _PARTS = {"kbm": "KBM", "seakr": "SeaKR", "ragate": "RAGate", "mha": "MHA", "peft": "PEFT"}
+
+
+CONDITION_NAMES: dict[Condition, str] = {"llm": "LLM only", "rag": "All RAG", "mask": "MASK RAG"}
 
 
 def gate_name(name: str) -> str:

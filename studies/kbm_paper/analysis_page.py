@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from kbm_paper import figures
+from kbm_paper.label_statistics import INTERVALS
 from kbm_paper.run_analysis import RunAnalysis
 from kbm_paper.tallies import TauSweep
-from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS
+from kbtrain.labeling.distribution import EFFECTS, INDICATORS
 from kbtrain.records import CONDITIONS
-from kbtrain.report.figures import NAMES, panel
 from kbtrain.report.tables import escape_markdown
+from kbtrain.report.words import CONDITION_NAMES
 from kbtrain.show import number, signed
 
 SHOWN_TAUS = tuple(i / 10 for i in range(10))  # in the table; the curves and the JSON file have all
@@ -66,7 +67,7 @@ def _accuracy(runs: Sequence[RunAnalysis]) -> Section:
                 continue
             greedy, sampled = tally.greedy, tally.sampled
             rows.append((
-                run.name, NAMES[condition], str(tally.greedy_n), number(greedy and greedy[0]),
+                run.name, CONDITION_NAMES[condition], str(tally.greedy_n), number(greedy and greedy[0]),
                 _interval(greedy and greedy[1:]), str(sampled.n), number(sampled.mean), _interval(sampled.interval),
                 number(tally.certainty.mean), str(tally.cut), str(tally.cut_tokens),
             ))  # fmt: skip
@@ -110,10 +111,10 @@ def _effects(run: RunAnalysis, place: int) -> Section:
     drawn, rows = [], []
     for indicator in INDICATORS:
         for condition in CONDITIONS:
-            svg = panel(run.statistics, indicator, condition, f"run{place}")
+            svg = figures.panel(run.statistics, indicator, condition, f"run{place}")
             if svg is not None:
                 n = run.statistics.compared(indicator, condition)
-                drawn.append((svg, f"{indicator.capitalize()}, {NAMES[condition]}, n = {n}."))
+                drawn.append((svg, f"{indicator.capitalize()}, {CONDITION_NAMES[condition]}, n = {n}."))
         panels = run.statistics.panels  # those of one condition count each question once
         counts = (sum(panels[indicator, "llm", i, effect] for i in range(INTERVALS)) for effect in EFFECTS)
         rows.append((indicator, *map(str, counts)))

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+from kbm_paper.label_statistics import INTERVALS, LabelStatistics
 from kbm_paper.run_analysis import RunAnalysis
 from kbm_paper.tallies import TauSweep
-from kbtrain.labeling.distribution import Indicator
-from kbtrain.records import CONDITIONS
-from kbtrain.report.figures import NAMES
-from kbtrain.show import COLOURS, legend_inside, new_figure, render
+from kbtrain.labeling.distribution import EFFECTS, Indicator
+from kbtrain.records import CONDITIONS, Condition, Effect
+from kbtrain.report.words import CONDITION_NAMES
+from kbtrain.show import COLOURS, legend_above, legend_inside, new_figure, render
 
 _MODELS = (("blue", "o"), ("red", "s"), ("green", "^"), ("purple", "D"), ("orange", "v"), ("sky", "P"))
 
 
 _BARS = {"llm": ("blue", ""), "rag": ("red", "//"), "mask": ("grey", "..")}
+
+
+_EFFECT_COLOURS = dict(zip(EFFECTS, ("blue", "grey", "red"), strict=True))
 
 
 _NAMED_TAUS = (0.2, 0.5, 0.8)
@@ -33,7 +38,7 @@ def accuracy_bars(runs: Sequence[RunAnalysis]) -> str:
         x = [i + (place - (len(used) - 1) / 2) * 0.26 for i, *_ in rows]
         heights = [100 * mean for _, mean, _, _ in rows]
         axes.bar(x, heights, 0.24, color=COLOURS[colour], hatch=hatch, edgecolor=COLOURS["ink"], linewidth=0.5,
-                 label=NAMES[condition], yerr=_bars(rows), ecolor=COLOURS["ink"], capsize=2)  # fmt: skip
+                 label=CONDITION_NAMES[condition], yerr=_bars(rows), ecolor=COLOURS["ink"], capsize=2)  # fmt: skip
     axes.set_xticks(range(len(runs)), [textwrap.fill(run.name, 16) for run in runs])  # characters within 1.3 inches
     axes.set_ylabel("answers right (%)")
     axes.set_ylim(0, None)
@@ -124,3 +129,39 @@ def stability_curves(runs: Sequence[RunAnalysis], values: tuple[str, str], unit:
     axes.set_ylim(0, max(5.0, axes.get_ylim()[1]))  # percent; a line of zeros should lie on the axis
     axes.legend(fontsize=8, frameon=False, labelcolor=COLOURS["ink"])
     return render(figure, name)
+
+
+def panel(statistics: LabelStatistics, indicator: Indicator, condition: Condition, prefix: str) -> str | None:
+    """One panel of KBM's figure 3: the effects of retrieval over the intervals of an indicator; None without data.
+
+    The panels of an indicator share their scale. ``prefix``: of the ids in the SVG, one for each run of a page.
+    """
+    shares = {c: _shares(statistics, indicator, c) for c in CONDITIONS}
+    if not any(map(sum, shares[condition].values())):
+        return None
+    figure, axes = new_figure(3.3, 2.8)
+    bottom = [0.0] * INTERVALS
+    for effect, heights in shares[condition].items():
+        colour = COLOURS[_EFFECT_COLOURS[effect]]
+        axes.bar(range(INTERVALS), heights, bottom=bottom, color=colour, width=0.8, label=effect)
+        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+    for i, height in enumerate(bottom):
+        n = sum(statistics.panels[indicator, condition, i, effect] for effect in EFFECTS)
+        axes.annotate(f"{n:,}", (i, height), (0, 2), textcoords="offset points", fontsize=8, color=COLOURS["ink"],
+                      horizontalalignment="center")  # fmt: skip
+    steps = [100 * i / INTERVALS for i in range(INTERVALS + 1)]
+    axes.set_xticks(range(INTERVALS), [f"{a:g}-{b:g}" for a, b in pairwise(steps)], fontsize=8)
+    axes.set_ylim(0, 1.12 * max(max(map(sum, zip(*c.values(), strict=True))) for c in shares.values()))
+    name = "accuracy (mastery, %)" if indicator == "mastery" else "certainty (%)"
+    axes.set_xlabel(f"{name}\nabove each bar: number of questions")
+    axes.set_ylabel("questions (%)")
+    axes.set_title(CONDITION_NAMES[condition], fontsize=10, color=COLOURS["ink"], pad=20)
+    legend_above(axes, len(EFFECTS), 8)
+    return render(figure, f"{prefix}-{indicator}-{condition}")
+
+
+def _shares(statistics: LabelStatistics, indicator: Indicator, condition: Condition) -> dict[Effect, list[float]]:
+    """Percent of the questions by effect and interval."""
+    counts = {e: [statistics.panels[indicator, condition, i, e] for i in range(INTERVALS)] for e in EFFECTS}
+    total = sum(map(sum, counts.values())) or 1
+    return {effect: [100 * count / total for count in row] for effect, row in counts.items()}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kbm_paper.label_statistics import LabelStatistics
 from kbm_paper.tallies import (
     Accuracies,
     Copying,
@@ -23,7 +24,7 @@ from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
 from kbtrain.answers.thoughts import counted_answers, is_left_out
 from kbtrain.errors import UserError, at
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.distribution import INDICATORS, Indicator, LabelStatistics
+from kbtrain.labeling.distribution import INDICATORS, Indicator
 from kbtrain.labeling.indicators import grade_answer
 from kbtrain.labeling.label import DEFAULT_RULE, LabelRule, indicators, label
 from kbtrain.labeling.label_stage import common_answers, verdicts_on
@@ -73,7 +74,7 @@ class RunAnalysis:
             accuracies=Accuracies(conditions),
             stability=Stability(most, *tau),
             least_certain=LeastCertain(examples, common),
-            statistics=LabelStatistics(split, tau_mastery=tau[0], tau_certainty=tau[1]),
+            statistics=LabelStatistics(*tau),
             sweeps=new_sweeps(common),
             rule=LabelRule(certainty_answers=common),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.evaluation.savings import Saving, ThresholdSaving
-from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Promised
 from kbtrain.report.curves import (
@@ -29,7 +27,6 @@ from kbtrain.report.curves import (
     sliding_curve,
     spread,
 )
-from kbtrain.report.figures import panel, reliability
 from kbtrain.report.first_screen import sentences
 from kbtrain.report.learning_curve import figure as learning_figure
 from kbtrain.show import new_figure, render
@@ -151,29 +148,6 @@ def test_a_gate_that_saves_nothing_says_nothing_of_the_others() -> None:
     what = "skips no search at its threshold (rule best_accuracy)."
     assert said[0][0] == f"Always search: on 100 dev questions probe benefit {what}"
     assert said[1][0] == f"Always search: on 100 dev questions probe benefit, the best of 3 gates on dev, {what}"
-
-
-def test_a_reliability_diagram_has_bins_of_equal_count_with_their_n_in_percent() -> None:
-    scores = np.concatenate([np.linspace(0.5, 0.59, 90), np.linspace(0.6, 1.0, 10)])
-    truth = np.arange(100) % 2 == 0
-    found = calibration(truth, scores)
-    assert [b.n for b in found.even] == [10] * 10 and len(found.bins) == 5
-    assert sum(b.n * b.observed for b in found.even) == pytest.approx(truth.sum())
-    assert found.even[0].low == 0.5 and found.even[-1].high == 1
-    svg = reliability([("as scored", found)])
-    assert "10 bins of 10 questions" in svg and re.search(r"ECE \d+\.\d %", svg)
-    equal = calibration(truth, np.full(100, 0.5)).even
-    assert [(b.n, b.observed) for b in equal] == [(100, 0.5)]  # equal values stay together
-
-
-def test_a_panel_explains_its_colours_and_counts_the_questions_of_each_bar() -> None:
-    counts = Counter({("mastery", "llm", 0, "beneficial"): 37, ("mastery", "llm", 0, "neutral"): 1_146})
-    svg = panel(SimpleNamespace(panels=counts), "mastery", "llm")  # type: ignore[arg-type]
-    texts = re.findall(r">([^<>]+)</text>", svg or "")
-    assert {"beneficial", "neutral", "harmful", "1,183", "number of questions"} <= {
-        part for text in texts for part in (text, text.removeprefix("above each bar: "))
-    }
-    assert texts.count("0") == 1 + 4  # of the axis, and of the four empty bars
 
 
 def test_a_learning_curve_has_its_legend_above_the_data_and_no_ticks_that_overprint() -> None:
