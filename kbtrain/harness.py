@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,18 +88,14 @@ class OwnWords:
     outside: str
 
 
-def own_words(text: str, patterns: Sequence[re.Pattern[str]] = ()) -> OwnWords:
-    """Strike the wrappers; ``patterns``: of further ones."""
-    struck = 0
+def own_words(text: str) -> OwnWords:
+    """Strike the wrappers."""
     if len(text) > LONGEST_WRAPPED:
         return OwnWords(text, 0, text)
-    for pattern in patterns:
-        text, n = pattern.subn("", text)
-        struck += n
     blocks = _blocks(text, _WRAPPED)
     for begin, _, _, end in reversed(blocks):
         text = text[:begin].rstrip(" ") + text[end:].lstrip()
-    outside, struck = text, struck + len(blocks)
+    outside, struck = text, len(blocks)
     if asked := _blocks(text, _ASKED)[-1:]:
         text, struck = text[asked[0][1] : asked[0][2]], struck + 1
     for pattern in _LINES:

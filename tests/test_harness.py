@@ -1,7 +1,6 @@
 """What programs write around a user's words is struck; prompts that are no questions are known; questions stay."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -54,11 +53,6 @@ def test_no_question_of_the_atlas_is_changed_or_taken_for_a_prompt():
 )  # fmt: skip
 def test_the_user_s_own_words(text, words):
     assert own_words(text).words == words
-
-
-def test_own_patterns_are_struck_and_counted():
-    found = own_words(f"/// ticket 17 ///\n{ASKED}", [re.compile(r"///.*?///\s*")])
-    assert (found.words, found.struck) == (ASKED, 1)
 
 
 @pytest.mark.parametrize(

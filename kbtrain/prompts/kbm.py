@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
 from kbtrain.prompts.template_marks import break_marks, break_special_tokens
-from kbtrain.records import Condition, Form, Hit, Language, Question, Titles, Utterance
+from kbtrain.records import Condition, Form, Hit, Language, Question, Titles
 
 if TYPE_CHECKING:
     from jinja2 import nodes
@@ -70,21 +70,6 @@ _JUDGE = {  # figure 13 (Chinese); the English one is kbtrain's, in its form. Th
     "en": "Given a prediction and an answer, output 1 if the prediction contains the answer, and 0 if it does not.\n"
     "prediction: {pred}\nanswer: {answer}\noutput: ",
     "zh": "给定预测和答案,如果预测中含有答案请输出1,不包含则输出0.\n预测: {pred}\n答案: {answer}\n输出: ",
-}
-
-
-_MOST_UTTERANCES = 8  # the last ones of a dialogue
-_LONGEST_UTTERANCE = 1000  # characters
-_SPEAKERS: dict[Language, dict[str, str]] = {
-    "en": {"USER": "User", "SYSTEM": "Assistant"},
-    "zh": {"USER": "用户", "SYSTEM": "助手"},
-}
-_CONDENSE: dict[Language, str] = {
-    "en": "Rewrite the user's last message as one question that can be understood without the conversation. Put names "
-    "in place of pronouns. Do not answer it. Reply with the question alone.\n\nConversation:\n{dialogue}\n\n"
-    "Last message: {message}\nQuestion: ",
-    "zh": "请把用户的最后一条消息改写成一个不看对话也能理解的问题。用名称代替代词。不要回答。只回复这个问题。\n\n"
-    "对话:\n{dialogue}\n\n最后一条消息: {message}\n问题: ",
 }
 
 
@@ -200,15 +185,6 @@ def need_prompt(query: str, language: Language) -> str:
 def need_answer(value: bool) -> str:
     """The baseline's answer, e.g. ``{"need": "True"}``."""
     return f'{{"need": "{value}"}}'
-
-
-def condense_prompt(dialogue: Sequence[Utterance], language: Language) -> str:
-    """Prompt (kbtrain's) that rewrites the user's last message of a dialogue as a question of its own; long utterances
-    are cut."""
-    *earlier, last = dialogue
-    speakers = _SPEAKERS[language]
-    lines = [f"{speakers[turn.speaker]}: {turn.text[:_LONGEST_UTTERANCE]}" for turn in earlier[-_MOST_UTTERANCES:]]
-    return _CONDENSE[language].format(dialogue="\n".join(lines), message=last.text[:_LONGEST_UTTERANCE])
 
 
 _WIDEST = 1_000_000  # characters that a template may add to a dialogue

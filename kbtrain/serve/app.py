@@ -53,7 +53,7 @@ def application(service: Service) -> ASGIApp:
             return
         path, method = exchange.scope["path"], exchange.scope["method"]
         if path == f"/v1/models/{service.decider.loaded.name}" and method in ("GET", "HEAD"):
-            await exchange.json(_entry(service))
+            await exchange.reply(200, _entry(service))
         else:
             await (forward(service, exchange) if passes_all(service) else unknown(exchange))
 
@@ -97,7 +97,7 @@ def _meant(path: str) -> str:
 
 async def gate_route(service: Service, exchange: Exchange) -> None:
     """Many questions, or one chat, to decisions with all scores; nothing is searched."""
-    body = read_fields(GateBody, read_object(await exchange.body()))
+    body = read_fields(GateBody, read_object(await exchange.read()))
     inputs, kinds = _inputs(service, body)
     exchange.moment = "gate"
     decisions = await service.decisions("gate", inputs, body, kinds, Policy.read(exchange.headers).source)
@@ -110,18 +110,18 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
         slow = service.gate_slow(len(decisions), len(inputs))
         slow.fields = fields
         raise slow
-    await exchange.json(fields)
+    await exchange.reply(200, fields)
 
 
 async def outcomes_route(service: Service, exchange: Exchange) -> None:
     """A verdict on an answer that was given, by the request's id, into the file beside the decision log."""
-    body = read_fields(OutcomeBody, read_object(await exchange.body()))
+    body = read_fields(OutcomeBody, read_object(await exchange.read()))
     if service.outcomes is None:
         raise Refused(409, "no_log", "this server writes no decision log; start it with --log")
     row = {"time": round(time.time(), 3), "outcome_of": body.id, "right": float(body.right), "source": body.source}
     if not service.outcomes.write(row, None, False):
         raise Refused(503, "log_full", "the decision log cannot take more now", headers={"retry-after": "1"})
-    await exchange.json({"id": body.id, "right": row["right"]})
+    await exchange.reply(200, {"id": body.id, "right": row["right"]})
 
 
 def _inputs(service: Service, body: GateBody) -> tuple[list[Input], list[UtteranceKind | None] | None]:
@@ -152,25 +152,25 @@ async def decisions_route(service: Service, exchange: Exchange) -> None:
     A gate can answer one question alone, :data:`INSTRUCTIONS`; another one is refused rather than answered as if it
     were that one.
     """
-    body = read_object(await exchange.body())
+    body = read_object(await exchange.read())
     questions = _questions(service, body, list, "predicate")
     for place, question in enumerate(questions):
         if not isinstance(question.get("name"), str | None):
             raise BadBody(f"questions[{place}].name: expected text", "questions")
     probability, common = await _decision(service, exchange, "decisions", body, "input")
     rows = [{"name": q.get("name"), "type": "predicate", "probability": probability} for q in questions]
-    await exchange.json({"object": "decision", "answers": rows, **common})
+    await exchange.reply(200, {"object": "decision", "answers": rows, **common})
 
 
 async def systemone_route(service: Service, exchange: Exchange) -> None:
     """TypeSafe's form: ``state`` (text or messages), ``questions`` (a map) of type ``noul``, answered by P(yes).
     Read in langchain-typesafe 0.0.1a3.
     """
-    body = read_object(await exchange.body())
+    body = read_object(await exchange.read())
     questions = _questions(service, body, dict, "noul")
     probability, common = await _decision(service, exchange, "systemone", body, "state")
     answers = {name: {"type": "noul", "noul": probability} for name in questions}
-    await exchange.json({"answers": answers, "request_id": secrets.token_hex(12), **common})
+    await exchange.reply(200, {"answers": answers, "request_id": secrets.token_hex(12), **common})
 
 
 def _questions(service: Service, body: dict[str, Any], form: type[list[Any]] | type[dict[str, Any]], kind: str) -> Any:
@@ -236,7 +236,7 @@ async def models_route(service: Service, exchange: Exchange) -> None:
         return
     key = [(name, value) for name, value in exchange.headers if name == b"authorization"]
     models = [] if service.upstream is None else await service.upstream.models(key)
-    await exchange.json({"object": "list", "data": [*models, _entry(service)]})
+    await exchange.reply(200, {"object": "list", "data": [*models, _entry(service)]})
 
 
 def _entry(service: Service) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def _entry(service: Service) -> dict[str, Any]:
 
 
 async def health_route(service: Service, exchange: Exchange) -> None:
-    await exchange.json({"status": "ok"})
+    await exchange.reply(200, {"status": "ok"})
 
 
 async def ready_route(service: Service, exchange: Exchange) -> None:
@@ -261,7 +261,7 @@ async def ready_route(service: Service, exchange: Exchange) -> None:
         search = "ok" if await service.search_check.problem() is None else "failed"
     if search == "failed" and service.config.on_search_failure == "error":
         raise Refused(503, "search_failed", "the search does not answer")
-    await exchange.json({"status": "ready", "gate": service.decider.loaded.name, "search": search})
+    await exchange.reply(200, {"status": "ready", "gate": service.decider.loaded.name, "search": search})
 
 
 async def metrics_route(service: Service, exchange: Exchange) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +16,11 @@ from kbtrain.records import DtypeName
 
 OnGateFailure = Literal["retrieve", "plain", "error"]
 OnSearchFailure = Literal["plain", "error"]
-Injection = Literal["user", "system", "tool"]
 PromptRule = Literal["auto", "background", "trained"]
 StatesFrom = Literal["auto", "upstream", "here"]
-Context = Literal["last", "window", "condense"]
+Context = Literal["last", "window"]
 GatedInput = Literal["auto", "question", "turn"]
-ToolRule = Literal["keep", "remove", "allow", "force"]
+ToolRule = Literal["keep", "remove", "force"]
 ServerPolicy = Literal["gate", "always", "never", "pass"]
 NO_SEARCH = frozenset({"never", "pass"})  # policies
 # full names: editors and shops have tools that only sound alike (search_replace, codebase_search, search_flights)
@@ -43,11 +41,6 @@ SEARCH_TOOLS = (
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
-@functools.cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.DOTALL)
-
-
 class ServeConfig(Config):
     gate: Path = Field(..., description="the gate's folder, or USER/NAME on the hub")
     revision: str | None = Field(None, description="branch, tag or commit of a gate on the hub; null: its main branch")
@@ -61,12 +54,9 @@ class ServeConfig(Config):
     context: Context = Field(
         "last",
         description="text by which a follow-up is gated and searched. last: its own words; window: the user's last "
-        "messages together; condense: a standalone question that the upstream writes",
+        "messages together",
     )
     window: int = Field(3, ge=2, le=20, description="number of the user's messages that context: window joins")
-    condense_model: str | None = Field(
-        None, description="the upstream's model that writes the question; null: the model of the request"
-    )
     utterance_rules: bool = Field(
         True, description="never search for greetings, thanks, instructions about a text and arithmetic, at any score"
     )
@@ -119,16 +109,9 @@ class ServeConfig(Config):
     tool: ToolRule = Field(
         "remove",
         description="what happens to a search tool. remove: it leaves the request if no search is needed (a changed "
-        "list of tools invalidates the upstream's prompt cache); allow: tool_choice excludes it instead (none or "
-        "allowed_tools, for upstreams that know these); force: as remove, and the model must call it if a "
+        "list of tools invalidates the upstream's prompt cache); force: as remove, and the model must call it if a "
         "search is needed; keep: the decision is only in headers and log",
     )
-    wrappers: list[str] = Field(
-        [],
-        description="regular expressions of text that clients put around the user's words, in addition to known ones; "
-        "it is removed before gating and searching",
-    )
-    injection: Injection = Field("user", description="message that takes the passages: user, system or tool")
 
     on_gate_failure: OnGateFailure = Field("retrieve", description="retrieve, plain or error")
     on_search_failure: OnSearchFailure = Field("plain", description="plain or error")
@@ -142,7 +125,6 @@ class ServeConfig(Config):
         "unchanged. The log says what the gate would do. A request's header x-kbtrain-retrieve overrides "
         "always and never",
     )
-    shadow: bool = Field(False, description="another name for policy: pass")
     log: Path | None = Field(None, description="decision log, JSON lines")
     explore: float = Field(
         0.0,
@@ -170,15 +152,6 @@ class ServeConfig(Config):
     read_timeout_s: float = Field(10.0, gt=0, description="time for a request's head, and again for its body")
     max_inflight: int = Field(1000, ge=1, description="requests in progress; further ones get 503 with Retry-After")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_shadow(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("shadow") is not True:
-            return data
-        if data.get("policy", "pass") != "pass":
-            raise ValueError("key 'shadow': another name for policy: pass; give one of the two")
-        return data | {"policy": "pass"}
-
     @model_validator(mode="after")
     def _check_model(self) -> ServeConfig:
         if self.upstream is not None:
@@ -187,24 +160,10 @@ class ServeConfig(Config):
             raise ValueError("key 'model': give an upstream or a model in this process, not both")
         return self
 
-    def wrapper_patterns(self) -> tuple[re.Pattern[str], ...]:
-        """The setting ``wrappers``, compiled."""
-        return tuple(map(_compiled, self.wrappers))
-
-    @model_validator(mode="after")
-    def _check_follow_ups(self) -> ServeConfig:
-        if self.condense_model is not None and self.context != "condense":
-            raise ValueError("key 'condense_model': needs context: condense")
-        if "window" in self.model_fields_set and self.context == "last":
-            raise ValueError("key 'window': needs context: window or condense")
-        return self
-
     @model_validator(mode="after")
     def _check_search(self) -> ServeConfig:
-        try:
-            self.wrapper_patterns()
-        except re.error as error:
-            raise ValueError(f"key 'wrappers': {error.pattern!r:.60} is no regular expression ({error.msg})") from None
+        if "window" in self.model_fields_set and self.context == "last":
+            raise ValueError("key 'window': needs context: window")
         hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")

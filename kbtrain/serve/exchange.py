@@ -8,7 +8,6 @@ import hmac
 import json
 import logging
 import traceback
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,9 @@ class ClientLeft(Exception):
 
 
 class Exchange:
-    """``moment``: the work under way, for the count of clients that left. ``status``: as sent; 0 before."""
+    """``moment``: the work under way, for the count of clients that left. ``status``: as sent; 0 before. ``first``: the
+    first header of each (lower-case) name.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, config: ServeConfig) -> None:
         self.scope = scope
@@ -49,64 +50,45 @@ class Exchange:
         self.status = 0
         self.moment = "body"
         self.left = False  # the client has closed its connection before the end of its answer
-        self._first = dict(reversed(self.headers))
+        self.first = dict(reversed(self.headers))
         self._receive, self._send = receive, send
         self._body_read = asyncio.Event()
-
-    def header(self, name: bytes) -> bytes | None:
-        """The first header of that (lower-case) name."""
-        return self._first.get(name)
 
     @property
     def anthropic(self) -> bool:
         """True for a client of Anthropic's API, whose errors have a form of their own."""
         path = self.scope["path"]
-        return (
-            path == "/v1/messages" or path.startswith("/v1/messages/") or self.header(b"anthropic-version") is not None
-        )
+        return path == "/v1/messages" or path.startswith("/v1/messages/") or b"anthropic-version" in self.first
 
-    async def body(self) -> bytes:
-        """As :meth:`read`, and raises :class:`Refused` (413) for a body above the limit."""
-        data = await self.read()
-        if isinstance(data, Upload):
-            raise too_large(self.config)
-        return data
+    async def read(self, as_it_comes: bool = False) -> bytes | Upload:
+        """The whole body; where it is above the limit, one to be sent on ``as_it_comes``.
 
-    async def read(self) -> bytes | Upload:
-        """The whole body, unpacked, and without its header Content-Encoding from then on; one above the limit to be
-        sent on as it comes.
-
-        Raises :class:`Refused` for one too slow (408), of another encoding than gzip's (415), or too large when it is
-        unpacked (413).
+        Raises :class:`Refused` for one too slow (408), packed (415), or else too large (413).
         """
-        upload = Upload(self)
+        encodings = {value.strip().lower() for name, value in self.headers if name == b"content-encoding"}
+        if encodings - {b"", b"identity"}:
+            raise Refused(415, "encoding", "the header Content-Encoding: send the body as it is", headers=CLOSE)
         limit = int(self.config.max_body_mb * 2**20)
-        encodings = [value.strip().lower() for key, value in self.headers if key == b"content-encoding"]
-        packed = [part for value in encodings for part in value.split(b",") if part.strip() not in (b"", b"identity")]
-        if packed and (len(packed) > 1 or packed[0].strip() not in (b"gzip", b"x-gzip", b"deflate")):
-            message = "the header Content-Encoding: this server reads gzip and deflate"
-            raise Refused(415, "encoding", message, headers={"accept-encoding": "gzip, deflate", **CLOSE})
-        length = self.header(b"content-length") or b"0"
-        if length.isdigit() and int(length) > limit:
-            return upload
-        parts, size, more = [], 0, True
+        length = self.first.get(b"content-length", b"0")
+        data, more = bytearray(), True
+        too_large = length.isdigit() and int(length) > limit
         try:
             async with asyncio.timeout(self.config.read_timeout_s):
-                while more:
-                    part, more = await self._part()
-                    parts.append(part)
-                    size += len(part)
-                    if size > limit:
-                        upload.first, upload.more = b"".join(parts), more
-                        return upload
+                while more and not too_large:
+                    part, more = await self.part()
+                    data += part
+                    too_large = len(data) > limit
         except TimeoutError:
             message = f"the body took longer than {self.config.read_timeout_s:g} s"
             raise Refused(408, "slow", message, headers=CLOSE) from None
-        self.headers = [(key, value) for key, value in self.headers if key != b"content-encoding"]
-        data = b"".join(parts)
-        return (_unpacked(data, self.config) if packed else data).removeprefix(codecs.BOM_UTF8)
+        if not too_large:
+            return bytes(data).removeprefix(codecs.BOM_UTF8)
+        if as_it_comes:
+            return Upload(self, bytes(data), more)
+        message = f"the body is larger than {self.config.max_body_mb:g} MB; the server's setting --max-body-mb"
+        raise Refused(413, "too_large", message, headers=CLOSE)
 
-    async def _part(self) -> tuple[bytes, bool]:
+    async def part(self) -> tuple[bytes, bool]:
         """The next part of the body, and if there are more. Raises :class:`ClientLeft`."""
         message = await self._receive()
         more = bool(message.get("more_body"))
@@ -120,11 +102,8 @@ class Exchange:
     async def upload(self) -> bytes | Upload:
         """The body to be sent on as it comes; whole if it came at once. Raises as :meth:`Upload.__aiter__` does."""
         upload = Upload(self)
-        part, more = await upload.next_part()
-        if not more:
-            return part
-        upload.first = part
-        return upload
+        upload.first, upload.more = await upload.next_part()
+        return upload if upload.more else upload.first
 
     async def until_gone(self, work: Coroutine[Any, Any, None]) -> None:
         """Do the work, or cancel it as soon as the client leaves. Raises :class:`ClientLeft`."""
@@ -155,22 +134,19 @@ class Exchange:
         """Send a part of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def reply(self, status: int, data: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Send a whole answer, JSON unless the headers say otherwise."""
+    async def reply(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
+        """Send a whole answer: bytes as they are, any other value as JSON."""
+        data = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
         values = {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})}
         await self.start(status, ((name.encode(), value.encode("latin-1")) for name, value in values.items()))
         await self.chunk(data, more=False)
-
-    async def json(self, value: Any) -> None:
-        """Send a JSON answer of status 200."""
-        await self.reply(200, json.dumps(value, ensure_ascii=False).encode())
 
 
 class Upload:
     """A body that is sent on while it comes. ``error`` ended it early; ``on_part`` is called with each part."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.first, self.more = b"", True
+    def __init__(self, exchange: Exchange, first: bytes = b"", more: bool = True) -> None:
+        self.first, self.more = first, more
         self.begun = False
         self.error: ClientLeft | Refused | None = None
         self.on_part: Callable[[], None] = lambda: None
@@ -181,7 +157,7 @@ class Upload:
         seconds = self._exchange.config.read_timeout_s
         try:
             async with asyncio.timeout(seconds):
-                return await self._exchange._part()
+                return await self._exchange.part()
         except TimeoutError:
             raise Refused(408, "slow", f"no part of the body came for {seconds:g} s", headers=CLOSE) from None
 
@@ -204,32 +180,6 @@ class Upload:
 
 
 CLOSE = {"connection": "close"}
-MOST_MEMBERS = 16  # of a file of gzip; clients send one
-
-
-def _unpacked(data: bytes, config: ServeConfig) -> bytes:
-    """The content of a gzip file or of a zlib stream, within the limit on bodies. Raises :class:`Refused`."""
-    parts, size, limit = list[bytes](), 0, int(config.max_body_mb * 2**20)
-    try:
-        while data:
-            if len(parts) == MOST_MEMBERS:  # each costs a copy of all that follow
-                raise Refused(400, "body", f"the body has more than {MOST_MEMBERS} members of gzip", headers=CLOSE)
-            unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either form by its head
-            parts.append(unpack.decompress(data, limit - size + 1))
-            size += len(parts[-1])
-            if size > limit:
-                raise too_large(config)
-            if not unpack.eof:
-                raise zlib.error("cut short")
-            data = unpack.unused_data  # a file of gzip may have several members
-    except zlib.error:
-        raise Refused(400, "body", "the body is not what its header Content-Encoding says") from None
-    return b"".join(parts)
-
-
-def too_large(config: ServeConfig) -> Refused:
-    message = f"the body is larger than {config.max_body_mb:g} MB; the server's setting --max-body-mb"
-    return Refused(413, "too_large", message, headers=CLOSE)
 
 
 class Keys:
@@ -325,7 +275,7 @@ class Endpoint:
         if self.public:
             return
         if self._keys is not None:
-            if not self._keys.allow(exchange.header(b"authorization"), exchange.header(b"x-api-key")):
+            if not self._keys.allow(exchange.first.get(b"authorization"), exchange.first.get(b"x-api-key")):
                 message = "no valid API key in the header Authorization: Bearer ... (or X-Api-Key: ...)"
                 raise Refused(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
         else:
@@ -335,11 +285,11 @@ class Endpoint:
 
     def _admit_local(self, exchange: Exchange) -> None:
         """Refuse what comes from elsewhere: without keys this machine alone is served."""
-        if not is_loopback(_host(exchange.header(b"host") or b"")):
+        if not is_loopback(_host(exchange.first.get(b"host") or b"")):
             # else a page in this machine's browser could reach the server under a name of the page's choice
             raise Refused(403, "host", "the header Host names another machine; give the server a file of API keys")
         # a browser sends a page's request even where the page may not read the answer
-        origin = exchange.header(b"origin")
+        origin = exchange.first.get(b"origin")
         if origin and origin.decode("latin-1") not in self._config.cors and _is_foreign_page(origin.lower()):
             raise Refused(403, "origin", "the header Origin names another machine; give the server a file of API keys")
 

@@ -110,7 +110,6 @@ class _Tokens(Observer):
 class LocalModel:
     """Implements :class:`~kbtrain.serve.upstream.Upstream`. ``sampler``: of one answer."""
 
-    takes_tools = False
     paths: Set[str] | None = frozenset({"chat/completions"})
 
     def __init__(self, name: str, dtype: str = "auto") -> None:

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -71,7 +71,7 @@ def read_object(data: bytes) -> dict[str, Any]:
     """
     try:
         value = json.loads(
-            data.decode(), parse_constant=_refuse_number, parse_float=_finite, object_pairs_hook=_without_duplicates
+            data.decode(), parse_constant=_finite, parse_float=_finite, object_pairs_hook=_without_duplicates
         )
     except UnicodeDecodeError:
         raise BadBody("the body is not UTF-8") from None
@@ -120,14 +120,10 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _refuse_number(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError("too large")
+        raise ValueError("no number of JSON")
     return number
 
 

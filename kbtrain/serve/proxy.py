@@ -12,46 +12,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import time
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote_from_bytes
 
-from kbtrain.answers.thoughts import split_thought
-from kbtrain.answers.writing import is_blank, language_of
-from kbtrain.prompts.kbm import condense_prompt, evidence_text
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.serve.decide import decide_without_gate, gate_failure
-from kbtrain.serve.exchange import Exchange, Header, Upload, too_large
+from kbtrain.serve.exchange import Exchange, Upload
 from kbtrain.serve.gate_model import continue_draft
 from kbtrain.serve.problem import BadBody, Busy, Policy, Refused, read_object
 from kbtrain.serve.request_forms import (
     FORMS,
     Body,
     GatedMessage,
-    Placement,
     search_fields,
     search_tools,
     steer_tools,
     with_evidence,
 )
 from kbtrain.serve.service import RequestTrace, Service
-from kbtrain.serve.upstream import ErrorEvents, Upstream, UpstreamReply, read_whole
+from kbtrain.serve.upstream import Upstream
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 PREFIX = b"/v1/"
-REFUSES = {400, 422}  # statuses of an upstream that takes no inserted call
 _PRINTABLE = "".join(map(chr, range(33, 127)))
 _GROUP = re.compile(r"[a-z][a-z_-]{0,31}")
-CONDENSE = 3.0  # seconds for a question that the upstream writes; then the window is used
-CONDENSED = 100  # its most tokens, thoughts included
-LARGEST_REPLY = 2**18  # bytes of an upstream's question
-LONGEST_QUESTION = 1000  # characters; a longer reply is not a question
-_KEYS = {b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project"}
-logger = logging.getLogger("kbtrain.serve")
 
 
 async def proxy(path: str, service: Service, exchange: Exchange) -> None:
@@ -65,10 +54,8 @@ async def proxy(path: str, service: Service, exchange: Exchange) -> None:
         message = f"the model in this process answers {answered}; for /v1/{path} start the server with --upstream"
         raise Refused(404, "unknown_route", message)
     policy = Policy.read(exchange.headers)
-    data = await exchange.read()
+    data = await exchange.read(as_it_comes=passes_all(service))
     if isinstance(data, Upload):
-        if not passes_all(service):
-            raise too_large(service.config)
         await _pass_ungated(service, exchange, path, data, policy, RequestTrace(path, reason="large-body"))
         return
     body = read_object(data)
@@ -94,7 +81,7 @@ async def record_request(
     outcome, status = "cut-off", 0
     try:
         await work
-        outcome = "error-event" if trace.error_inside else "answered"
+        outcome = "answered"
     except Refused as refused:
         refused.headers |= trace.headers(service.decider.loaded.name, policy.debug)
         outcome, status = refused.code, refused.status
@@ -125,24 +112,20 @@ class ProxiedRequest:
         """Decide, search, and answer with the upstream."""
         service, exchange, gated = self.service, self.exchange, self.gated
         if self.upstream.paths is not None:  # a model in this process, which refuses what it cannot meet
-            self.upstream.check(self.path, self._with_evidence(None, service.placement))
+            self.upstream.check(self.path, self._with_evidence(None))
         exchange.moment = "gate"
-        follows = service.config.context != "last" and gated.value is not None and self.policy.retrieve != "never"
-        if follows:
-            self.gated = await resolve_follow_up(service, exchange, self.body, gated, self.trace)
+        if service.config.context != "last" and gated.value is not None:
+            self.trace.context = "window" if gated.searched else "last"
+            self.trace.query = gated.searched or gated.query
+            service.metrics.follow_ups.labels(self.trace.context).inc()
         tools, fields = [], {}
         if gated.query is not None:
             names = service.config.search_tool
             tools, fields = search_tools(self.body, names), search_fields(self.body, names)
         changed = await (self._steer(tools, fields) if tools or fields else self._decide_and_search())
         exchange.moment = "first-token"
-        data, instead = self.data if changed is self.body else _json(changed), None
-        if self.trace.hits and service.placement.injection == "tool":
-            instead = _json(self._with_evidence(self._evidence(), replace(service.placement, injection="user")))
-        await pass_on(service, exchange, self.path, data, self.policy, self.trace, instead)
-
-    def _evidence(self) -> str | None:
-        return evidence_text(self.trace.hits, self.service.decider.loaded.titles) if self.trace.hits else None
+        data = self.data if changed is self.body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
+        await pass_on(service, exchange, self.path, data, self.policy, self.trace)
 
     async def _steer(self, tools: list[Body], fields: Body) -> Body:
         """The request with its search tools and fields by the gate's decision; the server itself does not search."""
@@ -177,10 +160,10 @@ class ProxiedRequest:
                 await self._search()
         if service.config.policy == "pass":
             return self.body
-        evidence = self._evidence()
+        evidence = evidence_text(trace.hits, loaded.titles) if trace.hits else None
         if evidence is None:
             trace.hits = ()
-        changed = self._with_evidence(evidence, service.placement)
+        changed = self._with_evidence(evidence)
         if evidence is None and loaded.states is not None and self.path == "chat/completions":
             changed = continue_draft(changed, loaded.states)
         return changed
@@ -243,13 +226,10 @@ class ProxiedRequest:
         finally:
             trace.search_seconds = time.perf_counter() - began
 
-    def _with_evidence(self, evidence: str | None, placement: Placement) -> Body:
+    def _with_evidence(self, evidence: str | None) -> Body:
         """The request with the passages' text, or without; the same object if nothing changes."""
-        gated = self.gated
-        if gated.query is None or (evidence is None and not placement.is_whole_prompt):
-            return self.body
-        form = FORMS[self.path]
-        return with_evidence(form, self.body, gated.query, evidence, placement, gated.place, gated.asked)
+        rule, own = self.service.config.prompt, self.service.decider.loaded.own
+        return with_evidence(FORMS[self.path], self.body, self.gated, evidence, rule, own)
 
 
 async def pass_on(
@@ -259,45 +239,24 @@ async def pass_on(
     data: bytes | Upload,
     policy: Policy,
     trace: RequestTrace,
-    instead: bytes | None = None,
 ) -> None:
-    """Send a request to the upstream by the client's method, and the answer to the client as it comes.
-
-    ``instead``: to be sent where the upstream refuses the first one: some want calls with signatures or thoughts of
-    their own.
-    """
+    """Send a request to the upstream by the client's method, and the answer to the client as it comes."""
     assert service.upstream is not None
     began = time.perf_counter()
     query = exchange.scope.get("query_string", b"")
     async with service.upstream.send(path, data, exchange.headers, query, exchange.scope["method"]) as reply:
-        refused = instead is not None and reply.status in REFUSES
-        if not refused:
-            await _answer(service, exchange, reply, policy, trace, began)
-    if refused:
-        await pass_on(service, exchange, path, instead or b"", policy, trace)
-
-
-async def _answer(
-    service: Service, exchange: Exchange, reply: UpstreamReply, policy: Policy, trace: RequestTrace, began: float
-) -> None:
-    about = trace.headers(service.decider.loaded.name, policy.debug)
-    added: list[Header] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
-    await exchange.start(reply.status, [*reply.headers, *added])
-    errors = ErrorEvents(reply.headers if reply.status < 300 else [])
-    async for piece in reply.pieces:
-        errors.feed(piece)
-        first = exchange.moment != "stream"
-        if first:
-            exchange.moment = "stream"
-            service.metrics.first_token.observe(time.perf_counter() - began)
-        await exchange.chunk(piece)
-        if first:
-            await asyncio.sleep(0)  # send the first piece now, though the next one may be ready
-    errors.end()
-    if errors.found:
-        trace.error_inside = True
-        service.metrics.upstream_failures.labels("error-event").inc()
-    await exchange.chunk(b"", more=False)
+        about = trace.headers(service.decider.loaded.name, policy.debug)
+        added = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
+        await exchange.start(reply.status, [*reply.headers, *added])
+        async for piece in reply.pieces:
+            first = exchange.moment != "stream"
+            if first:
+                exchange.moment = "stream"
+                service.metrics.first_token.observe(time.perf_counter() - began)
+            await exchange.chunk(piece)
+            if first:
+                await asyncio.sleep(0)  # send the first piece now, though the next one may be ready
+        await exchange.chunk(b"", more=False)
 
 
 def passes_all(service: Service) -> bool:
@@ -332,10 +291,6 @@ async def _pass_ungated(
     await record_request(service, exchange, policy, trace, pass_on(service, exchange, path, body, policy, trace))
 
 
-def _json(body: Body) -> bytes:
-    return json.dumps(body, ensure_ascii=False).encode(errors="replace")
-
-
 def _path(exchange: Exchange) -> str:
     """The path behind ``/v1/`` as the client spelt it. Raises :class:`Refused` for one that leads out of ``/v1/``."""
     if not {".", ".."}.isdisjoint(exchange.scope["path"].split("/")):
@@ -344,60 +299,3 @@ def _path(exchange: Exchange) -> str:
     if not path.startswith(PREFIX):  # %2fv1/...
         raise Refused(400, "path", "the path does not begin with /v1/")
     return quote_from_bytes(path.removeprefix(PREFIX), _PRINTABLE)
-
-
-# Follow-ups
-
-
-async def resolve_follow_up(
-    service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage, trace: RequestTrace
-) -> GatedMessage:
-    """The gated part with the question that a follow-up means, by the setting ``context``; ``trace`` gets the way."""
-    trace.context = "last" if not gated.dialogue else "window"
-    if gated.dialogue and service.config.context == "condense":
-        gated = await _condensed(service, exchange, body, gated, trace)
-    trace.query = gated.searched or gated.query
-    service.metrics.follow_ups.labels(trace.context).inc()
-    return gated
-
-
-async def _condensed(
-    service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage, trace: RequestTrace
-) -> GatedMessage:
-    began, question = time.perf_counter(), None
-    try:
-        async with asyncio.timeout(CONDENSE):
-            question = await _ask(service, exchange, body, gated)
-    except Exception as error:  # noqa: BLE001 - an upstream may raise any; the window takes the question's place
-        slow = isinstance(error, TimeoutError)
-        logger.warning("condense: %s", "slower than its deadline" if slow else type(error).__name__)
-    trace.condense_seconds = time.perf_counter() - began
-    if question is None:
-        trace.context = "condense-failed"
-        return gated
-    trace.context = "condensed"
-    return replace(gated, value=question if isinstance(gated.value, str) else gated.value, searched=question)
-
-
-async def _ask(service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage) -> str | None:
-    """The upstream's question; None for a reply without one, or a cut one. Raises the upstream's errors."""
-    assert service.upstream is not None
-    config = service.config
-    prompt = condense_prompt(gated.dialogue, language_of(gated.query or ""))
-    limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-    request: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], limit: CONDENSED}
-    if limit == "max_tokens":  # models that want the other name take no temperature
-        request["temperature"] = 0
-    if model := config.condense_model or body.get("model"):
-        request["model"] = model
-    headers = [(name, value) for name, value in exchange.headers if name in _KEYS]
-    headers.append((b"content-type", b"application/json"))
-    async with service.upstream.send("chat/completions", json.dumps(request).encode(), headers) as reply:
-        data = await read_whole(reply.pieces, LARGEST_REPLY)
-    if reply.status != 200:
-        raise ValueError(f"status {reply.status}")
-    choice = json.loads(data)["choices"][0]
-    if choice.get("finish_reason") == "length":
-        return None
-    text = " ".join(split_thought(choice["message"]["content"]).answer.split()).strip('"“” ')
-    return None if is_blank(text) or len(text) > LONGEST_QUESTION else text

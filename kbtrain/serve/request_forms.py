@@ -1,4 +1,4 @@
-"""The forms of the requests that are gated: the question in each, the places for passages, and the client's tools.
+"""The forms of the requests that are gated: the question in each, the place for passages, and the client's tools.
 
 A form gives the request a changed copy, so that unknown fields reach the upstream. Read in openai 3.54.0 (chat,
 completions, responses) and anthropic 2.14.0 (messages).
@@ -15,10 +15,8 @@ its name, or by its type where the upstream runs it (``web_search``, ``file_sear
 from __future__ import annotations
 
 import fnmatch
-import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kbtrain.answers.writing import is_blank, language_of
@@ -27,7 +25,7 @@ from kbtrain.harness import OwnWords, no_question, own_words
 from kbtrain.prompts.kbm import answer_prompt, background, render_chat
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Question, TurnExample, Utterance
-from kbtrain.serve.config import Injection, PromptRule, ServeConfig, ToolRule
+from kbtrain.serve.config import PromptRule, ServeConfig, ToolRule
 from kbtrain.serve.decide import Input
 from kbtrain.serve.problem import BadBody, Refused
 from kbtrain.utterances import (
@@ -40,19 +38,13 @@ from kbtrain.utterances import (
 
 Body = dict[str, Any]
 ToolOutcome = Literal["kept", "removed", "forced"]
-CALL = "kbsearch1"  # nine letters and digits: Mistral's models take nothing else
-SEARCH = "search"
 HOSTED = ("web_search*", "file_search", "google_search*", "googlesearch*", "bing_*", "azure_ai_search", "x_search",
           "enterprise_web_search")  # fmt: skip
 SEARCH_FIELDS = ("web_search_options", "web_search", "enable_search", "enable_web_search", "search_parameters",
                  "search_options", "use_search", "data_sources")  # fmt: skip
 WEB_PLUGINS = ("web", "web-search", "web_search", "exa", "search")
-ABOUT_SEARCH = "The search that was made for the last question. Its results are there; do not call it again."
-SEARCH_PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 _SYSTEM = {"system", "developer"}
 NOTHING = OwnWords("", 0, "")
-
-
 TEXTS = {"text", "input_text", "output_text"}  # types of text parts in all forms of requests
 
 
@@ -61,15 +53,14 @@ class GatedMessage:
     """``value``: the gate's input, and ``query`` the user's own words; both None for ``reason``.
 
     ``asked``: the message that they are of as it came, at ``place`` of the request's messages; ``struck``: the number
-    of wrappers in it. ``kind``: of a message that needs no search. ``dialogue``: of a follow-up that is not gated by
-    its own words alone; ``searched``: the query that then takes the place of ``query``.
+    of wrappers in it. ``kind``: of a message that needs no search. ``searched``: the query of a follow-up that is not
+    gated by its own words alone, in place of ``query``.
     """
 
     value: Input | None
     query: str | None
     reason: str = ""
     kind: UtteranceKind | None = None
-    dialogue: tuple[Utterance, ...] = ()
     searched: str | None = None
     asked: str = ""
     place: int = -1
@@ -89,7 +80,7 @@ def gate_input(
     checked = _check_messages(messages, field, before)
     if all(message["role"] in _SYSTEM for message in checked):
         return GatedMessage(None, None, "system-only")
-    place, said, reason = _question(checked, config)
+    place, said, reason = _question(checked)
     if reason:
         return GatedMessage(None, None, reason)
     systems = [text(message) for message in checked if message["role"] in _SYSTEM]
@@ -102,15 +93,15 @@ def gate_input(
     reads_question = config.gated == "question" or (config.gated == "auto" and "question" in reads)
     if reads_question and config.context == "last":
         return replace(found, kind=utterance_kind(query)) if config.utterance_rules else found
-    turn = _turn(checked[: place + 1], config)
+    turn = _turn(checked[: place + 1])
     kind = input_kind(turn) if config.utterance_rules else None
     if config.context == "last" or kind is not None or not is_follow_up(turn.context):
         return replace(found, value=query if reads_question else turn, kind=kind)
     window = last_messages(turn.context, config.window, config.max_question_chars)
-    return replace(found, value=window if reads_question else turn, dialogue=turn.context, searched=window)
+    return replace(found, value=window if reads_question else turn, searched=window)
 
 
-def _question(messages: Sequence[dict[str, Any]], config: ServeConfig) -> tuple[int, OwnWords, str]:
+def _question(messages: Sequence[dict[str, Any]]) -> tuple[int, OwnWords, str]:
     """Place and words of the last message with words of the user's own, or the reason why there is none."""
     wrapped = False
     for place in range(len(messages) - 1, -1, -1):
@@ -122,7 +113,7 @@ def _question(messages: Sequence[dict[str, Any]], config: ServeConfig) -> tuple[
         if role != "user":
             reasons = {"tool": "tool-message", "function": "tool-message", "assistant": "no-user-message"}
             return place, NOTHING, reasons.get(role, "other-role")
-        said = own_words(text(message), config.wrapper_patterns())
+        said = own_words(text(message))
         if isinstance(content, list) and any(part.get("type") not in TEXTS for part in content):
             return place, said, "image-or-file"
         if not is_blank(said.words):
@@ -143,12 +134,12 @@ def text(message: dict[str, Any]) -> str:
     return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
 
 
-def _turn(messages: Sequence[dict[str, Any]], config: ServeConfig) -> TurnExample:
+def _turn(messages: Sequence[dict[str, Any]]) -> TurnExample:
     """Words of the user and the assistant so far, as the dialogue before the system's next turn."""
     context = []
     for message in messages:
         words = text(message).strip()
-        if message["role"] == "user" and (said := own_words(words, config.wrapper_patterns()).words):
+        if message["role"] == "user" and (said := own_words(words).words):
             context.append(Utterance("USER", said))
         elif message["role"] == "assistant" and words:
             context.append(Utterance("SYSTEM", words))
@@ -181,15 +172,15 @@ def _check_messages(messages: Any, field: str, before: int) -> list[dict[str, An
     return messages
 
 
-class RequestForm(ABC):
-    """Reading and changing the requests of one route. Each change is a copy.
+class RequestForm:
+    """Reading and changing the requests of ``/v1/chat/completions``, and of other routes where a form of their own does
+    not differ. Each change is a copy.
 
     ``field`` holds a text or the messages, the question in the one at ``place``; ``kind`` is the type of a text part.
     """
 
     field = "messages"
     kind = "text"
-    no_call: Any = "none"
 
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         """The gated part. Raises :class:`Refused` for an invalid body of this form."""
@@ -202,8 +193,8 @@ class RequestForm(ABC):
         changed = {**body, self.field: asked_with}
         return changed if system is None else self._replace_system(changed, system)
 
-    @abstractmethod
-    def _replace_system(self, body: Body, system: str) -> Body: ...
+    def _replace_system(self, body: Body, system: str) -> Body:
+        return {**body, "messages": [{"role": "system", "content": system}, *_without_system(body["messages"])]}
 
     def precede_question(self, body: Body, text: str, place: int) -> Body:
         """The text in front of the question."""
@@ -214,63 +205,13 @@ class RequestForm(ABC):
         before = text + content if isinstance(content, str) else [{"type": self.kind, "text": text}, *content]
         return {**body, self.field: _with_content(messages, place, before)}
 
-    @abstractmethod
-    def extend_system(self, body: Body, text: str) -> Body:
-        """The text behind the system's message, or as that message."""
-
-    def append_search(self, body: Body, query: str, evidence: str, declare: bool, place: int) -> Body:
-        """A call of a search with its result behind the question; the search among the tools if ``declare``, which
-        strict servers want beside a call.
-        """
-        if thinks(body):  # a model that thinks takes no call without the thoughts before it
-            return self.precede_question(body, background(evidence, language_of(query)), place)
-        messages, tools = body[self.field], body.get("tools") or []
-        items = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        call, tool = self._search(query, evidence)
-        behind = place % len(items) + 1
-        changed = {**body, self.field: [*items[:behind], *call, *items[behind:]]}
-        if not declare or not isinstance(tools, list) or search_tools(body, [SEARCH]):
-            return changed
-        # the model must not call it where the client has no tools of its own
-        choice = {} if tools else {"tool_choice": self.no_call}
-        return {**changed, "tools": [*tools, tool], **choice}
-
-    @abstractmethod
-    def _search(self, query: str, evidence: str) -> tuple[list[Body], Body]:
-        """A call with its result, and the declaration of the tool."""
-
-    def allow(self, tools: Sequence[Body]) -> Any:
-        """``tool_choice`` of these tools alone: the list of tools stays as it is, and with it a cached prompt."""
-        if not tools:
-            return self.no_call
-        named = [{"type": "function", "function": {"name": _name(tool)}} for tool in tools]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named}}
-
     def choice(self, tool: Body) -> Body:
         """``tool_choice`` that makes the model call the tool."""
         return {"type": "function", "function": {"name": _name(tool)}}
 
 
-class ChatForm(RequestForm):
-    """``/v1/chat/completions``: ``messages`` with roles."""
-
-    def _replace_system(self, body: Body, system: str) -> Body:
-        return {**body, "messages": [{"role": "system", "content": system}, *_without_system(body["messages"])]}
-
-    def extend_system(self, body: Body, text: str) -> Body:
-        return {**body, "messages": _with_system(body["messages"], text.rstrip("\n"), "text")}
-
-    def _search(self, query: str, evidence: str) -> tuple[list[Body], Body]:
-        function = {"name": SEARCH, "arguments": json.dumps({"query": query}, ensure_ascii=False)}
-        call = {"id": CALL, "type": "function", "function": function}
-        result = {"role": "tool", "tool_call_id": CALL, "content": evidence}
-        about = {"name": SEARCH, "description": ABOUT_SEARCH, "parameters": SEARCH_PARAMETERS}
-        message: Body = {"role": "assistant", "content": None, "tool_calls": [call]}
-        return [message, result], {"type": "function", "function": about}
-
-
-class CompletionForm(ChatForm):
-    """``/v1/completions``: one ``prompt``, with all passages in front of it, which has no place for a call."""
+class CompletionForm(RequestForm):
+    """``/v1/completions``: one ``prompt``, with the passages in front of it."""
 
     field = "prompt"
 
@@ -286,12 +227,6 @@ class CompletionForm(ChatForm):
 
     def replace_question(self, body: Body, prompt: str, system: str | None, place: int) -> Body:
         return {**body, "prompt": render_chat(None, prompt, system)}
-
-    def extend_system(self, body: Body, text: str) -> Body:
-        return self.precede_question(body, text, 0)
-
-    def append_search(self, body: Body, query: str, evidence: str, declare: bool, place: int) -> Body:
-        return self.precede_question(body, background(evidence, language_of(query)), place)
 
 
 class ResponsesForm(RequestForm):
@@ -320,31 +255,12 @@ class ResponsesForm(RequestForm):
         items = body["input"]
         return {**body, "instructions": system, "input": items if isinstance(items, str) else _without_system(items)}
 
-    def extend_system(self, body: Body, text: str) -> Body:
-        # the upstream does not store ``instructions`` for the next response
-        items, instructions, text = body["input"], body.get("instructions"), text.rstrip("\n")
-        if not instructions and isinstance(items, list) and items[0].get("role") in _SYSTEM:
-            return {**body, "input": _with_system(items, text, "input_text")}
-        return {**body, "instructions": _join(instructions, text)}
-
-    def _search(self, query: str, evidence: str) -> tuple[list[Body], Body]:
-        arguments = json.dumps({"query": query}, ensure_ascii=False)
-        call = {"type": "function_call", "call_id": CALL, "name": SEARCH, "arguments": arguments}
-        result = {"type": "function_call_output", "call_id": CALL, "output": evidence}
-        about = {"name": SEARCH, "description": ABOUT_SEARCH, "parameters": SEARCH_PARAMETERS, "strict": False}
-        return [call, result], {"type": "function", **about}
-
-    def allow(self, tools: Sequence[Body]) -> Any:
-        return {"type": "allowed_tools", "mode": "auto", "tools": [self.choice(t) for t in tools]} if tools else "none"
-
     def choice(self, tool: Body) -> Body:
         return {"type": "function", "name": _name(tool)} if tool.get("type") == "function" else {"type": tool["type"]}
 
 
 class MessagesForm(RequestForm):
     """``/v1/messages``, Anthropic's: ``messages`` with content blocks, ``system`` beside them."""
-
-    no_call: Any = {"type": "none"}  # noqa: RUF012 - never changed
 
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         messages, system = body.get("messages"), body.get("system")
@@ -358,25 +274,13 @@ class MessagesForm(RequestForm):
     def _replace_system(self, body: Body, system: str) -> Body:
         return {**body, "system": system}
 
-    def extend_system(self, body: Body, text: str) -> Body:
-        system, text = body.get("system"), text.rstrip("\n")
-        if isinstance(system, list):
-            return {**body, "system": [*system, {"type": "text", "text": text}]}
-        return {**body, "system": _join(system, text)}
-
-    def _search(self, query: str, evidence: str) -> tuple[list[Body], Body]:
-        call = {"type": "tool_use", "id": CALL, "name": SEARCH, "input": {"query": query}}
-        result = {"type": "tool_result", "tool_use_id": CALL, "content": evidence}
-        tool = {"name": SEARCH, "description": ABOUT_SEARCH, "input_schema": SEARCH_PARAMETERS}
-        return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}], tool
-
     def choice(self, tool: Body) -> Body:
         return {"type": "tool", "name": _name(tool)}
 
 
 SETTINGS = {"additional_tools", "mcp_list_tools", "compaction", "context_compaction"}  # items that are no messages
 FORMS: Mapping[str, RequestForm] = {
-    "chat/completions": ChatForm(),
+    "chat/completions": RequestForm(),
     "completions": CompletionForm(),
     "responses": ResponsesForm(),
     "messages": MessagesForm(),
@@ -407,7 +311,7 @@ def _with_content(messages: list[Body], place: int, content: Any) -> list[Body]:
 
 
 def thinks(body: Body) -> bool:
-    """True for a request that asks the model to think: such models take no forced tool and no call without thoughts."""
+    """True for a request that asks the model to think: such models take no forced tool."""
     thinking = body.get("thinking")
     asked = isinstance(thinking, dict) and thinking.get("type") != "disabled"
     return asked or body.get("enable_thinking") is True
@@ -417,65 +321,25 @@ def _without_system(messages: list[Body]) -> list[Body]:
     return messages[1:] if messages[0].get("role") in _SYSTEM else messages
 
 
-def _with_system(messages: list[Body], text: str, kind: str) -> list[Body]:
-    # many templates allow one system message alone, in the first place
-    first, *rest = messages
-    if first.get("role") not in _SYSTEM:
-        return [{"role": "system", "content": text}, *messages]
-    content = first.get("content")
-    if isinstance(content, list):
-        return [{**first, "content": [*content, {"type": kind, "text": text}]}, *rest]
-    return [{**first, "content": _join(content, text)}, *rest]
-
-
-def _join(first: str | None, second: str) -> str:
-    return "\n\n".join(filter(None, (first, second)))
-
-
-@dataclass(frozen=True)
-class Placement:
-    """The place for passages in requests. ``own``: the gate's templates; ``tools``: the upstream takes declarations."""
-
-    rule: PromptRule
-    injection: Injection = "user"
-    own: OwnPrompts | None = None
-    tools: bool = True
-
-    # True if requests are asked with the whole prompts that the gate's labels were made with
-    is_whole_prompt: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        whole = self.rule == "trained" or (self.rule == "auto" and self.own is not None)
-        object.__setattr__(self, "is_whole_prompt", whole)
+def asks_whole(rule: PromptRule, own: OwnPrompts | None) -> bool:
+    """True if requests are asked with the whole prompts that the gate's labels were made with."""
+    return rule == "trained" or (rule == "auto" and own is not None)
 
 
 def with_evidence(
-    form: RequestForm,
-    body: Body,
-    query: str,
-    evidence: str | None,
-    placement: Placement,
-    place: int = -1,
-    asked: str = "",
+    form: RequestForm, body: Body, gated: GatedMessage, evidence: str | None, rule: PromptRule, own: OwnPrompts | None
 ) -> Body:
-    """The request with the passages in it; the same object if there is nothing to change.
-
-    ``place``: of the question's message; ``asked``: this message as it came, if it holds more than the query.
-    """
-    language = language_of(query)
-    if placement.is_whole_prompt:
-        question, own = Question("request", asked or query, (), "test", "request", language), placement.own
-        if own is not None:
-            return form.replace_question(body, own.render(question, evidence), own.system, place)
-        prompt = answer_prompt(question, "llm" if evidence is None else "rag", evidence)
-        return form.replace_question(body, prompt, None, place)
-    if evidence is None:
+    """The request with the passages in it; the same object if there is nothing to change. ``own``: the gate's."""
+    if gated.query is None or (evidence is None and not asks_whole(rule, own)):
         return body
-    if placement.injection == "tool":
-        return form.append_search(body, query, evidence, placement.tools, place)
-    if placement.injection == "system":
-        return form.extend_system(body, background(evidence, language))
-    return form.precede_question(body, background(evidence, language), place)
+    language = language_of(gated.query)
+    if evidence is not None and not asks_whole(rule, own):
+        return form.precede_question(body, background(evidence, language), gated.place)
+    question = Question("request", gated.asked or gated.query, (), "test", "request", language)
+    if own is not None:
+        return form.replace_question(body, own.render(question, evidence), own.system, gated.place)
+    prompt = answer_prompt(question, "llm" if evidence is None else "rag", evidence)
+    return form.replace_question(body, prompt, None, gated.place)
 
 
 def search_tools(body: Body, patterns: Sequence[str]) -> list[Body]:
@@ -511,9 +375,9 @@ def steer_tools(
 ) -> tuple[Body, ToolOutcome]:
     """The request after the gate's decision, and the outcome.
 
-    ``remove``: without the tools, or the fields, where no search is needed; ``allow``: with them, out of the model's
-    choice. ``force``: as ``remove``, and elsewhere the model must call the first of them, unless it thinks. A client's
-    own choice of a tool stays, and tools that the dialogue has called: servers want them declared.
+    ``remove``: without the tools, or the fields, where no search is needed. ``force``: so, too, and elsewhere the
+    model must call the first of them, unless it thinks. A client's own choice of a tool stays, and tools that the
+    dialogue has called: servers want them declared.
     """
     choice = body.get("tool_choice")
     options = choice if isinstance(choice, dict) and choice.get("type") == "auto" else {}
@@ -528,8 +392,6 @@ def steer_tools(
     if not tools or _has_calls(body):
         return changed, "removed" if fields else "kept"
     rest_tools = [tool for tool in body["tools"] if not any(tool is search for search in tools)]
-    if rule == "allow":
-        return {**changed, "tool_choice": FORMS[path].allow(rest_tools)}, "removed"
     if rest_tools:
         return {**changed, "tools": rest_tools}, "removed"
     for name in ("tools", "tool_choice", "parallel_tool_calls"):

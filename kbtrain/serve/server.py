@@ -22,7 +22,7 @@ from kbtrain.runtime.cores import freeze_objects
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.exchange import place_of
 from kbtrain.serve.gate_model import is_of_demo
-from kbtrain.serve.request_forms import Placement
+from kbtrain.serve.request_forms import asks_whole
 
 if TYPE_CHECKING:
     import uvicorn
@@ -154,7 +154,7 @@ def _threshold_in_words(loaded: LoadedGate, threshold: float, origin: str, where
 
 
 def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
-    if Placement(config.prompt, own=loaded.own).is_whole_prompt:
+    if asks_whole(config.prompt, loaded.own):
         whose = "the templates" if loaded.own is not None else "figures 9 and 10, the prompts"
         return f"{whose} that the gate's labels were made with"
     return (

@@ -24,7 +24,7 @@ from kbtrain.serve.decision_log import DecisionLog, Metrics
 from kbtrain.serve.exchange import Endpoint, Keys
 from kbtrain.serve.gate_model import gate_model
 from kbtrain.serve.problem import Aim, Refused
-from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
+from kbtrain.serve.request_forms import FORMS, GatedMessage, with_evidence
 from kbtrain.serve.search import Search, check_search, find_within, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.utterances import BY_RULE, BY_THRESHOLD, UtteranceKind
@@ -51,12 +51,10 @@ class RequestTrace:
     saves: Saves = "searches"
     tool: str = ""  # outcome of the request's own search tool: kept, removed or forced
     query: str | None = None
-    context: str = ""  # of a follow-up: last, window, condensed, condense-failed; empty where the setting is last
-    condense_seconds: float | None = None
+    context: str = ""  # of a message: last or window; empty where the setting is last
     request_id: str = ""  # clients report outcomes by it; empty without a log
     struck: int = 0  # wrappers around the user's words
     propensity: float | None = None  # probability of the action, where the server explores
-    error_inside: bool = False  # the upstream's, in an answer of status 200
     wanted: bool | None = None  # the search before the server's policy
     rule: str = ""  # kind of utterance that decided in the gate's place
     began: float = field(default_factory=time.perf_counter)
@@ -87,7 +85,7 @@ class RequestTrace:
         """The ``x-kbtrain-*`` headers of the answer."""
         d = self.decision
         figures = {"score": d and d.score, "threshold": d and d.threshold}
-        seconds = {"gate": self.gate_seconds, "search": self.search_seconds, "condense": self.condense_seconds}
+        seconds = {"gate": self.gate_seconds, "search": self.search_seconds}
         values = {
             "retrieved": str(int(bool(self.hits))),
             "gate": quote(d.gate if d else gate, safe="@"),
@@ -186,21 +184,15 @@ class Service:
 
         Raises :class:`~kbtrain.errors.UserError` for prompts that the model does not read.
         """
-        takes_tools = self.upstream is not None and self.upstream.takes_tools
-        placement = Placement(self.config.prompt, self.config.injection, loaded.own, takes_tools)
-        self._check_injection(placement)
-        self.gate_model, self.placement = gate_model(self.config, loaded.gate.card), placement
-
-    def _check_injection(self, placement: Placement) -> None:
-        """Refuse a place for passages that the model in this process does not read, at the start."""
-        if self.upstream is None or self.search is None:
-            return
-        path, body = "chat/completions", {"messages": [{"role": "user", "content": "question"}]}
-        try:
-            self.upstream.check(path, with_evidence(FORMS[path], body, "question", "passage", placement))
-        except Refused as refused:
-            where = self.config.injection
-            raise UserError(f"key 'injection': '{where}' with {self.upstream.name}: {refused}") from None
+        if self.upstream is not None and loaded.own is not None:
+            path, body = "chat/completions", {"messages": [{"role": "user", "content": PROBE}]}
+            asked = GatedMessage(PROBE, PROBE, place=0)
+            try:
+                changed = with_evidence(FORMS[path], body, asked, None, self.config.prompt, loaded.own)
+                self.upstream.check(path, changed)
+            except Refused as refused:
+                raise UserError(f"gate '{loaded.name}': its prompts with {self.upstream.name}: {refused}") from None
+        self.gate_model = gate_model(self.config, loaded.gate.card)
 
     async def decisions(
         self,
@@ -269,7 +261,7 @@ class Service:
     def record(self, trace: RequestTrace, outcome: str, status: int) -> None:
         """Count and log a request.
 
-        ``outcome``: answered, decided, error-event, client-left-at-a-moment, cut-off, or an error's code.
+        ``outcome``: answered, decided, client-left-at-a-moment, cut-off, or an error's code.
         """
         d, m = trace.decision, self.metrics
         if trace.reason:  # else nothing was decided: refused, or the client left
@@ -303,7 +295,6 @@ class Service:
             "struck": trace.struck,
             "gate_ms": trace.gate_seconds and round(1000 * trace.gate_seconds, 2),
             "context": trace.context,
-            "condense_ms": trace.condense_seconds and round(1000 * trace.condense_seconds, 2),
             "search_ms": trace.search_seconds and round(1000 * trace.search_seconds, 2),
             "seconds": round(time.perf_counter() - trace.began, 4),
             "outcome": outcome,

@@ -60,7 +60,6 @@ class Upstream(Protocol):
     """A server, or a model in this process that answers like one."""
 
     name: str
-    takes_tools: bool
 
     @property
     def paths(self) -> Set[str] | None:
@@ -95,7 +94,6 @@ class HttpUpstream:
     """
 
     name = "upstream"
-    takes_tools = True
     paths: Set[str] | None = None
 
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
@@ -308,67 +306,3 @@ def proxy_for(url: str) -> str | None:
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
-
-
-BROKEN_OFF = {"error", "network_error", "abort", "failed", "insufficient_system_resource"}  # reasons of an end
-BROKEN = (b"error", b"failed", b"abort", b"insufficient_system_resource")  # a text with an error has one of these
-LONGEST_ERROR = 65_536  # bytes of a line, or of a body, that are searched for an error
-
-
-class ErrorEvents:
-    """Errors inside an answer of status 200, an event of a stream or the whole body; :attr:`found` after the first.
-
-    ``streamed``: server-sent events, else one JSON body. Compressed answers and other types pass unwatched.
-    """
-
-    def __init__(self, headers: list[Header]) -> None:
-        values = dict(headers)
-        kind = values.get(b"content-type", b"").lower()
-        self.streamed = kind.startswith(b"text/event-stream")
-        self._watching = values.get(b"content-encoding", b"identity").lower() == b"identity"
-        self._watching &= self.streamed or kind.startswith(b"application/json")
-        self._rest = b""
-        self.found = False
-
-    def feed(self, piece: bytes) -> None:
-        """Look at a piece, wherever it is cut."""
-        if not self._watching or self.found:
-            return
-        if not self.streamed:
-            self._rest += piece
-            self._watching = len(self._rest) <= LONGEST_ERROR
-            return
-        whole, end, rest = piece.rpartition(b"\n")
-        if not end:
-            self._rest = (self._rest + piece)[:LONGEST_ERROR]
-            return
-        lines, self._rest = self._rest + whole, rest[:LONGEST_ERROR]
-        if any(mark in lines for mark in BROKEN):
-            self.found = any(map(_is_error_line, lines.splitlines()))
-
-    def end(self) -> None:
-        """Look at the rest behind the last line end."""
-        if self._watching and not self.found and any(mark in self._rest for mark in BROKEN):
-            self.found = _is_error_line(self._rest) if self.streamed else _is_error(self._rest)
-        self._rest = b""
-
-
-def _is_error_line(line: bytes) -> bool:
-    field, _, value = line.partition(b":")
-    if field == b"event":
-        return value.strip() in (b"error", b"response.failed")  # the second one: OpenAI's Responses
-    return field == b"data" and any(mark in value for mark in BROKEN) and _is_error(value)
-
-
-def _is_error(data: bytes) -> bool:
-    """True for a JSON object with an error in it, of the type of one, or with an answer that broke off by one."""
-    try:
-        value: Any = json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    if not isinstance(value, dict):
-        return False
-    choices = value.get("choices")
-    ends = [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)] if choices else []
-    failed = value.get("type") in ("error", "response.failed") or value.get("status") == "failed"
-    return failed or bool(value.get("error")) or not BROKEN_OFF.isdisjoint(map(str, ends))

@@ -24,7 +24,7 @@ from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.prompts.own import OwnPrompts, read_prompts
 from kbtrain.records import Evidence, GateExample, Hit, Question
-from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
+from kbtrain.serve.request_forms import FORMS, GatedMessage, with_evidence
 
 SAMPLE = scripts.load("data_gen/sample.py")
 
@@ -170,11 +170,11 @@ def test_a_gate_whose_templates_were_changed_is_refused_in_one_line(
 
 def test_serving_asks_by_the_gate_s_templates() -> None:
     body = {"messages": [{"role": "system", "content": "You are."}, {"role": "user", "content": "Where?"}]}
-    chat = FORMS["chat/completions"]
+    chat, asked = FORMS["chat/completions"], GatedMessage("Where?", "Where?")
     for rule in ("auto", "trained"):
-        found = with_evidence(chat, body, "Where?", "It is here.", Placement(rule, "user", OWN))["messages"]
+        found = with_evidence(chat, body, asked, "It is here.", rule, OWN)["messages"]
         assert [m["content"] for m in found] == ["Be brief.", "Read It is here. and say where: Where?"]
-        plain = with_evidence(FORMS["completions"], {"prompt": "Where?"}, "Where?", None, Placement(rule, "user", OWN))
+        plain = with_evidence(FORMS["completions"], {"prompt": "Where?"}, asked, None, rule, OWN)
         assert plain["prompt"] == "Be brief.\nSay where: Where?"
-    assert with_evidence(chat, body, "Where?", None, Placement("auto")) is body
-    assert with_evidence(chat, body, "Where?", None, Placement("background", "user", OWN)) is body
+    assert with_evidence(chat, body, asked, None, "auto", None) is body
+    assert with_evidence(chat, body, asked, None, "background", OWN) is body

@@ -102,7 +102,7 @@ def test_verdicts_need_a_log_and_exploration_a_search(gate):
     with serving(gate) as running:
         assert running.post("/v1/outcomes", {"id": "a", "right": 1}).status == 409
     proxied = {"upstream": "http://127.0.0.1:1/v1", "search": "none"}
-    for more in ({}, {"log": "l", "shadow": True}, {"log": "l", **proxied}):
+    for more in ({}, {"log": "l", "policy": "pass"}, {"log": "l", **proxied}):
         with pytest.raises(ValueError, match="key 'explore': needs log and a search"):
             ServeConfig(**{"gate": gate, "explore": 0.1, "search": "auto", **more})
 

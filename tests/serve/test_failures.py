@@ -72,7 +72,7 @@ def test_a_gate_that_fails(gate, stub, policy, status, retrieved):
         assert server.metric(f"kbtrain_decisions_total{{{labels}}}") == 1
 
 
-@pytest.mark.parametrize("settings", [{"shadow": True, "search": "atlas"}, {"search": "none"}], ids=str)
+@pytest.mark.parametrize("settings", [{"policy": "pass", "search": "atlas"}, {"search": "none"}], ids=str)
 def test_a_gate_s_failure_is_said_where_nothing_is_searched(gate, stub, settings):
     with serving(gate, upstream=stub.url, **settings) as server:
         Broken(server, ArithmeticError("no number"))

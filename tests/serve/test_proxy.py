@@ -11,7 +11,6 @@ from stub_upstream import StubUpstream
 
 from kbtrain.prompts.kbm import background
 from kbtrain.report.traffic import calibrate_traffic
-from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Busy
 from kbtrain.serve.server import startup_lines
 from kbtrain.serve.upstream import UpstreamReply
@@ -98,7 +97,7 @@ class InOneRead:
     """An upstream whose two tokens come together; ``turns``: turns of the event loop begun when the second is taken."""
 
     name = "upstream"
-    takes_tools, paths = True, None
+    paths = None
 
     def __init__(self):
         self.turns = []
@@ -237,23 +236,6 @@ def test_an_answer_that_breaks_off_is_no_whole_answer_and_one_warning(proxy, stu
     assert said == [("WARNING", "/v1/chat/completions: cut off (ClientPayloadError)")]
 
 
-@pytest.mark.parametrize("injection", ["system", "tool"])
-@pytest.mark.parametrize("system", [None, "Be brief", [{"type": "text", "text": "Be brief"}]], ids=str)
-def test_passages_as_a_system_or_tool_message(gate, stub, corpus, injection, system):
-    first = [] if system is None else [{"role": "system", "content": system}]
-    with serving(gate, upstream=stub.url, search=corpus, k=1, injection=injection) as server:
-        ask(server, {"model": "stub", "messages": [*first, {"role": "user", "content": NEEDS}]})
-    messages = stub.body()["messages"]
-    text = CORPUS[0]["text"]
-    if injection == "tool":
-        assert messages[:-2] == [*first, {"role": "user", "content": NEEDS}]
-        assert json.loads(messages[-2]["tool_calls"][0]["function"]["arguments"]) == {"query": NEEDS}
-        assert messages[-1] == {"role": "tool", "tool_call_id": messages[-2]["tool_calls"][0]["id"], "content": text}
-    else:
-        assert [m["role"] for m in messages] == ["system", "user"] and messages[1]["content"] == NEEDS
-        assert text in json.dumps(messages[0]) and (system is None or "Be brief" in json.dumps(messages[0]))
-
-
 def test_the_trained_prompts_are_those_of_the_figures_in_both_branches(gate, stub, corpus):
     from kbtrain.prompts.kbm import answer_prompt
     from kbtrain.records import Question
@@ -310,16 +292,6 @@ def test_each_policy_does_what_it_says_and_logs_what_the_gate_would_do(gate, stu
     assert tuple(decision["retrieve"] for decision in decided) == handed
 
 
-def test_shadow_is_a_name_for_pass(gate):
-    assert (
-        ServeConfig(gate=gate, shadow=True).policy
-        == "pass"
-        == ServeConfig(gate=gate, shadow=True, policy="pass").policy
-    )
-    with pytest.raises(ValueError, match="key 'shadow': another name for policy: pass; give one of the two"):
-        ServeConfig(gate=gate, shadow=True, policy="always")
-
-
 def test_always_does_not_depend_on_the_gate(gate, stub):
     """It is the way back: a gate that fails, or has no room, ends no request and takes no search away."""
     settings = {"upstream": stub.url, "search": "serve_support:echo", "on_gate_failure": "error"}
@@ -337,9 +309,9 @@ def failing(error):
     return decide
 
 
-def test_shadow_mode_needs_no_threshold(stub, corpus, tmp_path):
+def test_a_trial_needs_no_threshold(stub, corpus, tmp_path):
     folder, log = probe_folder(tmp_path / "probe", threshold=None), tmp_path / "log.jsonl"
-    with serving(folder, upstream=stub.url, search=corpus, shadow=True, log=log) as server:
+    with serving(folder, upstream=stub.url, search=corpus, policy="pass", log=log) as server:
         found = kb(ask(server, chat(NEEDS)))
         assert (found["reason"], found["retrieved"]) == ("no-threshold", "0") and float(found["score"]) > 0.5
         assert "threshold" not in found

@@ -9,7 +9,7 @@ from kbtrain.prompts.kbm import background
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.request_forms import CALL, FORMS, Placement, with_evidence
+from kbtrain.serve.request_forms import FORMS, with_evidence
 
 RESPONSES, MESSAGES = FORMS["responses"], FORMS["messages"]
 TEXT = background("It opens at nine.", "en")
@@ -20,9 +20,9 @@ def read(form, body, reads=QUESTIONS, **settings):
     return form.gate_input(body, ServeConfig(gate="g", **settings), reads)
 
 
-def put(form, body, injection, tools=True):
-    before = json.dumps(body)
-    found = with_evidence(form, body, NEEDS, "It opens at nine.", Placement("background", injection, None, tools))
+def put(form, body, evidence="It opens at nine.", own=None):
+    before, gated = json.dumps(body), read(form, body)
+    found = with_evidence(form, body, gated, evidence, "auto", own)
     assert json.dumps(body) == before  # the client's own is left as it is
     return found
 
@@ -113,59 +113,21 @@ def test_a_body_that_is_none_of_the_form_is_refused_by_its_field(form, body, say
 
 
 @pytest.mark.parametrize("behind", [{"role": "system", "content": "Plan"}, {"role": "assistant", "content": "{"}])
-@pytest.mark.parametrize("injection", ["user", "tool"])
-def test_passages_stand_at_the_question_wherever_it_is(behind, injection):
+def test_passages_stand_at_the_question_wherever_it_is(behind):
     body = {"messages": [{"role": "user", "content": f"<system-reminder>x</system-reminder>{NEEDS}"}, behind]}
     found = read(MESSAGES, body)
     assert (found.query, found.place, found.struck) == (NEEDS, 0, 1)
-    placement = Placement("background", injection)
-    put_in = with_evidence(MESSAGES, body, NEEDS, "It opens.", placement, found.place, found.asked)["messages"]
-    assert put_in[-1] == behind and len(put_in) == (2 if injection == "user" else 4)
-    assert ("It opens." in put_in[0]["content"]) == (injection == "user")
+    asked, last = put(MESSAGES, body)["messages"]
+    assert last == behind and asked["content"] == TEXT + body["messages"][0]["content"]
 
 
-def test_passages_in_responses():
-    assert put(RESPONSES, {"input": NEEDS}, "user") == {"input": TEXT + NEEDS}
+def test_passages_in_responses_and_messages():
+    assert put(RESPONSES, {"input": NEEDS}) == {"input": TEXT + NEEDS}
     two = [user(KNOWN), user()]
     parts = [{"type": "input_text", "text": TEXT}, *two[1]["content"]]
-    assert put(RESPONSES, {"input": two}, "user") == {"input": [two[0], {"role": "user", "content": parts}]}
-    line = TEXT.rstrip("\n")
-    assert put(RESPONSES, {"input": NEEDS}, "system") == {"input": NEEDS, "instructions": line}
-    both = put(RESPONSES, {"input": two, "instructions": "Be brief"}, "system")
-    assert both == {"input": two, "instructions": f"Be brief\n\n{line}"}
-    developer = {"role": "developer", "content": "Be brief"}
-    found = put(RESPONSES, {"input": [developer, *two]}, "system")
-    assert found == {"input": [{**developer, "content": f"Be brief\n\n{line}"}, *two]}
-    found = put(RESPONSES, {"input": NEEDS}, "tool")
-    question, call, result = found["input"]
-    assert question == {"role": "user", "content": NEEDS}
-    assert (call["type"], call["call_id"], json.loads(call["arguments"])) == ("function_call", CALL, {"query": NEEDS})
-    assert result == {"type": "function_call_output", "call_id": CALL, "output": "It opens at nine."}
-    assert found["tools"][0]["name"] == "search" and found["tool_choice"] == "none"
-    own = {"type": "function", "name": "search"}
-    assert put(RESPONSES, {"input": NEEDS, "tools": [own]}, "tool")["tools"] == [own]
-    assert "tools" not in put(RESPONSES, {"input": NEEDS}, "tool", tools=False)
-
-
-def test_passages_in_messages():
-    body = {"messages": [{"role": "user", "content": NEEDS}]}
-    assert put(MESSAGES, body, "user") == {"messages": [{"role": "user", "content": TEXT + NEEDS}]}
-    line = TEXT.rstrip("\n")
-    assert put(MESSAGES, body, "system") == {**body, "system": line}
-    assert put(MESSAGES, {**body, "system": "Be brief"}, "system")["system"] == f"Be brief\n\n{line}"
-    block = {"type": "text", "text": "Be brief", "cache_control": {"type": "ephemeral"}}
-    found = put(MESSAGES, {**body, "system": [block]}, "system")
-    assert found["system"] == [block, {"type": "text", "text": line}]
-    found = put(MESSAGES, body, "tool")
-    question, call, result = found["messages"]
-    assert question == body["messages"][0]
-    used = {"type": "tool_use", "id": CALL, "name": "search", "input": {"query": NEEDS}}
-    assert call == {"role": "assistant", "content": [used]}
-    told = {"type": "tool_result", "tool_use_id": CALL, "content": "It opens at nine."}
-    assert result == {"role": "user", "content": [told]}
-    assert found["tools"][0]["input_schema"]["required"] == ["query"] and found["tool_choice"] == {"type": "none"}
-    thinking = {**body, "thinking": {"type": "enabled", "budget_tokens": 1024}}
-    assert put(MESSAGES, thinking, "tool")["messages"] == [{"role": "user", "content": TEXT + NEEDS}]
+    assert put(RESPONSES, {"input": two}) == {"input": [two[0], {"role": "user", "content": parts}]}
+    body = {"messages": [{"role": "user", "content": NEEDS}], "system": "Be brief"}
+    assert put(MESSAGES, body) == {**body, "messages": [{"role": "user", "content": TEXT + NEEDS}]}
 
 
 def test_a_prompt_of_its_own_takes_the_place_of_question_and_system():
@@ -174,9 +136,8 @@ def test_a_prompt_of_its_own_takes_the_place_of_question_and_system():
         (RESPONSES, {"input": [{"role": "system", "content": "Long"}, user()], "instructions": "Long"}, "instructions"),
         (MESSAGES, {"messages": [user(kind="text")], "system": [{"type": "text", "text": "Long"}]}, "system"),
     ):
-        found = with_evidence(form, body, NEEDS, "It opens.", Placement("auto", "user", own))
+        found = put(form, body, "It opens.", own)
         assert found[system] == "Short."
         (last,) = found["input" if system == "instructions" else "messages"]
         assert last["content"] == f"Read It opens. Say: {NEEDS}"
-    found = with_evidence(RESPONSES, {"input": NEEDS}, NEEDS, None, Placement("auto", "user", own))
-    assert found == {"input": f"Say: {NEEDS}", "instructions": "Short."}
+    assert put(RESPONSES, {"input": NEEDS}, None, own) == {"input": f"Say: {NEEDS}", "instructions": "Short."}

@@ -16,7 +16,7 @@ from kbtrain.errors import UserError
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.template_marks import break_marks
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
+from kbtrain.serve.request_forms import FORMS, GatedMessage, with_evidence
 from kbtrain.serve.search import hits_of
 
 KEY = "a-key-of-somebody"
@@ -222,16 +222,9 @@ def test_a_passage_is_data_and_opens_no_turn(passage):
     )
     body = {"messages": [{"role": "user", "content": NEEDS}]}
     evidence = evidence_text(hits_of([{"text": passage, "title": passage, "id": passage}], 1))
-    for injection in ("user", "system", "tool"):
-        sent = json.loads(
-            json.dumps(
-                with_evidence(FORMS["chat/completions"], body, NEEDS, evidence, Placement("background", injection))
-            )
-        )
-        roles = [message["role"] for message in sent["messages"]]
-        assert (
-            roles == {"user": ["user"], "system": ["system", "user"], "tool": ["user", "assistant", "tool"]}[injection]
-        )
+    asked = GatedMessage(NEEDS, NEEDS)
+    sent = json.loads(json.dumps(with_evidence(FORMS["chat/completions"], body, asked, evidence, "background", None)))
+    assert [message["role"] for message in sent["messages"]] == ["user"]
 
 
 def test_a_passage_s_id_writes_no_header_of_its_own(gate, tmp_path, monkeypatch):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import http.client
 import json
 import socket
 import threading
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,6 @@ import pytest
 from serve_support import KNOWN, NEEDS, echo, serving
 from stub_upstream import StubUpstream
 from support.waiting import wait_until
-
-from kbtrain.serve.upstream import ErrorEvents
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": NEEDS}]}
 ECHO = f"{echo.__module__}:echo"
@@ -58,39 +54,10 @@ def test_a_duplicate_key_is_a_400_that_names_it(proxy, stub, data, key):
     assert len(stub.requests) == before
 
 
-@pytest.mark.parametrize(
-    ("encoding", "pack"),
-    [
-        ("gzip", gzip.compress),
-        ("x-gzip", lambda data: gzip.compress(data[:20]) + gzip.compress(data[20:])),
-        ("deflate", zlib.compress),
-        ("identity", bytes),
-    ],
-)
-def test_a_compressed_request_is_read_and_passed_on_unpacked(proxy, stub, encoding, pack):
-    data = json.dumps(CHAT).encode()
-    reply = proxy.post(
-        "/v1/chat/completions", pack(data), {"content-encoding": encoding, "x-kbtrain-retrieve": "never"}
-    )
-    assert (reply.status, stub.requests[-1][2]) == (200, data)
-    assert "content-encoding" not in stub.requests[-1][1]
-
-
-@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "aes128gcm"])
-def test_another_encoding_is_a_415_that_says_what_is_read(proxy, encoding):
+@pytest.mark.parametrize("encoding", ["gzip", "br", "identity, zstd"])
+def test_a_packed_body_is_a_415(proxy, encoding):
     reply = proxy.post("/v1/chat/completions", b"x", {"content-encoding": encoding})
-    assert (reply.status, reply.headers["accept-encoding"]) == (415, "gzip, deflate")
-
-
-PACKED = gzip.compress(b"{}", mtime=0)
-MEMBERS = gzip.compress(b"", mtime=0) * 4000 + PACKED  # each cost a copy of the rest: 8 MB took two minutes
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"{}", PACKED[:-3], PACKED + b"more", MEMBERS], ids=["none", "plain", "cut", "more", "many"]
-)
-def test_a_body_that_is_not_what_it_says_is_a_400(proxy, data):
-    assert proxy.post("/v1/chat/completions", data, {"content-encoding": "gzip"}).status == 400
+    assert (reply.status, reply.json["error"]["code"]) == (415, "encoding")
 
 
 def test_a_byte_order_mark_is_no_error(proxy, stub):
@@ -104,12 +71,6 @@ def test_a_body_above_the_limit_passes_ungated_and_whole(proxy, stub):
     assert (reply.status, reply.headers["x-kbtrain-reason"], stub.requests[-1][2]) == (200, "large-body", data)
     refused = proxy.post("/v1/gate", data)
     assert refused.status == 413 and "--max-body-mb" in refused.error
-
-
-def test_a_small_body_that_unpacks_to_gigabytes_is_a_413(proxy):
-    bomb = gzip.compress(b" " * 50_000_000)
-    assert len(bomb) < 100_000
-    assert proxy.post("/v1/chat/completions", bomb, {"content-encoding": "gzip"}).status == 413
 
 
 # roles and tools
@@ -126,39 +87,6 @@ def test_messages_of_other_roles_are_passed_on_and_the_user_s_last_word_is_gated
     last = proxy.post("/v1/chat/completions", {"model": "granite", "messages": [messages[2], messages[1]]})
     assert (last.status, last.headers["x-kbtrain-reason"]) == (200, "other-role")
     assert stub.body()["messages"] == [messages[2], messages[1]]
-
-
-@pytest.fixture(scope="module")
-def by_tool(gate, stub):
-    with serving(gate, upstream=stub.url, search=ECHO, injection="tool") as running:
-        yield running
-
-
-def test_passages_as_a_tool_s_message_fit_strict_servers(by_tool, stub):
-    assert by_tool.post("/v1/chat/completions", CHAT, ALWAYS).status == 200
-    sent = stub.body()
-    call, result = sent["messages"][-2]["tool_calls"][0], sent["messages"][-1]
-    assert len(call["id"]) == 9 and call["id"].isascii() and call["id"].isalnum()
-    assert result["tool_call_id"] == call["id"]
-    assert [tool["function"]["name"] for tool in sent["tools"]] == [call["function"]["name"]]
-    assert sent["tool_choice"] == "none"  # the client has no tools: none may be called
-
-
-class Strict(StubUpstream):
-    """Refuses calls without a signature."""
-
-    async def _answer(self, writer, body):
-        self.status = 400 if any(message.get("tool_calls") for message in body["messages"]) else 200
-        return await super()._answer(writer, body)
-
-
-def test_an_upstream_that_refuses_an_inserted_call_gets_the_passages_before_the_question(gate):
-    with Strict() as strict, serving(gate, upstream=strict.url, search=ECHO, injection="tool") as server:
-        reply = server.post("/v1/chat/completions", CHAT, ALWAYS)
-        assert (reply.status, reply.headers["x-kbtrain-retrieved"], len(strict.requests)) == (200, "1", 2)
-        (message,) = strict.body()["messages"]
-        assert message["content"].endswith(NEEDS) and len(message["content"]) > len(NEEDS)
-        assert "tools" not in strict.body()
 
 
 # routes
@@ -228,57 +156,6 @@ def test_an_unknown_route_needs_the_key_and_is_counted_without_its_name(gate, tm
         metrics = server.get("/metrics", key).body.decode()
         assert 'kbtrain_requests_total{route="/v1/*",status="401"} 1.0' in metrics
         assert "words-of-a-client" not in metrics
-
-
-# errors inside answers
-
-
-STREAM = b'data: {"choices": [{"delta": {"content": "the error"}}]}\n\n'
-OK, JSON = [(b"content-type", b"text/event-stream; charset=utf-8")], [(b"content-type", b"application/json")]
-
-
-@pytest.mark.parametrize(
-    ("headers", "body", "found"),
-    [
-        (OK, STREAM + b'data: {"error": {"message": "overloaded", "code": 502}}\n\ndata: [DONE]\n\n', True),
-        (OK, STREAM + b'event: error\ndata: {"type": "overloaded_error"}\n\n', True),
-        (OK, b'data: {"type": "error", "error": {"type": "overloaded_error"}}\r\n\r\n', True),
-        (OK, b'data: {"error": "x"}', True),  # cut off behind it
-        (OK, STREAM + b'data: {"type": "response.failed", "response": {"status": "failed"}}\n\n', True),
-        (OK, STREAM + b'data: {"choices": [{"delta": {}, "finish_reason": "error"}]}\n\ndata: [DONE]\n\n', True),
-        (OK, STREAM + b'data: {"choices": [{"delta": {}, "finish_reason": "abort"}]}\n\n', True),
-        (OK, b'data: {"choices": [{"delta": {"content": "abort"}, "finish_reason": "stop"}]}\n\n', False),
-        (JSON, b'{"choices": [{"message": {"content": "x"}, "finish_reason": "network_error"}]}', True),
-        (OK, STREAM + b'data: {"error": null, "choices": []}\n\ndata: [DONE]\n\n', False),
-        (OK, b'data: {"choices": [{"delta": {"content": "{\\"error\\": 1}"}}]}\n\n', False),
-        (OK, b': error\n\ndata: error\n\ndata: {"error": \n\n', False),
-        (JSON, b'{"id": "gen-1", "error": {"message": "overloaded", "code": 502}}', True),
-        (JSON, b'{"id": "gen-1", "choices": [{"message": {"content": "error"}}]}', False),
-        ([*JSON, (b"content-encoding", b"gzip")], b'{"error": "x"}', False),
-        ([(b"content-type", b"text/plain")], b'{"error": "x"}', False),
-    ],
-)
-def test_an_error_is_found_wherever_the_pieces_are_cut(headers, body, found):
-    for size in (1, 7, len(body)):
-        events = ErrorEvents(headers)
-        for start in range(0, len(body), size):
-            events.feed(body[start : start + size])
-        events.end()
-        assert events.found is found
-
-
-class FailingUpstream(StubUpstream):
-    def part(self, i, body):
-        return b'data: {"error": {"message": "overloaded"}}\n\n' if i == 3 else super().part(i, body)
-
-
-def test_an_error_inside_a_stream_is_counted_and_logged(gate, tmp_path):
-    log = tmp_path / "log.jsonl"
-    with FailingUpstream() as upstream, serving(gate, upstream=upstream.url, log=log) as server:
-        reply = server.post("/v1/chat/completions", {**CHAT, "stream": True})
-        assert reply.status == 200 and reply.body == upstream.sent
-        assert server.metric('kbtrain_upstream_failures_total{kind="error-event"}') == 1
-    assert json.loads(log.read_text())["outcome"] == "error-event"
 
 
 # heads
