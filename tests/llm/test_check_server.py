@@ -259,7 +259,7 @@ def test_a_model_that_does_not_think_is_left_as_it_is():
 def test_asking_not_to_think_is_tried_first(heeds, refuses, how):
     found = check(Model(heeds=heeds, refuses=refuses, **how))
     assert set(found.extra) == {heeds} and not found.settings and not found.silent.kinds
-    assert "asked not to" in found.line()
+    assert "reasoning is turned off" in found.line()
 
 
 @pytest.mark.parametrize("how", [{}, {"parser": "reasoning"}, {"hidden": True}])
