@@ -45,7 +45,6 @@ from kbtrain.evaluation.run_folder import read_labels, read_outcomes
 from kbtrain.evaluation.scores import StoredScores, read_scores, stored_scores
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.gates.thresholds_store import Source, missing_reason, note_calibrated, source_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -163,21 +162,16 @@ def note(
     stored: StoredScores,
 ) -> None:
     """Choose the threshold, write it with its evidence, say what it does."""
-    scale, ids = scale_of(folder, name), [outcome.question_id for outcome in outcomes if outcome.split == "dev"]
-    if scale is not None and config.goal == "given" and config.threshold is not None:
-        scale.check(config.threshold)
-    floor = None if scale is None else scale.floor
+    ids = [outcome.question_id for outcome in outcomes if outcome.split == "dev"]
     if config.goal == "budget":
         value = within_budget(config, dev, ids, stored)
-        choice = calibrate(dev, DevRule("given"), preset=value if floor is None else max(value, floor))
+        choice = calibrate(dev, DevRule("given"), preset=value)
         choice = replace(choice, rule=f"budget {config.budget} a thousand questions")
     else:
         cut = DevRule(config.goal, config.ratio, max_loss=config.max_loss, delta=config.delta)
-        choice = calibrate(dev, cut, floor, config.threshold)
+        choice = calibrate(dev, cut, config.threshold)
     if config.goal in CHOICES:
-        print("\n".join(choices(dev, DevRule(max_loss=config.max_loss, delta=config.delta), floor)))
-    if scale is not None:
-        choice = replace(choice, evidence=choice.evidence | {"floor": scale.floor, "ceiling": scale.ceiling})
+        print("\n".join(choices(dev, DevRule(max_loss=config.max_loss, delta=config.delta))))
     dev_asked = asked_in(config, ids)
     if config.goal == "max_loss":
         warn_of_dependence(dev_asked)

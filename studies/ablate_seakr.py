@@ -40,7 +40,6 @@ VARIANTS: dict[Ablation, dict[str, dict[str, Any]]] = {
     "measure": {
         "full": {},
         "token_entropy": {"signal": "token_entropy"},
-        "state_variance": {"signal": "state_variance"},
         "eigen_score": {"signal": "eigen_score"},
         "perplexity": {"signal": "perplexity"},
     },

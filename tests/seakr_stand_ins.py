@@ -7,7 +7,7 @@ from kbtrain.records import Hit, Question
 
 def thought(text, u, name="x", confident=True):
     pieces = tuple((f" {word}" if i else word, 0.9 if confident else 0.1) for i, word in enumerate(text.split(" ")))
-    return Thought(name, text, u, {"seakr": u}, pieces, 1.0, 20, 1, 100, 210)
+    return Thought(name, text, u, {"seakr": u}, pieces, 20, 1, 100, 210)
 
 
 class Script:

@@ -175,7 +175,7 @@ def test_a_search_tool_of_the_client(folder: Path) -> None:
 
 def test_seakr(folder: Path) -> None:
     small = {
-        "make_seakr": (*MODEL, "--measure-on", "4", "--k", "3", "--max-new-tokens", "3"),
+        "make_seakr": (*MODEL, "--k", "3", "--max-new-tokens", "3"),
         "score": ("--only", "[seakr]", *world.TINY), "end_to_end": SHORT, "calibrate": (),
         "run_seakr": ("--limit", "2", "--documents", "1", "--demonstrations", "1", "--max-new-tokens", "2"),
     }  # fmt: skip

@@ -84,15 +84,15 @@ def above(threshold: float, dev_scores: Sequence[float]) -> str:
     return "always retrieve" if threshold < min(dev_scores) else f"retrieve if score > {threshold:.4f}"
 
 
-def choices(dev: Dev, cut: DevRule, floor: float | None = None) -> list[str]:
+def choices(dev: Dev, cut: DevRule) -> list[str]:
     """The two thresholds that a person may want, in words: most right answers, and fewest searches with a promised
     loss (``max_loss`` and ``delta`` of ``cut``), with what more dev questions would allow."""
-    right = calibrate(dev, DevRule("best_accuracy"), floor)
-    sure = promised(dev, cut.max_loss, cut.delta, floor)
+    right = calibrate(dev, DevRule("best_accuracy"))
+    sure = promised(dev, cut.max_loss, cut.delta)
     lines = [f"most right answers: {right.effect}"]
     name = f"fewest searches, at most {100 * cut.max_loss:g} points lost with probability {1 - cut.delta:g}"
     if sure.guarantee:
-        chosen = calibrate(dev, DevRule("max_loss", max_loss=cut.max_loss, delta=cut.delta), floor)
+        chosen = calibrate(dev, DevRule("max_loss", max_loss=cut.max_loss, delta=cut.delta))
         lines.append(f"{name}: {chosen.effect}. {sure.more}".rstrip())
     else:
         lines.append(f"{name}: not to be promised. {sure.more}".rstrip())
@@ -117,15 +117,14 @@ def place_of(question_id: str) -> float:
     return int.from_bytes(hashlib.sha256(question_id.encode()).digest()[:6], "big") / 2**48
 
 
-def calibrate(dev: Dev, cut: DevRule, floor: float | None = None, preset: float | None = None) -> Chosen:
-    """Choose the threshold by a rule, or take the ``preset`` one by rule given; none is chosen below ``floor``, the
-    lowest score that the gate can give.
+def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:
+    """Choose the threshold by a rule, or take the ``preset`` one by rule given.
 
     Raises :class:`UserError` without dev questions, or where they are too few for a guarantee.
     """
     if not len(dev.scores):
         raise UserError("no dev question with a score and an outcome to choose a threshold on")
-    choice = choose_threshold(dev, cut, floor, preset)
+    choice = choose_threshold(dev, cut, preset)
     guarantee = None if choice.guarantee is None else asdict(choice.guarantee)
     return Chosen(choice.value, str(cut), _evidence(dev, choice.value) | {"guarantee": guarantee})
 
@@ -268,7 +267,7 @@ def _threshold(
 ) -> Threshold:
     facts = question_facts(folder.dev.questions)
     if result.threshold_rule == "max_loss":
-        chosen = calibrate(decisions.dev_table(gate, folder.dev.outcomes, settings.kind), settings, gate.floor)
+        chosen = calibrate(decisions.dev_table(gate, folder.dev.outcomes, settings.kind), settings)
         value, rule, evidence = chosen.threshold, chosen.rule, chosen.evidence
     else:
         value, rule, evidence = result.threshold or 0.0, str(result.threshold_rule), {}

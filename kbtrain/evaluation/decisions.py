@@ -48,9 +48,8 @@ class GateInput:
 
     ``fixed`` is the threshold of a gate that has nothing to choose (always, never, oracle); ``midpoint`` the neutral
     score for rule ``0.5``. ``gate_seconds``, ``gate_requests``, ``gate_samples`` and ``gate_tokens`` (generated) are
-    for all evaluated questions together. ``given`` is the threshold of rule ``given``, ``floor`` the lowest score that
-    the gate can give: none is chosen below it; ``seen`` questions that its training knew. ``within_answer``: the plain
-    answer continues the gate's pass. ``train``: its training questions.
+    for all evaluated questions together. ``given`` is the threshold of rule ``given``; ``seen`` questions that its
+    training knew. ``within_answer``: the plain answer continues the gate's pass. ``train``: its training questions.
     """
 
     name: str
@@ -64,7 +63,6 @@ class GateInput:
     midpoint: float = 0.5
     fixed: float | None = None
     given: float | None = None
-    floor: float | None = None
     seen: Seen = NOTHING
     train: Training = field(default_factory=Training)
 
@@ -125,7 +123,7 @@ def decide(gate: GateInput, dev: Sequence[Outcome], cut: DevRule) -> GateDecisio
         return GateDecisions(gate, np.full(len(gate.test), cut.target_ratio), None)
     if gate.fixed is not None:
         return GateDecisions(gate, (gate.test > gate.fixed).astype(np.float64), None)
-    threshold = choose_threshold(dev_table(gate, dev, cut.kind), cut, gate.floor, gate.given, gate.midpoint)
+    threshold = choose_threshold(dev_table(gate, dev, cut.kind), cut, gate.given, gate.midpoint)
     return GateDecisions(gate, (gate.test > threshold.value).astype(np.float64), threshold)
 
 
@@ -135,23 +133,19 @@ def dev_table(gate: GateInput, dev: Sequence[Outcome], kind: AccuracyKind = "gre
     return Dev(gate.dev, correctness.llm, correctness.rag, oc.is_needed(dev).astype(np.float64), gate.train)
 
 
-def choose_threshold(
-    table: Dev, cut: DevRule, floor: float | None = None, preset: float | None = None, midpoint: float = 0.5
-) -> ThresholdChoice:
-    """The threshold by a rule; none is chosen below ``floor``, the lowest score that the gate can give.
+def choose_threshold(table: Dev, cut: DevRule, preset: float | None = None, midpoint: float = 0.5) -> ThresholdChoice:
+    """The threshold by a rule.
 
     Rule ``given`` without a ``preset`` one is rule ``ratio``. Raises :class:`UserError` (see ``thresholds.choose``
     and ``thresholds.control``).
     """
     rule = cut.rule
     if rule == "max_loss":
-        guarantee = control(table, cut.max_loss, cut.delta, floor)
+        guarantee = control(table, cut.max_loss, cut.delta)
         return replace(threshold_choice(guarantee.threshold, rule, table), guarantee=guarantee)
     if rule == "given" and preset is not None:
         return threshold_choice(preset, rule, table)
-    choice = choose("ratio" if rule == "given" else rule, table, cut.target_ratio, midpoint)
-    # "retrieve everything" is 1 below the lowest dev score
-    return choice if floor is None or choice.value >= floor else threshold_choice(floor, choice.rule, table)
+    return choose("ratio" if rule == "given" else rule, table, cut.target_ratio, midpoint)
 
 
 def decide_by_rules(gate: GateInput, dev: Sequence[Outcome], cut: DevRule) -> list[GateDecisions]:

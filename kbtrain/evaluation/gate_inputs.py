@@ -20,7 +20,6 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import question_hash, read_held_out
 from kbtrain.gates.by_source import of_labels
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.gates.simple import (
     NEUTRAL,
     RETRIEVER_SCORES,
@@ -139,7 +138,7 @@ def add_noted(gates: Sequence[GateInput], stored: StoredScores, named: Mapping[s
     """The gates with the lowest score they can give and the threshold of rule ``given``: one that is named, else the
     one noted in the gate's folder.
 
-    Raises :class:`UserError` for a name that no gate has, and for a threshold under its gate's floor.
+    Raises :class:`UserError` for a name that no gate has.
     """
     names = {gate.name for gate in gates}
     unknown = next((name for name in named if name not in names), None)
@@ -151,13 +150,10 @@ def add_noted(gates: Sequence[GateInput], stored: StoredScores, named: Mapping[s
 def _with_noted(gate: GateInput, source: Source | None, threshold: float | None) -> GateInput:
     if source is None:
         return replace(gate, given=threshold)
-    scale = scale_of(source.folder, source.name)
-    if scale is not None and threshold is not None:
-        scale.check(threshold)
     entry = read_card(source.folder).thresholds.get(source.name)
     if threshold is None and entry is not None:
         threshold = entry.threshold
-    return replace(gate, given=threshold, floor=None if scale is None else scale.floor)
+    return replace(gate, given=threshold)
 
 
 def training_texts(questions: Iterable[Question]) -> dict[str, str]:

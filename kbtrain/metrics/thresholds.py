@@ -198,14 +198,13 @@ class Guarantee:
     ratio: float
 
 
-def control(calibration: Dev, limit: float, delta: float = 0.1, least: float | None = None) -> Guarantee:
+def control(calibration: Dev, limit: float, delta: float = 0.1) -> Guarantee:
     """The threshold with the fewest retrievals that loses at most ``limit`` of All-RAG's accuracy (a share of all
     questions, net of what not retrieving saves).
 
     The calibration questions must be exchangeable with the new ones and untouched by training or other choices.
-    ``least``: no threshold below it is considered, and each bound is that of the threshold that is returned.
     Raises :class:`UserError` if there are too few of them for any promise, with the number needed, and if no threshold
-    from ``least`` on keeps it.
+    keeps it.
     """
     if not 0 < limit < 1 or not 0 < delta < 1:
         raise UserError(f"risk control: limit and delta must lie between 0 and 1, found {limit} and {delta}")
@@ -217,8 +216,6 @@ def control(calibration: Dev, limit: float, delta: float = 0.1, least: float | N
             f"probability {1 - delta:g}; {fewest} are needed, or a larger limit"
         )
     values = cuts(scores)  # from "retrieve nothing" to "retrieve everything"
-    if least is not None:
-        values = np.unique(np.maximum(values, least))[::-1]
     values = values[::-1]
     observed, bounds = _lost(calibration, values, delta)
     keeps = bounds <= limit + 1e-12
@@ -226,7 +223,7 @@ def control(calibration: Dev, limit: float, delta: float = 0.1, least: float | N
         raise UserError(
             f"risk control: no threshold from {values[0]:g} on keeps 'accuracy_lost' <= {limit}: already "
             f"{observed[0]:.3f} of the {n} calibration questions, at most {bounds[0]:.3f} of all; allow a larger "
-            "limit, or measure the gate's floor again (recipes/make_seakr.py)"
+            "limit"
         )
     last = len(keeps) - 1 if keeps.all() else int(np.argmin(keeps)) - 1
     ratio = float((scores > values[last]).mean())
@@ -265,13 +262,13 @@ class Promised:
         return f"{MORE * self.n} dev questions, answered alike, would allow to skip {1 - self.with_more:.1%} of dev."
 
 
-def promised(dev: Dev, limit: float, delta: float = 0.1, least: float | None = None) -> Promised:
+def promised(dev: Dev, limit: float, delta: float = 0.1) -> Promised:
     """:func:`control`, where it promises anything."""
 
     def kept(times: int) -> Guarantee | None:
         scores, llm, rag, needed = (np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag, dev.needed))
         try:
-            return control(Dev(scores, llm, rag, needed), limit, delta, least)
+            return control(Dev(scores, llm, rag, needed), limit, delta)
         except UserError:
             return None
 

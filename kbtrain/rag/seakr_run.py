@@ -20,7 +20,6 @@ from kbtrain.config import Config
 from kbtrain.errors import UserError, at
 from kbtrain.gates.seakr.engine import Thought, Uncertainty
 from kbtrain.gates.seakr.gate import SeakrCard
-from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import MODEL_FILES, Artifact, Records, check_unchanged, file_sha256, write_atomically
 from kbtrain.models.files_read import hashes_of
@@ -111,7 +110,6 @@ def for_ratio(uncertainties: Sequence[float], ratio: float) -> float:
     return float(np.quantile(np.asarray(uncertainties, dtype=np.float64), 1 - ratio))
 
 
-_FLOOR_QUESTIONS = 8  # dev questions whose states say where the floor lies
 # what a threshold chosen on dev depends on: variants that differ elsewhere share it
 _FIRST_THOUGHT = (
     "base_model", "settings", "method", "signal", "ratio", "threshold_questions", "demonstrations", "max_new_tokens",
@@ -178,7 +176,6 @@ class SeakrRun:
     def _threshold(self, thinking: AnswerEngine) -> float:
         begin = self.config.begin(0.0)  # what is thought first does not depend on it
         if self.config.threshold is not None:
-            self._check(self.config.threshold, list(first_thoughts(self._dev[:_FLOOR_QUESTIONS], begin, thinking)))
             return self.config.threshold
         key = {name: self._key[name] for name in _FIRST_THOUGHT if name in self._key}
         note = self.out.with_name(f"threshold_{key_digest(key)}.json")
@@ -196,14 +193,6 @@ class SeakrRun:
     def signal(self) -> str:
         """Name of the deciding uncertainty."""
         return str(self.config.signal or self._key["settings"]["signal"])
-
-    def _check(self, threshold: float, thoughts: Sequence[Thought]) -> None:
-        """Refuse a threshold that none of these could stay under; another signal's scale is not known."""
-        settings = SeakrCard.read(self.config.gate).settings
-        if thoughts and self.signal == "seakr":
-            norms = [thought.squared_norm for thought in thoughts if thought.squared_norm is not None]
-            if norms:
-                Scale.from_norms(norms, settings.k, settings.alpha).check(threshold)
 
 
 def run_settings(config: SeakrPipelineConfig) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def run_folder(tmp_path_factory):
         jsonl.write(folder / "examples" / f"{split}.jsonl", rows)
     recipe = load(ROOT / "recipes" / "make_seakr.py")
     recipe.main(recipe.MakeSeakrConfig(
-        model=str(folder / "model"), questions=folder / "questions.jsonl", output=folder / "seakr", measure_on=4, k=3,
-        max_new_tokens=4, dtype="fp32", max_prompt_tokens=1200,
+        model=str(folder / "model"), output=folder / "seakr", k=3, max_new_tokens=4, dtype="fp32",
+        max_prompt_tokens=1200,
     ))  # fmt: skip
     return folder
 
@@ -64,8 +64,6 @@ def configured(script, folder, **changes):
 def test_the_folder_says_layer_scale_and_sources(run_folder):
     card = read_gate_json(run_folder / "seakr")
     assert card["kind"] == "seakr" and card["settings"]["layer"] == 0 and card["settings"]["mlp"] == "mlp"
-    assert card["measured"]["n"] == 4 and card["measured"]["floor"] < card["measured"]["ceiling"]
-    assert len(card["run"]["questions_sha256"]) == 64
     assert len(run_snippet(run_folder / "seakr")) == 2
 
 
@@ -146,9 +144,9 @@ def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(scri
     )  # fmt: skip
     module.main(config)
     text = capsys.readouterr().out
-    for variant in ("full", "token_entropy", "state_variance", "documents_10", "no_rerank_no_reason"):
+    for variant in ("full", "token_entropy", "documents_10", "no_rerank_no_reason"):
         assert (run_folder / "methods" / f"multi_hop_{variant}.jsonl").exists() and variant in text
-    assert "13 variants on 1 questions" in text and "right: minus full" in text and "[" in text
+    assert "12 variants on 1 questions" in text and "right: minus full" in text and "[" in text
     before = (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes()
     assert "prompts given to the model" in text
     module.main(config)
@@ -163,24 +161,15 @@ def test_a_question_that_is_there_twice_is_refused_before_anything_is_asked(scri
     (tmp_path / "passages.jsonl").write_text((run_folder / "passages.jsonl").read_text())
     jsonl.write(tmp_path / "evidence.jsonl", [])
     run, gate = {"run": tmp_path}, {"seakr": run_folder / "seakr"}
-    recipe = load(ROOT / "recipes" / "make_seakr.py")
     score, ablate = (script(name) for name in ("score_reference", "ablate_seakr"))
-    made = {"model": str(run_folder / "model"), "questions": tmp_path / "questions.jsonl", "output": tmp_path / "made"}
     for module, config in (
         configured(script, tmp_path, **gate),
         (ablate, ablate.AblateSeakrConfig(**run, **gate)),
-        (recipe, recipe.MakeSeakrConfig(**made)),
         (score, score.ScoreReferenceConfig(**run)),
     ):
         with pytest.raises(UserError, match=r"questions\.jsonl:10: field 'id': duplicate 'test2', first in line 7$"):
             module.main(config)
-    assert not (tmp_path / "methods").exists() and not (tmp_path / "made").exists()
-
-
-def test_a_threshold_under_the_floor_of_the_method_s_own_prompts_is_refused(script, run_folder):
-    module, config = configured(script, run_folder, name="floor", threshold=-50.0)
-    with pytest.raises(UserError, match=r"threshold -50 is under the floor .* of this model"):
-        module.main(config)
+    assert not (tmp_path / "methods").exists()
 
 
 @pytest.mark.parametrize(

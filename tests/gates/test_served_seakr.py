@@ -10,7 +10,7 @@ import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gates.handles import answering_model, end_token_read, layers_read
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.seakr.uncertainty import uncertainty
+from kbtrain.gates.seakr.signals import uncertainty
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.models.load import load_model, load_tokenizer

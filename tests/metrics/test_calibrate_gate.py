@@ -57,28 +57,6 @@ def test_a_promise_comes_with_its_guarantee():
         calibrate(dev(20), DevRule("max_loss", max_loss=0.05))
 
 
-def test_retrieving_everything_does_not_fall_under_the_floor():
-    table = dev()
-    always = Dev(table.scores, np.zeros(200), np.ones(200), np.ones(200))
-    assert calibrate(always, DevRule("best_accuracy")).threshold == -1.0
-    floored = calibrate(always, DevRule("best_accuracy"), floor=-0.25)
-    assert floored.threshold == -0.25 and floored.evidence["retrieval_ratio"] == 1.0
-
-
-def test_a_promise_is_kept_at_the_floor_or_refused():
-    """A fifth of the scores lie under the floor: retrieving from the floor on loses their questions."""
-    n = 1000
-    scores = np.concatenate([np.full(n // 5, -6.7), np.linspace(-5.9, -4, n - n // 5)])
-    lost = Dev(scores, np.zeros(n), np.ones(n), np.ones(n))
-    with pytest.raises(UserError, match=r"no threshold from -6 on keeps 'accuracy_lost' <= 0.05: already 0.200"):
-        calibrate(lost, DevRule("max_loss", max_loss=0.05), floor=-6.0)
-    kept = calibrate(lost, DevRule("max_loss", max_loss=0.3), floor=-6.0)
-    guarantee = kept.evidence["guarantee"]
-    assert kept.threshold == guarantee["threshold"] >= -6.0 and guarantee["bound"] <= 0.3
-    assert kept.evidence["all_rag"] - kept.evidence["accuracy"] == pytest.approx(guarantee["observed"])
-    assert "if these questions chose nothing else" in kept.line()
-
-
 def test_a_share_of_the_dev_questions_is_the_same_every_time_and_leaves_the_others():
     outcomes = [Outcome(f"q{i}", "dev", None, False, True, None, None, 1, 1) for i in range(1000)]
     scores = {outcome.question_id: float(i) for i, outcome in enumerate(outcomes)}

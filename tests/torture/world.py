@@ -79,9 +79,7 @@ COMMANDS: dict[str, Sound] = {
     ),
     "data_gen/turn_features.py": _sound("--run turns --corpus turns/snippets.jsonl --k 2"),
     "recipes/fit_gate.py": _sound(f"--gate structural {TURNS}"),
-    "recipes/make_seakr.py": _sound(
-        f"{MODEL} --questions qa2/questions.jsonl --output qa2/seakr --measure-on 4 --k 3 --max-new-tokens 3"
-    ),
+    "recipes/make_seakr.py": _sound(f"{MODEL} --output qa2/seakr --k 3 --max-new-tokens 3"),
     "recipes/make_draft.py": _sound(f"{MODEL} --output out"),
     "recipes/train_encoder.py": _sound(f"{TURNS} {TINY_WORDS} --epochs 1 --model bert --max-length 64"),
     "recipes/train_features.py": _sound(f"{DATA} --index qa/bm25 --output out {KEYS}", RETRIEVED),

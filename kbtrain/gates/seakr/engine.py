@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr import signals
-from kbtrain.gates.seakr import uncertainty as seakr
 from kbtrain.llm.base import Sampling
 from kbtrain.records import GREEDY, Sample
 
@@ -30,7 +29,7 @@ class SeakrSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     signal: str = "seakr"  # the one that decides, see signals.SIGNALS
     k: int = Field(default=20, ge=2)
-    alpha: float = Field(default=seakr.ALPHA, gt=0)
+    alpha: float = Field(default=signals.ALPHA, gt=0)
     layer: int | None = None
     mlp: str | None = None
     temperature: float = Field(default=1.0, gt=0)
@@ -51,8 +50,7 @@ class SeakrSettings(BaseModel):
 class Thought:
     """A prompt's greedy answer and its uncertainty. ``pieces`` are its tokens' texts and probabilities.
 
-    ``squared_norm``: mean of the states of the samples that say something, by which the floor is known (None: fewer
-    than two do, and the uncertainty is the signal's highest). ``generated_tokens`` counts the greedy answer and all
+    ``generated_tokens`` counts the greedy answer and all
     ``n_samples``; ``n_empty`` of the samples say nothing. Of a text that was only completed there are no samples, no
     signals and no uncertainty (nan).
     """
@@ -62,7 +60,6 @@ class Thought:
     uncertainty: float
     signals: dict[str, float]
     pieces: tuple[tuple[str, float], ...]
-    squared_norm: float | None
     n_samples: int
     n_empty: int
     prompt_tokens: int
@@ -181,9 +178,6 @@ class Uncertainty:
             uncertainty=measured[self.settings.signal],
             signals=measured,
             pieces=greedy.pieces,
-            squared_norm=seakr.squared_norm(seakr.gram(signals.mlp_states(speaking_samples)))
-            if len(speaking_samples) > 1
-            else None,
             n_samples=len(samples),
             n_empty=len(samples) - len(speaking_samples),
             prompt_tokens=len(row.ids),
@@ -193,4 +187,4 @@ class Uncertainty:
 
 def _completed(row: PromptRows, samples: Sequence[Sample]) -> Thought:
     (sample,) = samples
-    return Thought(row.question_id, sample.text.strip(), math.nan, {}, (), None, 0, 0, len(row.ids), sample.n_tokens)
+    return Thought(row.question_id, sample.text.strip(), math.nan, {}, (), 0, 0, len(row.ids), sample.n_tokens)

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import GateCard, Stage, read_gate_json
+from kbtrain.gate.card import GateCard, Stage
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, check_served_prompts, open_answering
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import OF_TEXTS, RESIDUAL, SIGNALS, measure_signal
-from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.llm.served_states import LONGEST_GROUP, SHORT_PROMPT, ServedAnswer, StatesServer, own_end_token
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
 from kbtrain.records import Example, GateExample, Sample, Statistic
@@ -40,14 +39,12 @@ class SeakrCard(GateCard):
     """
 
     ABSENT = frozenset({"label_rule"})
-    NO_SCORE = GateCard.NO_SCORE | {"measured"}
     OTHER_PROMPTS = OTHER_PROMPTS
     kind: Literal["seakr"] = "seakr"
     base_model: str
     dtype: str
     prompt_fingerprint: str
     settings: SeakrSettings
-    measured: Scale | None = None
 
     def names(self) -> tuple[str, ...]:
         """Every signal: all come from the same samples."""
@@ -70,24 +67,6 @@ class SeakrCard(GateCard):
         """The layer of a signal of the residual stream; an engine gives no MLP's output."""
         layer = self.settings.layer
         return {layer} if layer is not None and self.settings.signal in RESIDUAL else set()
-
-
-def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> Scale:
-    """From the norms of some questions' states. Raises :class:`UserError` if the model says nothing to any of them."""
-    norms = [thought.squared_norm for thought in thoughts if thought.squared_norm is not None]
-    if not norms:
-        raise UserError(
-            f"to all of {len(thoughts)} dev questions the model says nothing in {settings.k} samples, so there is no "
-            "scale to measure; look at its answers, and at keys stop and max_new_tokens"
-        )
-    return Scale.from_norms(norms, settings.k, settings.alpha)
-
-
-def scale_of(folder: Path | str, gate: str) -> Scale | None:
-    """Attainable range of U in a SeaKR gate's folder; None for other kinds and for its other signals."""
-    if gate != "seakr" or read_gate_json(folder)["kind"] != "seakr":
-        return None
-    return SeakrCard.read(folder).measured
 
 
 class SeaKR(Gate):

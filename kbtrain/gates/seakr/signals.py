@@ -1,82 +1,105 @@
-"""Uncertainty signals from the same samples, by name: SeaKR's beside those that need the sampled texts alone.
+"""Uncertainty signals from the same samples, by name; higher = more uncertain = retrieval more needed.
 
-All are turned so that higher = more uncertain = retrieval more needed; :data:`SIGNALS` holds each one's unit and
-source.
+SeaKR's (section 3.1) is the dispersion of a model's own states at the end of sampled answers. Z holds one state per
+sample (k x d). Rows are centred over features, G = Z Zt, and U = ln det(G + alpha I) / k, in nats per sample. Its scale
+belongs to one model, layer, k and alpha: :func:`floor` and :func:`ceiling` give its attainable range.
 """
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.words import normalise
 from kbtrain.arrays import Floats
-from kbtrain.gates.seakr import uncertainty as seakr
+from kbtrain.errors import UserError
 
 if TYPE_CHECKING:
     from kbtrain.llm.sampler.state_sampler import AnswerWithStates
 
 
+ALPHA = 1e-3
+
+
+def gram(states: ArrayLike) -> Floats:
+    """G (k x k) of states (k x d) whose rows are centred over their features, in float64.
+
+    Raises :class:`UserError` if a state is not finite, as a model in too coarse a number format makes them.
+    """
+    z = np.asarray(states, dtype=np.float64)
+    if not np.isfinite(z).all():
+        bad = int((~np.isfinite(z)).any(axis=1).sum())
+        raise UserError(f"hidden states of {bad} of {len(z)} samples are not numbers; try dtype fp32 (or bf16)")
+    z = z - z.mean(axis=1, keepdims=True)
+    product: Floats = z @ z.T
+    return product
+
+
+def uncertainty(states: ArrayLike, alpha: float = ALPHA, k: int | None = None) -> float:
+    """U of states (k x d), in nats per sample; between their :func:`floor` and :func:`ceiling`.
+
+    ``k``: as many samples were drawn, though some said nothing; U is then that :func:`of_k` samples.
+    """
+    g = gram(states)
+    value = log_det(g, alpha)
+    return value if k is None else of_k(value, squared_norm(g), len(g), k, alpha)
+
+
+def of_k(value: float, squared_norm: float, n: int, k: int, alpha: float = ALPHA) -> float:
+    """U of ``n`` samples (2 or more) where U of ``k`` would be: as far between floor and ceiling, which is exact at
+    both ends.
+
+    The floor falls with the number of samples (-5.20 for 5, -6.41 for 20 of squared norm 1), so U of fewer samples, a
+    threshold of k and U of another prompt are not numbers of one scale.
+    """
+    if n == k:
+        return value
+    low, high, low_k = floor(squared_norm, n, alpha), ceiling(squared_norm, alpha), floor(squared_norm, k, alpha)
+    return high - (high - value) * (high - low_k) / (high - low) if high > low else value
+
+
+def log_det(g: Floats, alpha: float = ALPHA) -> float:
+    """ln det(G + alpha I) / k. Equal states leave G with one eigenvalue; the others are alpha."""
+    sign, value = np.linalg.slogdet(g + alpha * np.eye(len(g)))
+    if sign <= 0:  # rounding of a G whose entries dwarf alpha: its eigenvalues are not negative in truth
+        value = float(np.log(np.maximum(np.linalg.eigvalsh(g), 0.0) + alpha).sum())
+    return float(value) / len(g)
+
+
+def floor(squared_norm: float, k: int, alpha: float = ALPHA) -> float:
+    """U of k identical states of this squared norm (mean of the samples'; after centring): nothing is lower."""
+    return ((k - 1) * math.log(alpha) + math.log(k * squared_norm + alpha)) / k
+
+
+def ceiling(squared_norm: float, alpha: float = ALPHA) -> float:
+    """U of orthogonal states of this squared norm: by Hadamard's inequality nothing is higher."""
+    return math.log(squared_norm + alpha)
+
+
+def squared_norm(g: Floats) -> float:
+    """Mean squared norm of the centred states behind G."""
+    return float(np.trace(g)) / len(g)
+
+
+def eigen_score(states: ArrayLike, alpha: float = ALPHA, k: int | None = None) -> float:
+    """INSIDE's EigenScore: mean log10 of the singular values of cov + alpha I, cov = G / (d - 1). No unit; ``k`` as
+    in :func:`uncertainty`."""
+    z = np.asarray(states, dtype=np.float64)
+    cov = gram(z) / (z.shape[1] - 1)
+    values = np.linalg.svd(cov + alpha * np.eye(len(z)), compute_uv=False)
+    value = float(np.log10(values).mean())
+    return value if k is None else of_k(value * math.log(10), squared_norm(cov), len(z), k, alpha) / math.log(10)
+
+
 def answer_groups(texts: Sequence[str]) -> int:
     """Number of distinct answers, after the normalisation by which answers are graded."""
     return len({normalise(text) for text in texts})
-
-
-def lexical_disagreement(texts: Sequence[str]) -> float:
-    """1 - mean ROUGE-L (F1) of all pairs; 0 for a single text."""
-    k = len(texts)
-    if k < 2:
-        return 0.0
-    return 1.0 - float(similarities(tuple(texts)).sum() - k) / (k * (k - 1))
-
-
-def laplacian_sum(texts: Sequence[str]) -> float:
-    """Sum of max(0, 1 - eigenvalue) of I - D^-1/2 W D^-1/2, W the pairwise ROUGE-L: 1 for k equal texts, k for k
-    texts without a word in common."""
-    w = similarities(tuple(texts))
-    scale = 1.0 / np.sqrt(w.sum(axis=1))
-    eigenvalues = np.linalg.eigvalsh(w * scale[:, None] * scale[None, :])  # = 1 - those of the Laplacian
-    return float(np.maximum(eigenvalues, 0.0).sum())
-
-
-@functools.lru_cache(maxsize=1)  # two signals read it of the same texts
-def similarities(texts: tuple[str, ...]) -> Floats:
-    """(k, k) ROUGE-L F1 of the normalised texts; a text is 1 like itself, also an empty one."""
-    keys = [normalise(text) for text in texts]
-    distinct = list(Counter(keys))  # answers repeat: each pair of different ones is compared once
-    table = np.eye(len(distinct))
-    for i, first in enumerate(distinct):
-        for j in range(i):
-            table[i, j] = table[j, i] = _rouge_l(first, distinct[j])
-    position = {key: i for i, key in enumerate(distinct)}
-    at = [position[key] for key in keys]
-    table = table[np.ix_(at, at)]
-    table.setflags(write=False)
-    return table
-
-
-def _rouge_l(first: str, second: str) -> float:
-    return float(_scorer().score(first, second)["rougeL"].fmeasure) if first and second else 0.0
-
-
-class _Words:
-    """Splits at spaces: texts are normalised, and rouge-score's own tokenizer drops all but a-z and 0-9."""
-
-    def tokenize(self, text: str) -> list[str]:
-        return text.split()
-
-
-@functools.cache
-def _scorer() -> Any:
-    from rouge_score.rouge_scorer import RougeScorer
-
-    return RougeScorer(["rougeL"], tokenizer=_Words())
 
 
 Answers = Sequence["AnswerWithStates"]
@@ -113,28 +136,22 @@ _LOGARITHM, _UNBOUNDED = 100.0, 1e9
 
 SIGNALS: dict[str, Signal] = {
     "seakr": Signal(
-        lambda s, alpha, k: seakr.uncertainty(mlp_states(s), alpha, k),
+        lambda s, alpha, k: uncertainty(mlp_states(s), alpha, k),
         "nats per sample, from the model's floor to its ceiling",
         "SeaKR, section 3.1: ln det(G + alpha I) / k of the middle MLP's output",
         _LOGARITHM,
     ),
     "seakr_residual": Signal(
-        lambda s, alpha, k: seakr.uncertainty(residual_states(s), alpha, k),
+        lambda s, alpha, k: uncertainty(residual_states(s), alpha, k),
         "nats per sample",
         "the same of the residual stream",
         _LOGARITHM,
     ),
     "eigen_score": Signal(
-        lambda s, alpha, k: seakr.eigen_score(residual_states(s), alpha, k),
+        lambda s, alpha, k: eigen_score(residual_states(s), alpha, k),
         "mean log10 of eigenvalues",
         "INSIDE, equation 6, on the residual stream",
         _LOGARITHM,
-    ),
-    "state_variance": Signal(
-        lambda s, alpha, k: seakr.state_variance(mlp_states(s)),
-        "squared activations, mean of the features",
-        "variance of the middle MLP's output over the samples",
-        _UNBOUNDED,
     ),
     "token_entropy": Signal(
         lambda s, alpha, k: float(np.mean([answer.entropy for answer in s])),
@@ -148,32 +165,20 @@ SIGNALS: dict[str, Signal] = {
         "perplexity of the sampled answers under the model itself",
         _UNBOUNDED,
     ),
-    "lexical_disagreement": Signal(
-        lambda s, alpha, k: lexical_disagreement(_texts(s)),
-        "from 0 (all the same) to 1 (no word in common)",
-        "1 - lexical similarity (mean ROUGE-L of all pairs; Fomicheva et al. 2020)",
-        2.0,
-    ),
     "answer_groups": Signal(
         lambda s, alpha, k: float(answer_groups(_texts(s))),
         "1 to k",
         "number of different answers after normalisation",
         _UNBOUNDED,
     ),
-    "laplacian_sum": Signal(
-        lambda s, alpha, k: laplacian_sum(_texts(s)),
-        "1 to k: an effective number of meanings",
-        "sum of max(0, 1 - eigenvalue) of the graph Laplacian, ROUGE-L as similarity (Lin et al. 2023)",
-        _UNBOUNDED,
-    ),
 }
 
 
 RESIDUAL = frozenset({"seakr_residual", "eigen_score"})  # signals of the residual stream, which an engine gives
-OF_TEXTS = frozenset({"lexical_disagreement", "answer_groups", "laplacian_sum"})
+OF_TEXTS = frozenset({"answer_groups"})
 
 
-def measure(samples: Answers, alpha: float = seakr.ALPHA) -> dict[str, float]:
+def measure(samples: Answers, alpha: float = ALPHA) -> dict[str, float]:
     """All signals of one question's samples, in the order of :data:`SIGNALS`.
 
     Empty samples are dropped: k times nothing would be the greatest agreement there is. Raises
@@ -182,7 +187,7 @@ def measure(samples: Answers, alpha: float = seakr.ALPHA) -> dict[str, float]:
     return {name: measure_signal(name, samples, alpha) for name in SIGNALS}
 
 
-def measure_signal(name: str, samples: Answers, alpha: float = seakr.ALPHA) -> float:
+def measure_signal(name: str, samples: Answers, alpha: float = ALPHA) -> float:
     """One signal of a question's samples, as :func:`measure`."""
     answers, signal = nonempty_answers(samples), SIGNALS[name]
     return signal.silent if len(answers) < 2 else signal.compute(answers, alpha, len(samples))
