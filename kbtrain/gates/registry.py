@@ -34,6 +34,7 @@ GATES: dict[str, str] = {
     "by_source": "kbtrain.gates.by_source:KIND",
     "seakr": "kbtrain.gates.seakr.gate:KIND",
     "draft": "kbtrain.gates.draft:KIND",
+    "decision_model": "kbtrain.gates.decision_model:KIND",
     "ragate_mha": "kbtrain.gates.ragate.mha:KIND",
     "ragate_peft": "kbtrain.gates.ragate.prompt_and_peft:KIND",
     "dialogue_state": "kbtrain.gates.turns:DIALOGUE_STATE",

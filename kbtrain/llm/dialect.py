@@ -72,6 +72,11 @@ class Server:
         return "chat/completions" if self.chat else "completions"
 
     @property
+    def holds(self) -> str:
+        """Field of a reply without which it is none."""
+        return "choices"
+
+    @property
     def base(self) -> str:
         """The address without its query."""
         return split_query(self.url)[0]

@@ -338,7 +338,7 @@ def _server_kind(server: Server) -> tuple[str, str | None]:
 
 async def _post(client: httpx2.AsyncClient, server: Server, body: Mapping[str, Any]) -> dict[str, Any]:
     """The reply to a request, written in the server's dialect."""
-    return await post(client, server.path, server.dialect.write(body, server.neutral), server.retry)
+    return await post(client, server.path, server.dialect.write(body, server.neutral), server.retry, server.holds)
 
 
 async def _close(client: httpx2.AsyncClient, tasks: Iterable[asyncio.Task[SampleSet]]) -> None:

@@ -329,7 +329,8 @@ def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, wait: fl
         return PromptRefusal(error.refusal, error.text)
     if error.status in PASSING:
         return NoReply(error.text, error.wait if wait is None else wait)
-    hint = _NOT_FOUND[path] if error.status == 404 else _HINTS.get(error.status, "")
+    not_found = _NOT_FOUND.get(path, "; does this server have that route?")
+    hint = not_found if error.status == 404 else _HINTS.get(error.status, "")
     text = f"server {client.base_url}: {error.text}{hint}"
     if error.status == 403:
         return Forbidden(text, error.text)

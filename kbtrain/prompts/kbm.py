@@ -61,6 +61,7 @@ _KBM_BENEFIT = {  # kbtrain's: the third key
     "en": "; Would retrieved information improve your answer? (benefit: True/False)",
     "zh": "; 检索到的资料会改善你的回答吗? (benefit: True/False)",
 }
+INSTRUCTIONS = "Does answering this need retrieval?"  # to a decision model (decision_model, /v1/decisions)
 _NEED = {  # kbtrain's: the prompting baseline of section 4.2, in the form of figure 14
     "en": "Do you need additional information to answer the question below?\nQuestion: {query} \n"
     "Please respond: (need: True/False) \nAnswer: ",

@@ -142,6 +142,7 @@ def split_rows(
     questions, outcomes = answered.questions, answered.outcomes
     ranks = ranked_within([q.popularity for q in questions], [q.dataset for q in questions])
     dimensions: dict[str, Sequence[str | None]] = {
+        "source": [q.source or None for q in questions],
         "data set": [q.dataset for q in questions],
         "relation": [q.relation for q in questions],
         "change": [q.fact_type for q in questions],

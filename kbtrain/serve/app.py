@@ -14,10 +14,11 @@ from starlette.types import ASGIApp
 
 from kbtrain.answers.words import normalise
 from kbtrain.answers.writing import is_blank
+from kbtrain.prompts.kbm import INSTRUCTIONS
 from kbtrain.records import TurnExample
 from kbtrain.serve.decide import Input
 from kbtrain.serve.exchange import Endpoint, Exchange
-from kbtrain.serve.openapi import INSTRUCTIONS, MOST_QUESTIONS, UNUSED, GateBody, OutcomeBody, openapi
+from kbtrain.serve.openapi import MOST_QUESTIONS, UNUSED, GateBody, OutcomeBody, openapi
 from kbtrain.serve.problem import BadBody, Policy, Refused, read_fields, read_object
 from kbtrain.serve.proxy import forward, passes_all, proxy
 from kbtrain.serve.request_forms import FORMS, gate_input

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
+from kbtrain.prompts.kbm import INSTRUCTIONS
 from kbtrain.serve.problem import PREFIX, Aim, Policy
 
 REF = "#/components/schemas/{model}"
@@ -19,7 +20,6 @@ ABOUT = (
     "and so is every other path under /v1/. The headers x-kbtrain-* of an answer say what was decided."
 )
 STATUSES = ("400", "401", "403", "404", "405", "408", "413", "415", "431", "502", "503", "504")
-INSTRUCTIONS = "Does answering this need retrieval?"
 MOST_QUESTIONS = 128
 GATE, IDENTITY = "features@3f1c9a0be274", "a4ad7a4676cc422c9dcc6f203a29658b"
 ASKED = "Who signs travel requests?"

@@ -100,6 +100,12 @@ def by_source(folder: Path) -> None:
     BySourceCard(means={"source shop": 0.9, "asks who": 0.4}, overall=0.5).write(folder)
 
 
+def decision_model(folder: Path) -> None:
+    from kbtrain.gates.decision_model import DecisionModelCard, DecisionServer
+
+    DecisionModelCard(server=DecisionServer(url="http://127.0.0.1:9/v1", name="m")).write(folder)
+
+
 def seakr(folder: Path) -> None:
     from kbtrain.gates.seakr.engine import SeakrSettings
     from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
@@ -201,7 +207,7 @@ def stack(folder: Path, key: Target = "mastery") -> None:
 FOLDERS: dict[str, Callable[[Path], None]] = {
     build.__name__: build
     for build in (
-        kbm, probe, draft_probe, encoder, encoder_probe, features, by_source, seakr, draft, ragate_mha, ragate_peft,
-        dialogue_state, structural, stack,
+        kbm, probe, draft_probe, encoder, encoder_probe, features, by_source, decision_model, seakr, draft, ragate_mha,
+        ragate_peft, dialogue_state, structural, stack,
     )
 }  # fmt: skip

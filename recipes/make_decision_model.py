@@ -1,0 +1,61 @@
+"""Make the gate decision_model: no training, no labels; a folder that names a server and what the search covers.
+
+The server is asked for each question whether answering it needs retrieval: by OpenAI's Decisions or System One, or as
+a chat model whose first token is yes or no. Choose a threshold with `kbtrain run calibrate` afterwards; stack it with
+other gates by recipes/train_stack.py.
+
+Examples:
+  kbtrain run make_decision_model --url http://127.0.0.1:8001/v1 --name qwen2-7b --output runs/mine/decision_model \\
+      --about "the staff handbook of a university library"
+  kbtrain run make_decision_model --url https://api.openai.com/v1 --name gpt-4o-mini --output runs/mine/decision_model
+  kbtrain run make_decision_model --url http://127.0.0.1:4000/v1 --name router --route decisions --output runs/d
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from kbtrain.config import Config, run_script
+from kbtrain.gates.decision_model import DecisionModel, DecisionModelCard, DecisionServer, Route
+from kbtrain.io.provenance import git_state, package_versions
+from kbtrain.net import check_url
+from kbtrain.training.model_card import write_made
+
+WHAT = "Asks a server whether answering needs retrieval; nothing is trained."
+
+
+class MakeDecisionModelConfig(Config):
+    url: str = Field(description="address of the server, up to and with /v1")
+    name: str = Field(description="the model's name there")
+    output: Path = Field(description="folder of the gate, e.g. RUN/decision_model")
+    route: Route = Field("chat", description="decisions, systemone, or chat: a chat model's yes or no")
+    about: str = Field("", description="what the search covers, in a sentence; the model is told it")
+    key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
+    tries: int = Field(8, ge=1, description="tries of a request that fails")
+    timeout: float = Field(600.0, gt=0, description="seconds to wait for an answer")
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        check_url(url, "url")
+        return url
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.output,)
+
+
+def main(config: MakeDecisionModelConfig) -> None:
+    """Ask the server one question, and write the card."""
+    values = config.model_dump(include={"url", "name", "route", "key_env", "tries", "timeout"})
+    run = {**git_state(), "config": config.model_dump(mode="json")}
+    server = DecisionServer(**values)
+    card = DecisionModelCard(server=server, about=config.about, run=run, versions=package_versions())
+    (score,) = DecisionModel(card).score(["What is the capital of France?"])  # refuses a server that cannot be read
+    write_made(config.output, card, WHAT)
+    print(f"made decision_model of {config.name} by {config.route} (capital of France: {score:.2f}) -> {config.output}")
+
+
+if __name__ == "__main__":
+    run_script(main, MakeDecisionModelConfig, __doc__)
