@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from support import gate_folders
@@ -47,11 +48,7 @@ def config_of(script: str) -> type[Config]:
         sys.path.append(folder)  # as Python does for a script: studies/ import files beside them
     sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
     spec.loader.exec_module(module)
-    own = [
-        c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Config) and c.__module__ == spec.name
-    ]
-    assert len(own) == 1
-    return own[0]
+    return get_type_hints(module.main)["config"]
 
 
 @pytest.mark.parametrize("command", script_commands(), ids=lambda c: Path(c[0]).stem)

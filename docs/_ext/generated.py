@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from examples import EXAMPLES as OF_NAMES
 from prometheus_client.metrics import MetricWrapperBase
@@ -153,18 +153,14 @@ def _keys(title: str, summary: str, kind: type[Config]) -> Section:
 
 
 def config_of(script: Path) -> type[Config]:
-    """The config class that a script defines."""
+    """The config class that a script's ``main`` reads."""
     spec = importlib.util.spec_from_file_location(f"keys_{script.stem}", script)
     if spec is None or spec.loader is None:
         raise ImportError(f"{script}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
     spec.loader.exec_module(module)
-    (own,) = (
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Config) and value.__module__ == spec.name
-    )
+    own: type[Config] = get_type_hints(module.main)["config"]
     return own
 
 
