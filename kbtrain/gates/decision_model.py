@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.errors import UserError
-from kbtrain.gate.card import GateCard, Pass
+from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.llm.dialect import Server
@@ -76,9 +76,6 @@ class DecisionModelCard(GateCard):
     def instructions(self) -> str:
         """The question about each message."""
         return f"{INSTRUCTIONS} The search covers: {self.about}" if self.about else INSTRUCTIONS
-
-    def passes(self, example: Any) -> list[Pass]:
-        return [Pass(_CHAT.format(instructions=self.instructions, question=example.question), 1)]
 
 
 @dataclass(frozen=True)
