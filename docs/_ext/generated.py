@@ -53,7 +53,7 @@ EXAMPLES = (
     records.Outcome("q1", "test", None, True, True, 0.75, 1.0, 12, 9),
 )
 MODULES = (  # behind the public names
-    *("gate.gate", "gate.card", "gates.registry", "gates.handles", "rag.use", "rag.three_steps", "records"),
+    *("gate.gate", "gate.card", "gates.registry", "gates.handles", "rag.use", "records"),
     *("answers.grading", "labeling.label", "metrics.ranking", "metrics.thresholds", "metrics.significance"),
     "evaluation.results",
 )

@@ -125,18 +125,6 @@ def is_closing(token: str) -> bool:
     return _CLOSING.fullmatch(token.strip()) is not None
 
 
-_BEGINNINGS = (
-    "<think>", "<thinking>", "<thought>", "<reasoning>", "<seed:think>", "<longcat_think>", "<|think|>", "<scratchpad>",
-    "[THINK]", "◁think▷", "<|channel|>analysis", "<|channel>", "<|START_THINKING|>", "<|begin_of_thought|>",
-    "<|inner_prefix|>", "Here is my thought process:", "Here's my thought process:", "Here are my reasoning steps:",
-)  # fmt: skip
-
-
-def may_open_thought(text: str) -> bool:
-    """True for the beginning of an output that may become an opening mark: what is shown as it comes waits for it."""
-    return any(mark.startswith(text.lstrip()) for mark in _BEGINNINGS)
-
-
 @dataclass(frozen=True)
 class ReadAnswer:
     """An answer as it is stored. ``thought``: it came with one."""

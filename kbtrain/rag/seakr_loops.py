@@ -20,16 +20,13 @@ from kbtrain.rag.seakr_lockstep import Exchange, GenerationRequest, PipelineOutc
 from kbtrain.rag.seakr_traces import Candidate, Step, Strategy
 from kbtrain.records import Hit, Question
 
-QueryWords = Literal["probable", "public"]
-
 
 @dataclass(frozen=True)
 class SelfAwareSettings:
     """``documents``: N of a search; ``max_steps`` and ``max_documents`` end the multi-hop loop (paper: 3, 7, 5).
 
     ``rerank`` False keeps the best hit of the search; ``reason`` False answers from the rationales alone (A).
-    ``word_confidence``: probability from which a word of an uncertain sentence goes into the query; with
-    ``query_words`` "public" also each that stands in the question or in the step before, as in SeaKR's public code.
+    ``word_confidence``: probability from which a word of an uncertain sentence goes into the query.
     """
 
     threshold: float
@@ -39,7 +36,6 @@ class SelfAwareSettings:
     max_steps: int = 7
     max_documents: int = 5
     word_confidence: float = 0.4
-    query_words: QueryWords = "probable"
 
 
 def says_nothing(sentence: str) -> bool:
@@ -101,29 +97,24 @@ def content_words(text: str) -> list[str]:
     return list(distinct.values())
 
 
-def confident_words(
-    pieces: Sequence[tuple[str, float]], sentence: str, confidence: float, known_text: str = ""
-) -> list[str]:
-    """Content words of ``sentence`` all of whose tokens had a probability of at least ``confidence``, or which stand in
-    ``known_text``.
+def confident_words(pieces: Sequence[tuple[str, float]], sentence: str, confidence: float) -> list[str]:
+    """Content words of ``sentence`` all of whose tokens had a probability of at least ``confidence``.
 
     ``pieces`` are the generated tokens' texts and probabilities; ``sentence`` stands at their beginning.
     """
     text = "".join(piece for piece, _ in pieces)
     start = max(0, text.find(sentence))
-    confident, known_words = [], {word.lower() for word in _WORD.findall(known_text)}
+    confident = []
     for match in _WORD.finditer(text, start, start + len(sentence)):
         probability = min(_probabilities(pieces, match.start(), match.end()), default=0.0)
-        if probability >= confidence or match.group().lower() in known_words:
+        if probability >= confidence:
             confident.append(match.group())
     return content_words(" ".join(confident))
 
 
-def build_query(
-    pieces: Sequence[tuple[str, float]], sentence: str, question: str, confidence: float, known_text: str = ""
-) -> str:
+def build_query(pieces: Sequence[tuple[str, float]], sentence: str, question: str, confidence: float) -> str:
     """The confident content words of the sentence, or else the question's content words, or else the question."""
-    words = confident_words(pieces, sentence, confidence, known_text) or content_words(question)
+    words = confident_words(pieces, sentence, confidence) or content_words(question)
     return " ".join(words) or question
 
 
@@ -192,10 +183,6 @@ class _Buffers:
             f"{self.question.id}/{len(self.steps)}/{name}", self.question.text, documents, tuple(self.rationales)
         )
 
-    def query_text(self) -> str:
-        """The question and the newest sentence of the rationale."""
-        return " ".join((self.question.text, *self.rationales[-1:]))
-
     def take(self, sentence: str) -> bool:
         """Append a sentence to the rationale, if it says something; True if it was the final one, which is skipped:
         the answer is asked for behind the rationale."""
@@ -230,8 +217,7 @@ def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[str | None
         buffers.steps.append(Step(sentence, u, None, (), sentence))
         return "final answer" if done else None
     usable = "" if silent else sentence  # "unknown" is not a search word
-    known_text = buffers.query_text() if settings.query_words == "public" else ""
-    query = build_query(reply.thought.pieces, usable, buffers.question.text, settings.word_confidence, known_text)
+    query = build_query(reply.thought.pieces, usable, buffers.question.text, settings.word_confidence)
     repeated = query.lower() in buffers.queries
     buffers.queries.add(query.lower())
     hits = () if repeated else cast(tuple[Hit, ...], (yield (query, settings.documents)))

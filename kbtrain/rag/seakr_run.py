@@ -25,7 +25,7 @@ from kbtrain.io.provenance import MODEL_FILES, Artifact, Records, check_unchange
 from kbtrain.models.files_read import hashes_of
 from kbtrain.questions.checks import read_questions
 from kbtrain.rag.seakr_lockstep import AnswerEngine, Begin, PromptEngine, answer_all
-from kbtrain.rag.seakr_loops import PIPELINES, Method, QueryWords, SelfAwareSettings
+from kbtrain.rag.seakr_loops import PIPELINES, Method, SelfAwareSettings
 from kbtrain.rag.seakr_traces import FOLDER, Trace, grades
 from kbtrain.records import DtypeName, Question, Split, Titles
 from kbtrain.retrieval.base import Searcher
@@ -53,9 +53,6 @@ class SeakrPipelineConfig(Config):
     word_confidence: float = Field(
         0.4, ge=0, le=1, description="probability from which a word goes into the query; SeaKR's code has 0.9"
     )
-    query_words: QueryWords = Field(
-        "probable", description="probable: by word_confidence alone; public: or of the question or the step before"
-    )
     titles: Titles = Field(
         "missing", description="shown before a document: missing (if not in its text), always, never"
     )
@@ -81,7 +78,7 @@ class SeakrPipelineConfig(Config):
 
     def settings(self, threshold: float) -> SelfAwareSettings:
         """Those of the loop."""
-        named = self.model_dump(include={"documents", "max_steps", "max_documents", "word_confidence", "query_words"})
+        named = self.model_dump(include={"documents", "max_steps", "max_documents", "word_confidence"})
         return SelfAwareSettings(threshold, rerank=not self.no_rerank, reason=not self.no_reason, **named)
 
     def begin(self, threshold: float) -> Begin:

@@ -1,5 +1,7 @@
 """Answers by a gate with plain functions, or the project's parts, as model and search: for use in an application.
 
+Three steps (KBM, section 4.3): score the question; known: answer plainly; unknown: search, then answer.
+
 The prompts are those of sampling (own templates, where the gate was trained with such), so that a gate's labels are
 about what is asked here: a question that is not searched for, or for which nothing is found, is asked as under
 condition ``llm``; else as under ``rag``.
@@ -10,23 +12,40 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from kbtrain.answers.thoughts import read_answer, split_thought
 from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import load_gate
+from kbtrain.labeling.examples import example
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.llm.served_states import StatesServer
-from kbtrain.prompts.kbm import render_chat
-from kbtrain.rag.three_steps import GatedAnswer, SecondJudgement, ThreeSteps
+from kbtrain.prompts.kbm import evidence_text, render_chat
 from kbtrain.records import GREEDY, Hit, Question, Sample, SampleSet, Titles
 from kbtrain.retrieval.base import DistinctSearch, Searcher, distinct, hit_of
+from kbtrain.utterances import decide_by, utterance_kind
 
 Ask = Callable[[str], str]  # a prompt -> the answer
 Find = Callable[..., Sequence[Any]]  # a question (and how many) -> texts, mappings with 'text', or hits, best first
+
+
+@dataclass(frozen=True)
+class GatedAnswer:
+    """One greedy answer, the gate's score, whether it was searched for, and the tokens that it cost.
+
+    ``hits`` are what the answer read: empty where nothing was searched or found, and then the answer is the plain one.
+    ``reason``: as of a decision (:class:`~kbtrain.records.Decision`).
+    """
+
+    text: str
+    score: float
+    retrieved: bool
+    hits: tuple[Hit, ...]
+    generated_tokens: int
+    reason: str
 
 
 def answer(
@@ -37,34 +56,58 @@ def answer(
     search: Find | Searcher,
     k: int = 3,
     threshold: float | None = None,
-    titles: Titles | None = None,
-    second: SecondJudgement | None = None,
-    states: StatesServer | None = None,
 ) -> list[GatedAnswer]:
     """Answers in the order of the questions; ``threshold`` None: the gate's own. ``gate``: one, or its folder.
-    ``titles``: when passages show theirs; None: as in the answers that the gate's labels are about.
 
     ``llm``: a function of a prompt, or :class:`~kbtrain.llm.base.LLM`; ``search``: a function of a question, or a
     :class:`~kbtrain.retrieval.base.Searcher`. ``k``, the most passages read, is handed to a function that has a
-    parameter of this name, or a second one that it cannot be called without. ``states``: a server that gives the
-    answering model's states to a gate's folder that reads them. Raises :class:`UserError` for a gate
-    without a threshold, a text that is not a question, and functions that take or give something else.
+    parameter of this name, or a second one that it cannot be called without. Raises :class:`UserError` for a gate
+    without a threshold or that needs retrieved text, a text that is not a question, and functions that take or give
+    something else.
     """
     questions = [_question(text, place) for place, text in enumerate(_as_list(texts))]
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise UserError(f"k: expected a number of passages from 1, found {k!r:.60}")
-    if titles is not None and titles not in get_args(Titles):
-        raise UserError(f"titles: expected {', '.join(get_args(Titles))}, found {titles!r:.60}")
-    if second is not None and not isinstance(second, SecondJudgement):
-        raise UserError(f"second: expected a SecondJudgement (kbtrain.rag.three_steps), found {second!r:.60}")
     model = cast(LLM, llm) if hasattr(llm, "answer") and hasattr(llm, "facts") else _FunctionLLM(llm)
     finder = DistinctSearch(cast(Searcher, search)) if hasattr(search, "search") else _FunctionSearch(search)
-    if states is not None and not isinstance(gate, str | Path):
-        raise UserError("states: needs a gate's folder; an opened gate has its states already (load_gate)")
-    opened = load_gate(gate, states=states) if isinstance(gate, str | Path) else gate
+    opened = load_gate(gate) if isinstance(gate, str | Path) else gate
     if not isinstance(opened, Gate):
         raise UserError(f"gate: expected a gate (kbtrain.load_gate) or its folder, found {gate!r:.60}")
-    return ThreeSteps(opened, opened.threshold_or(threshold), model, finder, k, titles, second).answer(questions)
+    if opened.needs_evidence:
+        raise UserError(f"gate '{opened.name}' needs retrieved text; here the bare question is scored")
+    return _answers(questions, opened, opened.threshold_or(threshold), model, finder, k)
+
+
+def _answers(
+    questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM, searcher: Searcher, k: int
+) -> list[GatedAnswer]:
+    """A question is searched for iff its score > ``threshold``; small talk, instructions about a text and arithmetic
+    (:mod:`kbtrain.utterances`) never are. All questions go to the model in one stream.
+    """
+    card = gate.card
+    scores = gate.score([example(question, None) for question in questions])
+    decided = [
+        decide_by(score, threshold, utterance_kind(question.text))
+        for score, question in zip(scores, questions, strict=True)
+    ]
+    unknown = [i for i, (retrieve, _) in enumerate(decided) if retrieve]
+    results = searcher.search([questions[i].text for i in unknown], k) if unknown else []
+    hits = dict(zip(unknown, results, strict=True))
+    titles: Titles = card.titles() if card else "missing"
+    texts = {i: text for i in unknown if (text := evidence_text(hits[i], titles)) is not None}
+    own_prompts = card.own_prompts() if card else None  # those that the labels are about
+    requests = [
+        AnswerRequest(question, "rag" if i in texts else "llm", texts.get(i), n=0, prompts=own_prompts)
+        for i, question in enumerate(questions)
+    ]
+    sets = {s.question_id: s for group in llm.answer(requests) for s in group}
+    found = []
+    for i, question in enumerate(questions):
+        if (greedy := sets[question.id].greedy) is None:
+            raise ValueError(f"question '{question.id}': the model gave no greedy answer")
+        read = hits[i] if i in texts else ()
+        found.append(GatedAnswer(greedy.text, scores[i], i in hits, read, greedy.n_tokens, decided[i][1]))
+    return found
 
 
 def _as_list(texts: object) -> list[object]:

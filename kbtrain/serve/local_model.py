@@ -1,6 +1,7 @@
 """A model in this process that answers chats like a server: for trying out. One answer is drawn at a time.
 
-A field or a message that it cannot answer to is refused by name: no server behind the gate could report it.
+A stream has the whole answer in one event. A field or a message that it cannot answer to is refused by name: no server
+behind the gate could report it.
 """
 
 from __future__ import annotations
@@ -12,23 +13,21 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from kbtrain.answers.thoughts import may_open_thought
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.draw import DrawnTokens
 from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
-from kbtrain.llm.sampler.sampler import BatchSampler
+from kbtrain.llm.sampler.sampler import BatchSampler, Stopper
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.load import load_model
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS
 from kbtrain.prompts.template_marks import break_special_tokens
 from kbtrain.records import GREEDY, Sample
-from kbtrain.serve.decide import as_exception
 from kbtrain.serve.exchange import Header, Upload, place_of
 from kbtrain.serve.problem import Busy, Refused, read_fields, read_object
 from kbtrain.serve.request_forms import text
@@ -95,16 +94,15 @@ class _Stopped(Exception):
     """The client left."""
 
 
-class _Tokens(Observer):
-    """Calls ``ends`` with the answer at each token as it is drawn; True ends it there."""
+class _Ending(Observer):
+    """Ends the answer at the token at which its client has left."""
 
-    def __init__(self, ends: Callable[[Row], bool]) -> None:
-        self.ends = ends
+    def __init__(self, stopped: threading.Event) -> None:
+        self.stopped = stopped
 
     def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: DrawnTokens) -> None:
-        (row,) = rows
-        if self.ends(row):
-            row.finish, row.feed = row.finish or "stop", []
+        if self.stopped.is_set():
+            raise _Stopped
 
 
 class LocalModel:
@@ -155,108 +153,43 @@ class LocalModel:
         fields, ids = self._read(read_object(data))
         if self._waiting >= MAX_WAITING:
             raise Busy(f"{self._waiting} answers are asked for")
-        loop, parts, stopped = asyncio.get_running_loop(), Parts(), threading.Event()
-
-        def call(function: Callable[..., None], *arguments: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no client waits
-                loop.call_soon_threadsafe(function, *arguments)
-
-        def work() -> None:
-            try:
-                if not stopped.is_set():
-                    call(parts.put_nowait, self._draw(fields, ids, lambda part: call(parts.put_nowait, part), stopped))
-            except _Stopped:
-                pass
-            except BaseException as error:  # noqa: BLE001 - a library's panic too is this request's, not the thread's end
-                logger.error("model: %s\n%s", type(error).__name__, place_of(error))
-                call(parts.put_nowait, as_exception(error))
-
+        stopped = threading.Event()
         self._waiting += 1
-        self._thread.submit(work).add_done_callback(lambda _: call(self._finish))
         try:
-            if fields.stream:
-                kind = b"text/event-stream; charset=utf-8"
-                yield UpstreamReply(200, [(b"content-type", kind)], self._events(fields, ids, parts))
-            else:
-                whole = await self._full_reply(ids, parts)
-                length = (b"content-length", str(len(whole)).encode())
-                yield UpstreamReply(200, [(b"content-type", b"application/json"), length], _once(whole))
+            sample = await asyncio.wrap_future(self._thread.submit(self._draw, fields, ids, stopped))
+        except Exception as error:  # noqa: BLE001 - of any library
+            logger.error("model: %s\n%s", type(error).__name__, place_of(error))
+            raise Refused(502, "model_failed", f"the model failed ({type(error).__name__})") from None
         finally:
             stopped.set()
+            self._waiting -= 1
+        kind = b"text/event-stream; charset=utf-8" if fields.stream else b"application/json"
+        yield UpstreamReply(200, [(b"content-type", kind)], self._pieces(fields, ids, sample))
 
-    def _finish(self) -> None:
-        self._waiting -= 1
-
-    def _draw(
-        self, fields: ChatFields, ids: tuple[int, ...], send: Callable[[str], None], stopped: threading.Event
-    ) -> Sample:
-        """Draw an answer and ``send`` its text in pieces. Raises :class:`_Stopped` once ``stopped`` is set."""
-        sent, stops = "", fields.stops
-        # The end of the text may be the beginning of a stop string: it waits for the next tokens.
-        held = max((len(stop) - 1 for stop in stops), default=0)
-
-        def ends(row: Row) -> bool:
-            nonlocal sent
-            if stopped.is_set():
-                raise _Stopped
-            cut = so_far = self.sampler.stopper.text(row.tokens, row.opened)
-            for stop in stops:
-                cut = cut.split(stop, 1)[0]
-            ended = row.finish is not None or len(cut) < len(so_far)
-            ready = cut if ended else cut[: max(0, len(cut) - held)].rstrip("\ufffd")
-            if not ended and may_open_thought(so_far):
-                return False
-            if len(ready) > len(sent):
-                send(ready[len(sent) :])
-                sent = ready
-            return len(cut) < len(so_far)
-
-        sampler = self.sampler.observed(_Tokens(ends))
+    def _draw(self, fields: ChatFields, ids: tuple[int, ...], stopped: threading.Event) -> Sample:
+        """Draw an answer. Raises :class:`_Stopped` once ``stopped`` is set."""
+        sampler = self.sampler.observed(_Ending(stopped))
         sampler.sampling = fields.sampling(self.room - len(ids))
+        sampler.stopper = Stopper(self.model, self.tokenizer, fields.stops, False)
         index = GREEDY if fields.temperature == 0 else 0
         ((sample,),) = sampler.sample([PromptRows("request", "llm", ids, (index,))])
         return sample
 
-    async def _full_reply(self, ids: Sequence[int], parts: Parts) -> bytes:
-        words = ""
-        while not isinstance(part := await parts.get(), Sample):
-            if isinstance(part, Exception):
-                raise Refused(502, "model_failed", f"the model failed ({type(part).__name__})")
-            words += part
-        reply = self._reply("chat.completion")
-        choice = _choice(part, message={"role": "assistant", "content": words})
-        return _json(reply | {"choices": [choice], "usage": _usage(ids, part)})
-
-    async def _events(self, fields: ChatFields, ids: Sequence[int], parts: Parts) -> AsyncIterator[bytes]:
-        """Server-sent events, one a piece of text."""
-        reply, role = self._reply("chat.completion.chunk"), {"role": "assistant"}
-        part: str | Sample | Exception = ""
-        while not isinstance(part, Sample):
-            part = await parts.get()
-            if isinstance(part, Exception):
-                raise part
-            content = {"content": part} if isinstance(part, str) else {}
-            yield _event(reply | {"choices": [_choice(part, delta=role | content)]})
-            role = {}  # in the first event alone
+    async def _pieces(self, fields: ChatFields, ids: Sequence[int], sample: Sample) -> AsyncIterator[bytes]:
+        """The reply's body: one JSON object, or server-sent events of which the first holds the whole text."""
+        name, kind = f"kbtrain-{secrets.token_hex(12)}", "chat.completion" + (".chunk" if fields.stream else "")
+        reply = {"id": name, "object": kind, "created": int(time.time()), "model": self.name}
+        finish = "length" if sample.finish == "length" else "stop"
+        choice = {"index": 0, "finish_reason": finish, "logprobs": None}
+        said, usage = {"role": "assistant", "content": sample.text}, _usage(ids, sample)
+        if not fields.stream:
+            yield _json(reply | {"choices": [{**choice, "message": said}], "usage": usage})
+            return
+        yield b"data: " + _json(reply | {"choices": [{**choice, "delta": said}]}) + b"\n\n"
         options = fields.stream_options
         if isinstance(options, dict) and options.get("include_usage") is True:
-            yield _event(reply | {"choices": [], "usage": _usage(ids, part)})
+            yield b"data: " + _json(reply | {"choices": [], "usage": usage}) + b"\n\n"
         yield b"data: [DONE]\n\n"
-
-    def _reply(self, kind: str) -> dict[str, Any]:
-        """The common fields of a reply's objects in OpenAI's protocol."""
-        name = f"kbtrain-{secrets.token_hex(12)}"
-        return {"id": name, "object": kind, "created": int(time.time()), "model": self.name}
-
-
-Parts = asyncio.Queue["str | Sample | Exception"]  # of an answer: its texts, then the sample or an error
-
-
-def _choice(part: str | Sample, **content: Any) -> dict[str, Any]:
-    finish = None
-    if isinstance(part, Sample):
-        finish = "length" if part.finish == "length" else "stop"
-    return {"index": 0, "finish_reason": finish, "logprobs": None, **content}
 
 
 def _usage(ids: Sequence[int], sample: Sample) -> dict[str, int]:
@@ -266,14 +199,6 @@ def _usage(ids: Sequence[int], sample: Sample) -> dict[str, int]:
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
-
-
-def _event(value: Mapping[str, Any]) -> bytes:
-    return b"data: " + _json(value) + b"\n\n"
-
-
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data
 
 
 def check_fields(body: Mapping[str, Any]) -> None:

@@ -16,7 +16,6 @@ from kbtrain.records import Passage, Question
 
 OTHER = {
     "documents": 4, "no_rerank": True, "no_reason": True, "max_steps": 3, "max_documents": 2, "word_confidence": 0.8,
-    "query_words": "public",
 }  # fmt: skip
 
 

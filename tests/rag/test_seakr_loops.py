@@ -214,27 +214,6 @@ def test_without_re_ranking_the_best_hit_is_kept_untried_and_without_reasoning_t
     assert trace.spent.requests == 3 and len(script.asks) == 3
 
 
-def test_by_the_public_rule_words_of_the_question_and_the_step_before_go_into_the_query():
-    class Unsure(Script):
-        def think(self, asks):
-            found = super().think(asks)
-            return [
-                replace(r, thought=replace(r.thought, pieces=tuple((p, 0.1) for p, _ in r.thought.pieces)))
-                for r in found
-            ]
-
-    def say(ask):
-        if ask.kind != "sentence":
-            return "Ann", 1.0
-        return ("Lhasa was founded.", -1.0) if not ask.rationales else ("The Book of Lhasa by Guess.", 1.0)
-
-    for rule, query in (("public", "Book Lhasa"), ("probable", "wrote Book")):
-        shelf = Shelf()
-        settings = SelfAwareSettings(0.0, query_words=rule, word_confidence=0.9)
-        run(Unsure(say), shelf, [question(text="Who wrote Book?")], settings=settings)
-        assert shelf.queries == [query]
-
-
 def test_a_state_that_is_no_number_fails_its_own_question_only():
     class Broken(Script):
         def think(self, asks):
@@ -346,13 +325,6 @@ def test_without_a_confident_word_the_question_is_asked():
     assert build_query(PIECES, SENTENCE, "When was Mozart born?", 0.95) == "Mozart born"
     assert build_query(PIECES, SENTENCE, "Who was it?", 0.95) == "Who was it?"
     assert build_query((), "", "When was Mozart born?", 0.4) == "Mozart born"
-
-
-def test_the_public_rule_takes_words_of_the_question_or_the_step_before_too():
-    known = "When was MOZART baptised? It happened in 1756."
-    assert confident_words(PIECES, SENTENCE, 0.9) == []
-    assert confident_words(PIECES, SENTENCE, 0.9, known) == ["Mozart", "1756"]
-    assert build_query(PIECES, SENTENCE, "Who?", 0.9, known) == "Mozart 1756"
 
 
 UNSURE = Script(lambda ask: ("Ann", 1.0))

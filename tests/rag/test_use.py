@@ -13,8 +13,7 @@ from kbtrain.gate.card import GateCard, Threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.prompts.kbm import answer_prompt, evidence_text
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.rag.three_steps import SecondJudgement
-from kbtrain.records import Question
+from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.retrieval.base import hit_of
 
 
@@ -25,6 +24,22 @@ class Digits(Gate):
 
     def score_examples(self, examples: Sequence[Any]) -> list[float]:
         return [int(example.question[-1]) / 10 for example in examples]
+
+
+class WithPassages(Digits):
+    needs_evidence = True
+
+
+class LastFirst:
+    """A model that answers the last question first, as a batch may come back, with its condition and evidence."""
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def answer(self, requests: Sequence[Any]) -> Any:
+        for request in reversed(requests):
+            greedy = Sample(-1, f"{request.condition}:{request.evidence}", 3, "eos", 0.0)
+            yield [SampleSet(request.question.id, request.condition, (), greedy, 10)]
 
 
 def echo(prompt: str) -> str:
@@ -53,6 +68,19 @@ def test_plain_functions_get_the_very_prompts_of_sampling() -> None:
     assert rag.answer(["number 9"], Digits(), llm=echo, search=lambda text: ["one"], threshold=0.5)[0].hits
 
 
+def test_answers_are_in_the_order_of_the_questions() -> None:
+    texts = ["number 5", "number 8", "nothing 9"]
+    found = rag.answer(
+        texts, Digits(), llm=LastFirst(), search=lambda text: [] if "nothing" in text else [text], threshold=0.5
+    )
+    assert [one.text for one in found] == ["llm:None", "rag:number 8", "llm:None"]  # 0.5 is not above 0.5
+    assert [(one.retrieved, one.score, len(one.hits)) for one in found] == [
+        (False, 0.5, 0),
+        (True, 0.8, 1),
+        (True, 0.9, 0),
+    ]
+
+
 def test_a_function_s_answer_is_what_follows_its_thought() -> None:
     said = {"number 1": "<think>\nTwo?\n</think>\n\nThree", "number 2": "<think>\nTwo"}
     found = rag.answer(
@@ -73,8 +101,7 @@ def test_a_function_s_answer_is_what_follows_its_thought() -> None:
         ({"threshold": float("nan")}, "threshold: expected a finite number, found nan"),
         ({"k": 0}, "k: expected a number of passages from 1, found 0"),
         ({"k": "3"}, "k: expected a number of passages from 1, found '3'"),
-        ({"titles": "some"}, "titles: expected missing, always, never, found 'some'"),
-        ({"second": 0.5}, "second: expected a SecondJudgement .* found 0.5"),
+        ({"gate": WithPassages()}, "gate 'digits' needs retrieved text"),
         ({"llm": "gpt"}, "llm: expected a function of a prompt, or a model of kbtrain.llm, found 'gpt'"),
         ({"llm": lambda: "x"}, r"llm: the function takes other arguments \(too many .*\); expected ask\(prompt\)"),
         ({"search": 3}, "search: expected a function of a question, or a search of kbtrain.retrieval, found 3"),
@@ -148,15 +175,3 @@ def test_titles_are_shown_as_in_the_answers_that_the_gate_is_about() -> None:
         gate.card = GateCard(kind="digits", label_rule={"titles": rule})
         (found,) = rag.answer(["b 9"], gate, llm=echo, search=lambda text: hits, threshold=0.5)
         assert ("Sky: Sky is far." in found.text) == shown
-    (found,) = rag.answer(["b 9"], gate, llm=echo, search=lambda text: hits, threshold=0.5, titles="always")
-    assert "Sky: Sky is far." in found.text  # asked for here
-
-
-def test_titles_and_the_second_judgement_reach_the_answer() -> None:
-    def asked(**more: Any) -> str:
-        hits = [{"text": "It is far.", "title": "Sky"}]
-        return rag.answer(["b 9"], Digits(), llm=echo, search=lambda text: hits, threshold=0.5, **more)[0].text
-
-    assert "Sky: It is far." in asked() and "Sky" not in asked(titles="never") and "It is far." in asked(titles="never")
-    assert "It is far." not in asked(second=SecondJudgement(Digits(), 0.5))
-    assert "It is far." in asked(second=SecondJudgement(Digits(), 0.95))

@@ -217,58 +217,37 @@ def test_a_prompt_longer_than_the_model_s_room_is_refused(local):
 def test_a_client_that_leaves_ends_the_drawing_of_its_answer(local):
     import socket
 
-    data = json.dumps({"messages": ask(KNOWN), "stream": True, "max_tokens": 3000, "stop": "\u2603"}).encode()
+    data = json.dumps({"messages": ask(KNOWN), "max_tokens": 3000, "stop": "\u2603"}).encode()
     client = socket.create_connection(("127.0.0.1", local.port))
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
     client.sendall(head.encode() + data)
-    assert client.recv(4096)
-    client.close()
     upstream = local.service.upstream
-    wait_until(lambda: not upstream._waiting)  # the answer's thread has ended
+    wait_until(lambda: upstream._waiting)
+    client.close()
+    wait_until(lambda: not upstream._waiting)  # and the answer's thread is free for the next one
     assert local.post("/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 2}).status == 200
 
 
-# A model in this process that thinks: the client gets what follows the thought, streamed or whole
-
-
-@pytest.fixture
-def reply(tmp_path, monkeypatch):
-    """Content and finish reason of the reply of a model that says ``text``, and the texts of its stream."""
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("<think>\nIs it so?\n</think>\n\nYes\nit is", "Yes\nit is"),
+        ("<them> and us", "<them> and us"),
+        ("<think>\nIs it so?", ""),
+    ],
+)
+def test_a_client_of_a_model_that_thinks_gets_what_follows_the_thought(tmp_path, monkeypatch, text, content):
     model = LocalModel(str(make_folder(tmp_path / "tiny")), "fp32")
+    steps = iter(model.tokenizer(text, add_special_tokens=False)["input_ids"] + [model.tokenizer.eos_token_id])
 
-    def replied(text):
-        script = model.tokenizer(text, add_special_tokens=False)["input_ids"] + [model.tokenizer.eos_token_id]
+    def drawn(self, logits, uniforms, greedy, source):
+        return DrawnTokens(torch.tensor([next(steps)]), torch.tensor([-0.5]))
 
-        async def ask(stream):
-            steps = iter(script)
+    async def reply():
+        body = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 200}
+        async with model.send("chat/completions", json.dumps(body).encode(), []) as made:
+            return json.loads(b"".join([part async for part in made.pieces]))
 
-            def drawn(self, logits, uniforms, greedy, source):
-                return DrawnTokens(torch.tensor([next(steps)]), torch.tensor([-0.5]))
-
-            monkeypatch.setattr("kbtrain.llm.sampler.sampler.BatchSampler._draw_tokens", drawn)
-            body = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 200, "stream": stream}
-            async with model.send("chat/completions", json.dumps(body).encode(), []) as made:
-                return b"".join([part async for part in made.pieces])
-
-        whole = json.loads(asyncio.run(ask(False)))["choices"][0]
-        events = [json.loads(line[6:]) for line in asyncio.run(ask(True)).splitlines() if line.startswith(b"data: {")]
-        texts = [event["choices"][0]["delta"].get("content") for event in events]
-        return whole["message"]["content"], whole["finish_reason"], [text for text in texts if text]
-
-    yield replied
-    asyncio.run(model.close())
-
-
-def test_a_client_gets_what_follows_the_thought(reply):
-    content, finish, texts = reply("<think>\nIs it so?\n</think>\n\nYes\nit is")
-    assert (content, finish, "".join(texts)) == ("Yes\nit is", "stop", "Yes\nit is")
-    assert all("think" not in text and "<" not in text for text in texts) and len(texts) > 1
-
-
-def test_what_looks_like_a_mark_for_a_while_is_sent_when_it_is_none(reply):
-    assert reply("<them> and us")[0] == "".join(reply("<them> and us")[2]) == "<them> and us"
-    assert reply("<")[0] == "<"
-
-
-def test_a_thought_without_an_end_is_an_empty_content(reply):
-    assert reply("<think>\nIs it so?") == ("", "stop", [])
+    monkeypatch.setattr("kbtrain.llm.sampler.sampler.BatchSampler._draw_tokens", drawn)
+    (choice,) = asyncio.run(reply())["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (content, "stop")
