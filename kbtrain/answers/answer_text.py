@@ -13,7 +13,7 @@ _SOURCE = (
 _NUMBERS = r"\d{1,3}(?:\s?(?:[,;&\u2013-]|and)\s?\^?\d{1,3})*"
 _CITATION = re.compile(
     rf"\^?\[\s?\^?(?:{_SOURCE})?{_NUMBERS}\s?\](?:\([^()\s]*\))?"  # [1], [1, 2], ^[3], [^3], [source 3], [3](address)
-    rf"|(?<![\w}}])\{{{_NUMBERS}\}}(?=[.\s]*$)"
+    rf"|(?<![\w}}^_])\{{{_NUMBERS}\}}(?=[.\s]*$)"
     r"|\u3010[^\u3010\u3011]{0,40}(?:\u2020[^\u3010\u3011]{0,80})?\u3011"  # 【3†source】
     rf"|[(\uff08]\s?(?:see |cf\. |according to |from |in )?{_SOURCE}(?:no\.\s?)?{_NUMBERS}\s?[)\uff09]"
     r"|\b(?:according to|see|from|as (?:stated|given|said|described|mentioned) in|in|by)\s(?:the\s)?"

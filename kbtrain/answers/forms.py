@@ -60,9 +60,10 @@ _YEAR = re.compile(r"\d{3,4}")
 _UNITS = {
     name: unit
     for name, unit in UNITS.items()
-    if unit not in ("bc", "ad", "degrees")
-    and (unit not in MONEY or unit in ("dollars", "euros"))
+    if unit not in ("bc", "ad", "degrees", "k", "j", "amp", "cal")
+    and (unit not in MONEY or unit in ("dollars", "euros", "pounds"))
     and name[0] not in "$€′"
+    and not has_chinese(name)
 }
 _UNIT = re.compile(
     rf"(?<=\d)[\s\-]*({'|'.join(re.escape(name) for name in sorted(_UNITS, key=len, reverse=True))})(?![\w'])",

@@ -29,7 +29,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
-NORMALISATION = "quantities-claims-yes-no/6"
+NORMALISATION = "quantities-claims-yes-no/7"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
@@ -319,9 +319,6 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
     """Answer and gold answers as they are compared: quantities by their values, all else by its words."""
     golds = tuple(dict.fromkeys(part for gold in question.answers for part in (gold, *alternatives(gold))))
     golds += tuple(filter(None, (without_kind(gold, f"{question.text} {answer}") for gold in golds)))
-    if has_chinese(answer):
-        yield answer, golds
-        return
     values = [whole_quantity(gold) for gold in golds]
     if amounts := [value for value in values if value]:
         yield restate(answer, amounts, question.text), tuple(value.word() for value in amounts)

@@ -7,116 +7,53 @@ equal if value and unit are. :func:`restate` writes an answer so that only equal
 from __future__ import annotations
 
 import functools
+import importlib.resources
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from kbtrain.answers.words import number_at, number_words
+import regex
 
-_PHYSICAL = {
-    "km": "kilometer, kilometers, kilometre, kilometres, kms",
-    "m": "meter, meters, metre, metres",
-    "cm": "centimeter, centimeters, centimetre, centimetres",
-    "mm": "millimeter, millimeters, millimetre, millimetres",
-    "mi": "mile, miles",
-    "ft": "foot, feet, \u2032",
-    "inch": "inches",
-    "yd": "yard, yards",
-    "kg": "kilogram, kilograms, kilogramme, kilogrammes, kilo, kilos, kgs",
-    "g": "gram, grams, gramme, grammes",
-    "mg": "milligram, milligrams",
-    "lb": "lbs",
-    "oz": "ounce, ounces",
-    "ton": "tons, tonne, tonnes",
-    "l": "liter, liters, litre, litres",
-    "ml": "milliliter, milliliters, millilitre, millilitres",
-    "h": "hour, hours, hr, hrs",
-    "min": "minute, minutes, mins",
-    "sec": "second, seconds, secs",  # not "s": 1990s
-    "ms": "millisecond, milliseconds",
-    "day": "days",
-    "week": "weeks",
-    "month": "months",
-    "year": "years, yr, yrs",
-    "c": "°c, ° c, degrees c, degrees celsius, degree celsius, degrees centigrade, celsius, ℃",
-    "f": "°f, ° f, degrees f, degrees fahrenheit, degree fahrenheit, fahrenheit, ℉",
-    "degrees": "degree, °",
-    "km/h": "kmh, kph, kmph, km per hour, kilometers per hour, kilometres per hour, kilometers an hour",
-    "mph": "mi/h, miles per hour, miles an hour",
-    "m/s": "meters per second, metres per second",
-    "km2": "km², km^2, sq km, sq. km, square km, square kilometers, square kilometres",
-    "m2": "m², m^2, sq m, square meters, square metres",
-    "mi2": "sq mi, square miles",
-    "hz": "hertz",
-    "khz": "kilohertz",
-    "mhz": "megahertz",
-    "ghz": "gigahertz",
-    "w": "watt, watts",
-    "kw": "kilowatt, kilowatts",
-    "mw": "megawatt, megawatts",
-    "v": "volt, volts",
-    "kb": "kilobyte, kilobytes",
-    "mb": "megabyte, megabytes",
-    "gb": "gigabyte, gigabytes",
-    "tb": "terabyte, terabytes",
-    "bc": "bce, b.c., b.c.e.",
-    "ad": "ce, a.d., c.e.",
-}
-_MONEY = {
-    "dollars": "$, us$, us $, dollar, usd, us dollars, u.s. dollars, american dollars",
-    "euros": "€, euro, eur",
-    "gbp": "£, pounds sterling, british pounds, quid",
-    "pounds": "pound",  # of money or of weight
-    "¥": "cn¥",  # yen or yuan
-    "yen": "jpy, japanese yen",
-    "yuan": "cny, rmb, renminbi, chinese yuan",
-    "rupees": "₹, rs., rs, rupee, inr, indian rupees",
-    "rubles": "₽, ruble, rouble, roubles, rub",
-    "won": "₩, krw, south korean won",
-    "pesos": "peso, mxn",
-    "reais": "real, brl",
-    "liras": "lira, ₺",
-    "kroner": "krone, nok, dkk, kr",
-    "zlotys": "zloty, zł, pln",
-    "rand": "zar, rands",
-    "baht": "thb, ฿",
-    "francs": "chf, sfr, sfr., franc, swiss francs, swiss franc",
-    "aud": "a$, au$, australian dollars",
-    "cad": "c$, ca$, canadian dollars",
-    "hkd": "hk$, hong kong dollars",
-    "sek": "swedish kronor, swedish krona",
-    "bitcoins": "btc, bitcoin, ₿",
-}
-_SHARE = {"percent": "%, pct, pct., per cent, percentage points"}
-MONEY = frozenset(_MONEY)
-UNITS = {
-    name: symbol
-    for table in (_PHYSICAL, _MONEY, _SHARE)
-    for symbol, names in table.items()
-    for name in (symbol, *names.split(", "))
-}
-_UNIT_NUMBERS = {unit: number for number, unit in enumerate(dict.fromkeys(["", "clock", "season", *UNITS.values()]))}
-_ALIKE = (  # units that one sign or word can mean
-    {"pounds", "lb"},
-    {"pounds", "gbp"},
-    {"¥", "yen"},
-    {"¥", "yuan"},
-    {"degrees", "c"},
-    {"degrees", "f"},
-    {"", "ad"},
-)
-_PARTS: dict[tuple[str, str], int | Fraction] = {
-    ("ft", "inch"): 12,
-    ("h", "min"): 60,
-    ("min", "sec"): 60,
-    ("lb", "oz"): 16,
-    ("pounds", "oz"): 16,
-    **{("km", "m"): 1000, ("m", "cm"): 100, ("cm", "mm"): 10, ("m", "mm"): 1000, ("kg", "g"): 1000, ("g", "mg"): 1000},
-    **{("ton", "kg"): 1000, ("l", "ml"): 1000, ("sec", "ms"): 1000, ("day", "h"): 24, ("week", "day"): 7},
-    ("percent", ""): Fraction(1, 100),
-}
+from kbtrain.answers.words import NUMERAL, from_chinese, number_at, number_words
+from kbtrain.answers.writing import CJK, has_chinese, simplified
+
+
+class _Unit(NamedTuple):
+    """What a unit measures: ``size`` in the common unit of ``dimension``, whose zero is at ``zero`` of this unit."""
+
+    dimension: str
+    size: Fraction
+    zero: Fraction
+
+
+_ZERO = {("celsius", "k"): "273.15", ("celsius", "f"): "32"}
+
+
+def _read_units() -> tuple[dict[str, str], dict[str, list[_Unit]], frozenset[str]]:
+    """Units by their names, what each measures, and those of money."""
+    text = importlib.resources.files("kbtrain.answers").joinpath("data/units.toml").read_text("utf-8")
+    tables = tomllib.loads(text)
+    money = tables.pop("money")
+    names, measures = dict[str, str](), dict[str, list[_Unit]]()
+    for dimension, table in (tables | money).items():
+        for unit, (size, more) in table.items():
+            measures.setdefault(unit, []).append(
+                _Unit(dimension, Fraction(size), Fraction(_ZERO.get((dimension, unit), 0)))
+            )
+            names |= dict.fromkeys([unit, *filter(None, more.split(", "))], unit) if unit else {}
+    return names, measures, frozenset(unit for table in money.values() for unit in table)
+
+
+UNITS, _MEASURES, MONEY = _read_units()
+_MEASURES |= {unit: [_Unit(unit, Fraction(1), Fraction(0))] for unit in ("clock", "season", "ratio")}
+_MEASURES["lasting"] = [
+    _Unit("time", Fraction(1), Fraction(0)),
+    _Unit("clock", Fraction(1, 60), Fraction(0)),
+]  # 2:01:39
+_UNIT_NUMBERS = {unit: number for number, unit in enumerate(_MEASURES)}
 _SCALES = {
     **{"k": 10**3, "thousand": 10**3, "thousands": 10**3, "hundred": 10**2, "dozen": 12},
     **{"m": 10**6, "mn": 10**6, "mln": 10**6, "mio": 10**6, "million": 10**6, "millions": 10**6},
@@ -136,7 +73,7 @@ _DIGITS = (
     r"|\d{1,3}(?:[ \u00a0\u202f\u2009]\d{3})+(?!\d)(?:[.,]\d+)?"  # 1 000 000
     r"|\d{1,3}(?:\.\d{3}){2,}(?!\d)(?:,\d+)?"  # 1.000.000
     r"|\d{1,3}(?:[,'\u2019]\d{3})+(?!\d)(?:\.\d+)?"  # 1,000 and 1'000
-    r"|\d+[.,]\d+(?:e[+-]?\d+)?|\d+|\.\d+"
+    r"|\d+(?:[.,]\d+)?e[+-]?\d+|\d+[.,]\d+|\d+|\.\d+"
 )
 _PARTS_OF_ONE = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "tenth": 10}
 _NUMBER = (
@@ -144,9 +81,11 @@ _NUMBER = (
     rf"(?:(?P<whole>\d+)[ \u00a0-])?(?P<top>\d+)\s?[/\u2044]\s?(?P<bottom>\d+)(?![/\d])"
     rf"|(?P<digits>{_DIGITS})|(?P<words>(?:{_WORD})(?:(?:[ -]|,? and )(?:{_WORD}))*)"
 )
+_LASTING = re.compile(r"(?<![\w:.])(\d{1,2}):([0-5]\d):([0-5]\d)(?![\w:]| ?[ap]\.?m)")
+_HALF_OF_DAY = r"\s?(?:(?P<half>[ap])\.?\s?m\b\.?|in the (?P<part>morning|afternoon|evening)\b|at (?P<night>night)\b)"
 _CLOCK = re.compile(
-    r"(?<![\w:.])(?P<hour>\d{1,2})(?:[:.](?P<minute>[0-5]\d)(?::[0-5]\d)?)?\s?(?:(?P<half>[ap])\.?\s?m\b\.?)"
-    r"|(?<![\w:.])(?P<hour24>\d{1,2})(?::(?P<minute24>[0-5]\d)(?::[0-5]\d)?(?![\w:])| o['\u2019]clock)"
+    rf"(?<![\w:.])(?P<hour>\d{{1,2}})(?:[:.](?P<minute>[0-5]\d)(?::[0-5]\d)?| o['\u2019]clock)?{_HALF_OF_DAY}"
+    r"|(?<![\w:.])(?P<hour24>\d{1,2})(?::(?P<minute24>[0-5]\d)(?![\w:])| o['\u2019]clock)"
     r"|(?P<named>\b(?:noon|midday|midnight)\b)",
     re.IGNORECASE,
 )
@@ -162,7 +101,7 @@ _QUANTITY = re.compile(
     rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative)\s)?(?P<money>{_MONEY_NAMES}\s?)?"
     rf"(?:{_NUMBER})(?P<part>\sand\sa\s(?:half|quarter)\b)?"
     rf"(?:(?P<gap>[ \u00a0-]?)(?P<scale>(?:{_names(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
-    rf"(?:[ \u00a0-]?(?P<unit>{_names(UNITS)})(?![\w'²³]|/\w))?"
+    rf"(?:[ \u00a0-]?(?P<unit>{_names(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
     r"(?!\w|[.,:/]\d)",
     re.IGNORECASE,
 )
@@ -181,6 +120,11 @@ class Quantity(NamedTuple):
     values: frozenset[Fraction]
     unit: str
 
+    def measured(self) -> dict[str, frozenset[Fraction]]:
+        """What it may measure, with the values in common units."""
+        units = _MEASURES.get(self.unit, [_Unit(self.unit, Fraction(1), Fraction(0))])
+        return {unit.dimension: frozenset((v - unit.zero) * unit.size for v in self.values) for unit in units}
+
     def word(self) -> str:
         """One word that begins with a digit, another one for each quantity."""
         value = min(self.values)
@@ -190,7 +134,14 @@ class Quantity(NamedTuple):
 def quantities(text: str) -> list[Quantity]:
     """The quantities of a text (digits are ASCII ones, see :func:`plain_digits`), from left to right."""
     matches: list[Quantity] = []
-    for pattern, read in ((_SEASON, _season), (_CLOCK, _clock), (_RATIO, _ratio), (_TALL, _tall), (_QUANTITY, _plain)):
+    for pattern, read in (
+        (_SEASON, _season),
+        (_LASTING, _lasting),
+        (_CLOCK, _clock),
+        (_RATIO, _ratio),
+        (_TALL, _tall),
+        (_QUANTITY, _plain),
+    ):
         for match in pattern.finditer(text):
             if not any(q.begin < match.end() and match.start() < q.end for q in matches):
                 quantity = read(match)
@@ -223,16 +174,14 @@ _ASKED_SCALE = re.compile(r"\bhow many (thousand|million|billion|trillion)s?\b",
 def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
     """True for equal values of like units. A unit may be left out where it is money or a share, or the question names
     it; it may be added to a bare gold number, but a share only where the question asks for one."""
-    for large, small in ((quantity, gold), (gold, quantity)):  # 2.5 hours are 150 minutes, 25 % are 0.25
-        factor = _PARTS.get((large.unit, small.unit))
-        if factor and not small.values.isdisjoint(value * factor for value in large.values):
-            return True
+    if any(not values.isdisjoint(quantity.measured().get(what, ())) for what, values in gold.measured().items()):
+        return True
     named = [_SCALES[scale.lower()] for scale in _ASKED_SCALE.findall(question)]  # "How many million": 83.9
     values = {value * factor for value in quantity.values for factor in (1, *named)}
     if gold.values.isdisjoint(values):
         return False
     pair = {quantity.unit, gold.unit}
-    if len(pair) == 1 or pair in _ALIKE:
+    if len(pair) == 1:
         return True
     if "" not in pair:
         return False
@@ -241,7 +190,7 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
         return True
     if unit == "bc":  # a table may leave out the era of an early year
         return not gold.unit and max(gold.values) < 1000
-    if unit in ("clock", "ratio", "season"):
+    if unit in ("clock", "lasting", "ratio", "season"):
         return False
     is_year = not gold.unit and all(1000 <= value <= 2100 for value in gold.values)
     if is_year and re.search(r"\b(?:when|year)\b", question, re.I):
@@ -255,13 +204,53 @@ def plain_digits(text: str) -> str:
     """Digits of any script as ASCII, vulgar fractions as 3/4, and TeX's numbers without its commands."""
     if "\\" in text or "$" in text:
         text = _without_tex(text)
-    text = _RAISED.sub(lambda match: f"^{unicodedata.normalize('NFKC', match[0])}", text)
+    text = _RAISED.sub(lambda match: f"^{unicodedata.normalize('NFKC', match[0])}", text).replace("\u2212", "-")
+    text = _SCIENTIFIC.sub(r"\1e\2", text)
     if "^" in text:
-        text = _POWER.sub(lambda match: str(int(match[1]) ** int(match[2])), text)
+        text = _POWER.sub(_power, text)
+    text = _HALF_A.sub("0.5 ", _ONE_SCALE.sub("1 ", text))
+    if " past " in text or " to " in text:
+        text = _CLOCK_WORDS.sub(_clock_digits, text)
     if text.isascii():
         return text
-    text = text.replace("\u066b", ".").replace("\u066c", ",").replace("\u2212", "-")
-    return "".join(_digit(char, text[i - 1 : i]) for i, char in enumerate(text))
+    text = text.replace("\u066b", ".").replace("\u066c", ",")
+    text = "".join(_digit(char, text[i - 1 : i]) for i, char in enumerate(text))
+    return _with_digits(simplified(text)) if has_chinese(text) else text
+
+
+def _power(match: re.Match[str]) -> str:
+    exponent = int(match[2])
+    if exponent >= 0:
+        return str(int(match[1]) ** exponent)
+    return f"1e{exponent}" if match[1] == "10" else match[0]
+
+
+def _clock_digits(match: re.Match[str]) -> str:
+    hour = int(str(number_words().get(match["hour"].lower(), match["hour"])))
+    minutes = 30 if match["part"].lower() == "half" else 15
+    return f"{hour}:{minutes}" if match["side"].lower() == "past" else f"{(hour - 2) % 12 + 1}:{60 - minutes}"
+
+
+def _with_digits(text: str) -> str:
+    """Simplified Chinese text with its numerals in digits, and spaces around them and their units."""
+    text = _HAN_SHARE.sub(r"\1%", _HAN_NUMBER.sub(_han_digits, text))
+    text = _HAN_SCALE.sub(lambda match: str(_exactly(match[1], _HAN_SCALES[match[2]])), text)
+    text = re.sub(r"(?<=\u6708)(\d+)\u53f7", "\\1\u65e5", text)  # a day of the month, in two words
+    text = re.sub(rf"(?<=[{CJK}])(?=[\d-]*\d)|(?<=\d)(?=[{CJK}])", " ", text)
+    return re.sub(rf"(?<=\d )({_HAN_UNITS})(?=[{CJK}])", r"\1 ", text)
+
+
+def _han_digits(match: re.Match[str]) -> str:
+    numeral = match[0]
+    if len(numeral) == 4 and all(char in _HAN_DIGITS for char in numeral):
+        return "".join(str(_HAN_DIGITS.index(char) % 10) for char in numeral)  # a year
+    value = from_chinese(numeral)
+    return numeral if value is None else str(value)
+
+
+def _exactly(digits: str, factor: int) -> int | float:
+    value = Fraction(digits.replace(",", "")) * factor
+    return int(value) if value.denominator == 1 else float(value)
 
 
 def _digit(char: str, before: str) -> str:
@@ -272,8 +261,23 @@ def _digit(char: str, before: str) -> str:
     return char
 
 
-_RAISED = re.compile("(?<=[0-9])[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]+")
-_POWER = re.compile(r"(?<![\w.^])(\d{1,3})\s?\^\s?\{?(\d{1,2})\}?(?![\w^])")
+_RAISED = re.compile("(?<=[0-9])\u207b?[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]+")
+_POWER = re.compile(r"(?<![\w.^])(\d{1,3})\s?\^\s?[{(]?(-?\d{1,2})[})]?(?![\w^])")
+_SCIENTIFIC = re.compile(
+    r"(?<![\w.])(\d+(?:[.,]\d+)?)\s?(?:[x\u00d7*\u00b7]|\\times|\\cdot)\s?10\s?\^\s?[{(]?([-+]?\d{1,3})[})]?(?!\w)"
+)
+_ONE_SCALE = re.compile(r"\ba (?=(?:dozen|hundred|thousand|million|billion|trillion)\b)", re.I)
+_HALF_A = re.compile(r"\bhalf an? (?=\w)", re.I)
+_CLOCK_WORDS = re.compile(
+    rf"\b(?:a )?(?P<part>half|quarter) (?P<side>past|to) (?P<hour>\d{{1,2}}|{'|'.join([*number_words()][1:13])})\b",
+    re.IGNORECASE,
+)
+_HAN_DIGITS = "\u96f6\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d\u3007"
+_HAN_SCALES = {"\u5343": 10**3, "\u4e07": 10**4, "\u4ebf": 10**8}
+_HAN_UNITS = _names(name for name in UNITS if has_chinese(name))
+_HAN_NUMBER = regex.compile(rf"{NUMERAL}{{2,}}|{NUMERAL}(?=(?:{_HAN_UNITS}|[月日号个人次名座位条只本部种岁]))")
+_HAN_SCALE = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s?([\u5343\u4e07\u4ebf])")
+_HAN_SHARE = re.compile(r"\u767e\u5206\u4e4b(\d+(?:\.\d+)?)")
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]+)\}\s*\{([^{}]+)\}|(\d)\s*(\d))")
 _STYLE = re.compile(r"\\(?:boxed|fbox|text\w*|math\w*|operatorname)\s*\{([^{}]*)\}")
 _MATHS = re.compile(r"\$\$?(?=\S)([^$\n]{1,80}?)(?<=\S)\$\$?(?!\d)|\\[(\[](.*?)\\[)\]]", re.DOTALL)
@@ -297,17 +301,23 @@ def _season(match: re.Match[str]) -> Quantity | None:
     return Quantity(*match.span(), frozenset({Fraction(first)}), "season")
 
 
+def _lasting(match: re.Match[str]) -> Quantity:
+    hours, minutes, seconds = map(int, match.groups())
+    return Quantity(*match.span(), frozenset({Fraction((hours * 60 + minutes) * 60 + seconds)}), "lasting")
+
+
 def _clock(match: re.Match[str]) -> Quantity | None:
     if match["named"]:
         minutes = {720} if match["named"].lower() != "midnight" else {0}
     elif match["hour"]:
-        hour = int(match["hour"]) % 12 + (12 if match["half"].lower() == "p" else 0)
-        minutes = {hour * 60 + int(match["minute"] or 0)}
+        late = (match["half"] or "").lower() == "p" or match["part"] in ("afternoon", "evening") or match["night"]
+        minutes = {(int(match["hour"]) % 12 + (12 if late else 0)) * 60 + int(match["minute"] or 0)}
         if int(match["hour"]) > 12:
             return None
     else:
         hour, minute = int(match["hour24"]), int(match["minute24"] or 0)
-        minutes = {hour * 60 + minute} | ({(hour + 12) * 60 + minute} if 0 < hour < 12 else set())
+        either = 0 < hour < 12 and match["hour24"][0] != "0"
+        minutes = {hour * 60 + minute} | ({(hour + 12) * 60 + minute} if either else set())
     return Quantity(*match.span(), frozenset(map(Fraction, minutes)), "clock")
 
 
@@ -337,7 +347,12 @@ def _plain(match: re.Match[str]) -> Quantity | None:
         values = frozenset(value + Fraction(1, 2 if match["part"].endswith("half") else 4) for value in values)
     factor = _SCALES[scale.lower()] if scale else 1
     sign = -1 if match["sign"] and match["sign"].strip() != "+" else 1
-    return Quantity(begin, end, frozenset(sign * factor * v for v in values), UNITS.get(unit.strip().lower(), ""))
+    return Quantity(
+        begin,
+        end,
+        frozenset(sign * factor * v for v in values),
+        UNITS.get(unit.strip().lower(), "amp" if unit == "A" else ""),
+    )
 
 
 _ONE_OF = re.compile(
@@ -385,14 +400,28 @@ def _shortest(digits: str) -> Fraction:
 
 
 def _joined(found: Sequence[Quantity], text: str) -> list[Quantity]:
-    """Measures of two units as one: 6 ft 2 in, 2 hours and 30 minutes."""
+    """Measures of two units as one: 6 ft 2 in, 2 hours and 30 minutes, 3 pounds 50."""
     joined: list[Quantity] = []
     for quantity in found:
         before = joined[-1] if joined else None
-        factor = _PARTS.get((before.unit, quantity.unit)) if before else None
-        if before and factor and re.fullmatch(r",?\s*(?:and\s+)?", text[before.end : quantity.begin]):
-            value = min(before.values) * factor + min(quantity.values)
-            joined[-1] = Quantity(before.begin, quantity.end, frozenset({value}), quantity.unit)
-        else:
-            joined.append(quantity)
+        if before and re.fullmatch(r",?\s*(?:and\s+)?", text[before.end : quantity.begin]):
+            if before.unit == "h" and quantity.unit == "m":
+                quantity = quantity._replace(unit="min")
+            size = _size_within(before, quantity)
+            if size:
+                value = min(before.values) + min(quantity.values) * size
+                joined[-1] = Quantity(before.begin, quantity.end, frozenset({value}), before.unit)
+                continue
+        joined.append(quantity)
     return joined
+
+
+def _size_within(large: Quantity, small: Quantity) -> Fraction | None:
+    """What one of the smaller unit is of the larger one; None where they measure different things."""
+    if large.unit in MONEY and not small.unit and 10 <= min(small.values) < 100:
+        return Fraction(1, 100)
+    for one in _MEASURES.get(large.unit, ()):
+        for other in _MEASURES.get(small.unit, ()):
+            if one.dimension == other.dimension and other.size < one.size and large.unit and small.unit:
+                return other.size / one.size
+    return None

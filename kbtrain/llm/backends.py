@@ -46,9 +46,7 @@ def _open_transformers(config: LLMConfig) -> LLM:
 def _open_vllm(config: LLMConfig) -> LLM:
     from kbtrain.llm.vllm_llm import VllmLLM
 
-    return VllmLLM.load(
-        config.model, config.sampling(), config.limits(), config.dtype, config.tensor_parallel, config.vllm_extra
-    )
+    return VllmLLM.load(config.model, config.sampling(), config.dtype, config.tensor_parallel, config.vllm_extra)
 
 
 def _open_server(config: LLMConfig) -> LLM:

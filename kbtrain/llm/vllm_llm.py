@@ -1,9 +1,14 @@
-"""The vLLM back end: its offline engine, n answers from one prompt, prefixes cached, a seed for each request."""
+"""The vLLM back end: its offline engine, n answers from one prompt, prefixes cached, a seed for each request.
+
+The engine runs in a process of its own and is kept full: while answers are read and stored here, it draws the next.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kbtrain.answers.grading import is_empty
@@ -12,7 +17,6 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids, request_seed
 from kbtrain.llm.outputs import ThoughtTokens
 from kbtrain.llm.served_states import ServedStates, line_break_tokens, read_states, state_request
-from kbtrain.models.batching import BatchLimits, windows
 from kbtrain.models.load import load_tokenizer, name_of, resolve
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Finish, Sample, SampleSet
@@ -20,21 +24,82 @@ from kbtrain.records import GREEDY, Finish, Sample, SampleSet
 DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "fp16": "float16", "fp16-anyway": "float16"}
 
 
+@dataclass
+class UnderWay:
+    """A question-condition whose answers are being drawn: its prompt, and what has come of it by number of answers."""
+
+    request: AnswerRequest
+    ids: list[int]
+    cut: int
+    opened: bool
+    outputs: dict[int, Sequence[Any]] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of answers to ask for, one vLLM request each."""
+        return ([GREEDY] if self.request.greedy else []) + ([self.request.n] if self.request.n else [])
+
+
+class Queue:
+    """Requests in vLLM's engine, which draws while its outputs are read here."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine.llm_engine
+        self._numbers = itertools.count()
+        self._n_answers: dict[str, int] = {}  # by request that is not finished
+        self._finished: dict[str, Any] = {}
+        self._most = 2 * self._engine.vllm_config.scheduler_config.max_num_seqs  # answers: one half waits
+
+    @property
+    def is_full(self) -> bool:
+        """True if more answers would only wait."""
+        return sum(self._n_answers.values()) >= self._most
+
+    def add(self, ids: Sequence[int], how: Any) -> str:
+        """Send a request; its key."""
+        from vllm.inputs import TokensPrompt
+        from vllm.sampling_params import RequestOutputKind
+
+        key, how.output_kind = str(next(self._numbers)), RequestOutputKind.FINAL_ONLY
+        self._n_answers[key] = how.n
+        self._engine.add_request(key, TokensPrompt(prompt_token_ids=list(ids)), how)
+        return key
+
+    def finished(self) -> dict[str, Any]:
+        """Outputs that are whole by now, by key; waits for some."""
+        while self._n_answers and not self._finished:
+            self._step()
+        done, self._finished = self._finished, {}
+        return done
+
+    def wait(self, keys: Sequence[str]) -> list[Any]:
+        """Outputs of these requests, in their order; others are kept."""
+        while any(key in self._n_answers for key in keys):
+            self._step()
+        return [self._finished.pop(key) for key in keys]
+
+    def _step(self) -> None:
+        for output in self._engine.step():
+            if output.finished:
+                self._finished[output.request_id] = output
+                del self._n_answers[output.request_id]
+
+
 class VllmLLM:
     """Implements :class:`~kbtrain.llm.base.LLM` with an open ``vllm.LLM``.
 
     A sample's ``logprob`` is at the sampling temperature, as everywhere; the greedy answer's is at temperature 1,
-    because vLLM takes temperature 0 for "greedy". Answers are stored by the window: a kill loses one window at most.
+    because vLLM takes temperature 0 for "greedy". A kill loses the answers under way.
     Each request has a seed of its own, but not on a CPU, where vLLM (0.32) dies of seeded requests whose prompts it
     cuts in two: there the seed is the engine's, and a run that is drawn again gives other answers.
     """
 
-    def __init__(self, name: str, engine: Any, sampling: Sampling, window: int = 256) -> None:
+    def __init__(self, name: str, engine: Any, sampling: Sampling) -> None:
         self.name = name
         self.engine = engine
         self.tokenizer = load_tokenizer(name)
         self.sampling = sampling
-        self.window = window
+        self._queue = Queue(engine)
         from vllm.platforms import current_platform
 
         self.seeded = not current_platform.is_cpu()
@@ -47,7 +112,6 @@ class VllmLLM:
         cls,
         name: str,
         sampling: Sampling,
-        limits: BatchLimits,
         dtype: str = "auto",
         tensor_parallel: int = 1,
         extra: Mapping[str, Any] | None = None,
@@ -61,12 +125,12 @@ class VllmLLM:
             raise UserError(f"key 'dtype': unknown '{dtype}'; valid: {', '.join(DTYPES)}")
         arguments = {
             "model": resolve(name), "dtype": DTYPES[dtype], "tensor_parallel_size": tensor_parallel,
-            "max_num_seqs": limits.rows, "max_model_len": sampling.max_prompt_tokens + sampling.max_output_tokens,
+            "max_model_len": sampling.max_prompt_tokens + sampling.max_output_tokens,
             "enable_prefix_caching": True, "generation_config": "vllm", "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True, "seed": request_seed(sampling.seed, "", "llm") % 2**32, **(extra or {}),
         }  # fmt: skip
         try:
-            return cls(name, vllm.LLM(**arguments), sampling, limits.window)
+            return cls(name, vllm.LLM(**arguments), sampling)
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             first = str(error).strip().splitlines()[0][:200]
             raise UserError(f"model '{name}': vLLM cannot open it ({first}); its own log above says more") from None
@@ -84,42 +148,41 @@ class VllmLLM:
     def answer(
         self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
     ) -> Iterator[list[SampleSet]]:
-        """As :meth:`kbtrain.llm.base.LLM.answer`, one window a group."""
-        missing = (request for request in requests if (request.question.id, request.condition) not in done)
-        for window in windows(missing, self.window):
-            yield self._window(window)
+        """As :meth:`kbtrain.llm.base.LLM.answer`, each question-condition as soon as it is whole."""
+        asked: dict[str, tuple[UnderWay, int, bool]] = {}  # by key; n, and whether stop strings were sent
+        for request in requests:
+            if (request.question.id, request.condition) not in done:
+                ids, cut = prompt_ids(self.tokenizer, request, self.sampling.max_prompt_tokens)
+                begun = UnderWay(request, ids, cut, self._thoughts.is_opened_by(ids))
+                asked |= {self._send(begun, n): (begun, n, self._sends_stop) for n in begun.counts}
+            while self._queue.is_full:
+                yield self._whole(asked)
+        while asked:
+            yield self._whole(asked)
 
-    def _window(self, requests: Sequence[AnswerRequest]) -> list[SampleSet]:
-        fitted = [prompt_ids(self.tokenizer, request, self.sampling.max_prompt_tokens) for request in requests]
-        opened = [self._thoughts.is_opened_by(ids) for ids, _ in fitted]
-        keys = [  # a request and a number of answers
-            (i, n)
-            for i, request in enumerate(requests)
-            for n in ([GREEDY] if request.greedy else []) + ([request.n] if request.n else [])
-        ]
-        outputs = self._generate(requests, fitted, keys)
-        early = [k for k in keys if self._sends_stop and self._is_stopped_early(outputs[k].outputs, opened[k[0]])]
-        if early:  # a stop string ended answers before they began; no later request is sent any
-            self._sends_stop = False
-            outputs |= self._generate(requests, fitted, early)
-        sample_sets = []
-        for i, (request, (ids, cut)) in enumerate(zip(requests, fitted, strict=True)):
-            greedy = self._samples(outputs[i, GREEDY].outputs, GREEDY, opened[i])[0] if request.greedy else None
-            drawn = self._samples(outputs[i, request.n].outputs, 0, opened[i]) if request.n else ()
-            sample_sets.append(SampleSet(request.question.id, request.condition, tuple(drawn), greedy, len(ids), cut))
-        return sample_sets
+    def _send(self, begun: UnderWay, n: int) -> str:
+        return self._queue.add(begun.ids, self._parameters(begun.request, n))
 
-    def _generate(
-        self,
-        requests: Sequence[AnswerRequest],
-        fitted: Sequence[tuple[list[int], int]],
-        keys: Sequence[tuple[int, int]],
-    ) -> dict[tuple[int, int], Any]:
-        from vllm.inputs import TokensPrompt
+    def _whole(self, asked: dict[str, tuple[UnderWay, int, bool]]) -> list[SampleSet]:
+        """The question-conditions whose last answer has come; waits for one."""
+        whole: list[SampleSet] = []
+        while not whole:
+            for key, output in self._queue.finished().items():
+                begun, n, with_stop = asked.pop(key)
+                if with_stop and self._is_stopped_early(output.outputs, begun.opened):
+                    self._sends_stop = False  # it ended answers before they began; no later request is sent any
+                    asked[self._send(begun, n)] = (begun, n, False)
+                    continue
+                begun.outputs[n] = output.outputs
+                if begun.outputs.keys() == {*begun.counts}:
+                    whole.append(self._sample_set(begun))
+        return whole
 
-        prompts: list[Any] = [TokensPrompt(prompt_token_ids=fitted[i][0]) for i, _ in keys]
-        how = [self._parameters(requests[i], n) for i, n in keys]
-        return dict(zip(keys, self.engine.generate(prompts, how, use_tqdm=False), strict=True))
+    def _sample_set(self, begun: UnderWay) -> SampleSet:
+        request, outputs = begun.request, begun.outputs
+        greedy = self._samples(outputs[GREEDY], GREEDY, begun.opened)[0] if request.greedy else None
+        drawn = self._samples(outputs[request.n], 0, begun.opened) if request.n else ()
+        return SampleSet(request.question.id, request.condition, tuple(drawn), greedy, len(begun.ids), begun.cut)
 
     def _is_stopped_early(self, outputs: Sequence[Any], opened: bool) -> bool:
         """True if a stop string ended an output in its thought, or at a blank line: vLLM applies them to all text."""
@@ -131,15 +194,13 @@ class VllmLLM:
         Raises :class:`UserError` for an engine without the arguments of :mod:`kbtrain.engine.vllm_args`.
         """
         from vllm import SamplingParams
-        from vllm.inputs import TokensPrompt
 
         ends = [*self._end, *line_break_tokens(self.tokenizer)]
-        how = SamplingParams(
-            temperature=0.0, max_tokens=draft_tokens + 1, stop_token_ids=ends,
-            extra_args={"kv_transfer_params": state_request(draft_tokens)},
-        )  # fmt: skip
-        tokens = [TokensPrompt(prompt_token_ids=list(ids)) for ids in prompts]
-        outputs = self.engine.generate(tokens, [how] * len(tokens), use_tqdm=False)
+        how = {
+            "temperature": 0.0, "max_tokens": draft_tokens + 1, "stop_token_ids": ends,
+            "extra_args": {"kv_transfer_params": state_request(draft_tokens)},
+        }  # fmt: skip
+        outputs = self._queue.wait([self._queue.add(ids, SamplingParams(**how)) for ids in prompts])
         return [
             read_states(output.kv_transfer_params, ids, output.outputs[0].token_ids)
             for output, ids in zip(outputs, prompts, strict=True)

@@ -21,15 +21,23 @@ class Engine:
     """Every output is ``text``, then the end token; ``asked``: parameters of each request."""
 
     def __init__(self, tokenizer, text):
-        self.tokenizer, self.asked = tokenizer, []
+        self.tokenizer, self.asked, self.waiting = tokenizer, [], []
         self.tokens = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
         config = SimpleNamespace(hf_config=SimpleNamespace(eos_token_id=tokenizer.eos_token_id), dtype="float32",
                                  try_get_generation_config=dict)  # fmt: skip
-        self.llm_engine = SimpleNamespace(model_config=config)
+        rows = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=4))
+        self.llm_engine = SimpleNamespace(
+            model_config=config, vllm_config=rows, add_request=self.add_request, step=self.step
+        )
 
-    def generate(self, prompts, parameters, use_tqdm):
-        self.asked += parameters
-        return [SimpleNamespace(outputs=[self.output(i, how) for i in range(how.n)]) for how in parameters]
+    def add_request(self, key, prompt, how):
+        self.asked.append(how)
+        self.waiting.append((key, how))
+
+    def step(self):
+        key, how = self.waiting.pop()  # the last one first
+        outputs = [self.output(i, how) for i in range(how.n)]
+        return [SimpleNamespace(request_id=key, finished=True, outputs=outputs)]
 
     def output(self, index, how):
         said = ""
@@ -59,6 +67,8 @@ def say(monkeypatch, tokenizer, question):
     """The stored greedy answer to an engine that says ``text``, and the engine."""
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SamplingParams))
     monkeypatch.setitem(sys.modules, "vllm.inputs", SimpleNamespace(TokensPrompt=dict))
+    kinds = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=2))
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", kinds)
     platform = SimpleNamespace(is_cpu=lambda: True)
     monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=platform))
 
