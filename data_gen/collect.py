@@ -34,10 +34,9 @@ from kbtrain.questions.catalogue import (
     load,
     sources,
 )
-from kbtrain.questions.checks import NearRule, check_near
+from kbtrain.questions.checks import check_near
 from kbtrain.questions.collect import (
     CollectCounts,
-    LostAnswers,
     PickRule,
     Shares,
     pick_questions,
@@ -60,9 +59,6 @@ class CollectConfig(Config):
     dev_share: float = Field(0.0, ge=0, lt=1, description="so much of the test questions becomes dev, by their ids")
     shares: Shares | None = Field(None, description="shares of train, dev, test, as 0.5,0.25,0.25: splits by a hash")
     group_by: str | None = Field(None, description="jsonl, csv, datasets: column whose equal values stay in one split")
-    near_duplicates: NearRule = Field(
-        "count", description="questions that nearly stand in two splits: count and say, refuse, or do not look"
-    )
     columns: ColumnMap = Field({}, description="jsonl, csv, datasets: our field -> their column")
     answer_as: AnswerAs = Field("letter", description="with options: letter, number (from 1), index (from 0), text")
     language: Language = Field("en", description="of jsonl, csv, datasets")
@@ -76,14 +72,6 @@ class CollectConfig(Config):
     impossible: Literal["keep", "drop"] = Field("keep", description="questions that have no answer (SQuAD 2.0)")
     hidden: Literal["keep", "drop"] = Field(
         "drop", description="questions whose answers are not published (C-Eval test)"
-    )
-    empty_answers: LostAnswers = Field(
-        "drop",
-        description="questions whose answers are all empty or placeholders ('No Answer Present.', <unk>): drop, refuse "
-        "the first one, or keep as impossible",
-    )
-    conflicting_answers: LostAnswers = Field(
-        "drop", description="questions whose text an earlier one has with other reference answers: drop, refuse, keep"
     )
     without_gold: bool = Field(False, description="jsonl, csv, datasets: there are no reference answers")
     placeholders: tuple[str, ...] = Field(
@@ -109,7 +97,7 @@ class CollectConfig(Config):
         return () if self.list else (self.run / "questions.jsonl", self.run / "passages.jsonl")
 
 
-PLACES = frozenset({"run", "path", "near_duplicates", "list"})  # options that decide no question
+PLACES = frozenset({"run", "path", "list"})  # options that decide no question
 
 
 def main(config: CollectConfig) -> None:
@@ -129,7 +117,7 @@ def main(config: CollectConfig) -> None:
     stream = pick_questions(lambda: load(config.dataset, config.path, reading), pick_rule(config), tally)
     bar = progress_bar(stream, desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
-    pairs = [] if atlas else check_near(target, tally.splits, config.near_duplicates)
+    pairs = [] if atlas else check_near(target, tally.splits)
     if n_passages:
         replace(questions, path=config.run / "passages.jsonl").finish()
     # last: with its meta data in place the stage counts as done
@@ -142,8 +130,7 @@ def main(config: CollectConfig) -> None:
     chinese = tally.chinese if config.dataset in BY_COLUMNS else 0  # other sets know their language
     for line in tally.gold.lines():
         print(line)
-    lines = warnings(tally.splits, pairs, config.near_duplicates != "ignore", chinese)
-    for line in lines:
+    for line in warnings(tally.splits, pairs, chinese):
         print(f"warning: {line}")
 
 
@@ -160,8 +147,7 @@ def pick_rule(config: CollectConfig) -> PickRule:
     by_split = {"train": config.train, "dev": config.dev, "test": config.test}
     limits = by_split if config.limit is None else {"all": config.limit}
     drop: dict[Gold, str] = {"none": config.impossible, "hidden": "keep" if config.without_gold else config.hidden}
-    return PickRule(limits, config.pick, config.seed, frozenset(gold for gold, rule in drop.items() if rule == "drop"),
-                    config.empty_answers, config.conflicting_answers)  # fmt: skip
+    return PickRule(limits, config.pick, config.seed, frozenset(gold for gold, rule in drop.items() if rule == "drop"))
 
 
 if __name__ == "__main__":

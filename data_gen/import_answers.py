@@ -57,9 +57,6 @@ class ImportConfig(Config):
     shares: Shares | None = Field(None, description="shares of train, dev, test, as 0.5,0.25,0.25: splits by a hash")
     grading: Literal["contains", "exact"] = Field("contains", description="of open questions")
     language: Language = Field("en", description="of the questions")
-    empty_answers: Literal["drop", "refuse"] = Field(
-        "drop", description="rows without a reference answer (none, empty or a placeholder): drop, or refuse the first"
-    )
     placeholders: tuple[str, ...] = Field((), description="more texts that stand for a missing answer, as [None]")
     copied_gold: Literal["refuse", "allow"] = Field(
         "refuse", description="reference answers that repeat the model's own word for word on nearly every row"
@@ -96,7 +93,7 @@ def main(config: ImportConfig) -> None:
         check_replaceable(questions)
     columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,
                             config.scores, config.splits, config.grading, config.dev_share, config.shares,
-                            config.placeholders, config.empty_answers)  # fmt: skip
+                            config.placeholders)  # fmt: skip
     imported, other_scores = ImportCounts(), added_scores(files["imported_scores.jsonl"], config.scores)
     run = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
            "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
@@ -122,7 +119,7 @@ def main(config: ImportConfig) -> None:
         remove_own(files.pop("imported_scores.jsonl"))
     for path in reversed(files.values()):  # the questions last: with their meta data in place the stage counts as done
         replace(questions, path=path).finish(facts)
-    warned = [f"warning: {line}" for line in warnings(imported.splits, None, False, imported.chinese)]
+    warned = [f"warning: {line}" for line in warnings(imported.splits, (), imported.chinese)]
     warned += [f"warning: {problem}"] if problem else []
     print("\n".join([*warned, *imported.lines()]) + f" -> {config.run}")
 

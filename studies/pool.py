@@ -32,7 +32,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import Artifact
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.sample_stage import check_replaceable
-from kbtrain.questions.checks import NearRule, check_near, read_questions
+from kbtrain.questions.checks import check_near, read_questions
 from kbtrain.questions.collect import Shares
 from kbtrain.records import Question
 
@@ -57,14 +57,13 @@ class PoolConfig(Config):
         0.15, ge=0, le=1, description="screened: share known, corrected for guessing, that admits a group"
     )
     sampling_run: str = Field("main", description="screened: name of the sampling run in samples.db")
-    near_duplicates: NearRule = Field("count", description="questions that nearly stand in two splits: count or refuse")
     seed: int = Field(0, description="of the draw, which depends on it and on the ids only")
 
     def writes(self) -> tuple[Path, ...]:
         return (self.output / "questions.jsonl",)
 
 
-PLACES = frozenset({"runs", "output", "near_duplicates"})  # options that decide no question
+PLACES = frozenset({"runs", "output"})  # options that decide no question
 
 
 def main(config: PoolConfig) -> None:
@@ -92,7 +91,7 @@ def main(config: PoolConfig) -> None:
         raise UserError(f"no questions left to pool; groups skipped by --min-known {config.min_known:g}: {skipped}")
     jsonl.write(target, questions)
     splits = Counter(question.split for question in questions)
-    pairs = check_near(target, Counter({split: splits[split] for split in SPLITS}), config.near_duplicates)
+    pairs = check_near(target, Counter({split: splits[split] for split in SPLITS}))
     extra = {"splits": dict(splits), "groups": _sizes(questions), "left_out": left_out,
              **({"questions_left_out": dict(across)} if across else {}),
              "screening": {name: {**dataclasses.asdict(k), "share": k.share} for name, k in counts.items()},

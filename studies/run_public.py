@@ -84,7 +84,7 @@ def public_chain(public: PublicRun) -> list[ChainStep]:
                      output=run / "kbm")  # fmt: skip
     return [
         *(chain_step("collect", f"questions of {name}", 0.1, run=run.parent / name, dataset=dataset, path=data / file,
-                     pick="random", impossible="drop", near_duplicates="ignore")
+                     pick="random", impossible="drop")
           for name, (dataset, file) in sets.items()),
         chain_step(POOL, "training questions of each group, to see which ones the model knows", 0.1, **pool,
                    output=screen, train=550 if public.chinese else 350, dev=0, test=0),

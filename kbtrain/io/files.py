@@ -339,7 +339,7 @@ def writing(*targets: Path, what: str = "it", instead: str = "wait for it", key:
 @contextlib.contextmanager
 def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
     target = _absolute(target)
-    lock, new_folders = target.with_name(f".{target.name}{key}.lock"), _missing_folders(target.parent)
+    lock = target.with_name(f".{target.name}{key}.lock")
     held = FileLock(lock, timeout=0, mode=0o666)  # another user may take it when its process is gone
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -360,9 +360,6 @@ def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
         with contextlib.suppress(OSError):
             lock.unlink()  # while it is held: who waits for this file takes a new one
         held.release()
-        for folder in new_folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # made for the lock alone
 
 
 def _since(lock: Path) -> str:
@@ -371,12 +368,3 @@ def _since(lock: Path) -> str:
     except OSError:
         return ""
     return f", since {text}" if text else ""
-
-
-def _missing_folders(folder: Path) -> list[Path]:
-    """The folders that are not there, the innermost first."""
-    missing = []
-    while not folder.exists() and folder != folder.parent:
-        missing.append(folder)
-        folder = folder.parent
-    return missing

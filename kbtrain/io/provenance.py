@@ -302,7 +302,9 @@ class Artifact:
         stored, now = (meta.get("config"), self._settings()) if self.key is None else (meta.get("key"), plain(self.key))
         if meta.get("stage") != self.stage or not isinstance(stored, dict):
             return f"not made by {self.stage}"
-        defaults = defaults_of(self.config) if self.key is None and isinstance(self.config, BaseModel) else {}
+        defaults = {}
+        if self.key is None and isinstance(self.config, BaseModel):  # an option that is gone decides nothing now
+            defaults, ignored = defaults_of(self.config), ignored | (stored.keys() - now.keys())
         old, new = ({key: side[key] for key in side if key not in ignored} for side in ({**defaults, **stored}, now))
         if others := differing(old, new):
             return f"made with {change_message(*others[0])}"

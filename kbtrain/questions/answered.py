@@ -17,7 +17,7 @@ from kbtrain.answers.thoughts import ReadAnswer, read_answer, split_thought
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import Columns, LeftOutAnswers
 from kbtrain.questions.checks import FirstSeen, check_question, leak_key
-from kbtrain.questions.collect import LostAnswers, share_of, split_of
+from kbtrain.questions.collect import share_of, split_of
 from kbtrain.questions.columns import mapped, reach
 from kbtrain.questions.files import DataFile, data_files
 from kbtrain.questions.gold import without_placeholders
@@ -46,7 +46,6 @@ class AnswerColumns:
     dev_share: float = 0.0
     shares: Sequence[float] | None = None
     placeholders: Sequence[str] = ()  # texts for a missing gold answer, beside the known ones
-    lost: LostAnswers = "drop"
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,6 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
         for file in data_files(path, (*OBJECTS, *TABLES)):
             for number, row in enumerate(any_rows(file), 1):
                 row_answers = _answered(row, number, file, columns)
-                if columns.lost == "refuse" and not row_answers.question.answers:
-                    raise row.error("answers", "no answer that is more than empty or a placeholder; fill it in")
                 check_question(row_answers.question, row.file, row.line, ids)
                 columns_with_values.update(columns.scores[gate] for gate in row_answers.scores)
                 columns_with_values.update(

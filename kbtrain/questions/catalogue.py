@@ -31,7 +31,6 @@ def _atlas(path: Path, reading: Reading) -> Iterator[Loaded]:
 
 
 _DATA = Path(__file__).parent / "data"
-_TOPICS = (".train.txt", ".dev.txt", ".test.txt")  # Pyserini's names
 
 DATA_SETS: dict[str, Loader] = {
     "atlas": _atlas,
@@ -39,8 +38,8 @@ DATA_SETS: dict[str, Loader] = {
     "jsonl": native(jsonl_questions, *OBJECTS, by_columns=True),
     "csv": native(csv_questions, *TABLES, by_columns=True),
     "datasets": hub_questions,
-    "nq_open": native(nq_open, *OBJECTS, *TABLES, *_TOPICS),
-    "triviaqa": native(triviaqa, *OBJECTS, *TABLES, *_TOPICS),
+    "nq_open": native(nq_open, *OBJECTS, *TABLES),
+    "triviaqa": native(triviaqa, *OBJECTS, *TABLES),
     "squad": native(squad, *OBJECTS),
     "squad_zh": native(partial(squad, dataset="squad_zh", language="zh"), *OBJECTS),
     "hotpotqa": native(hotpotqa, *OBJECTS),

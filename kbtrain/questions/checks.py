@@ -8,13 +8,14 @@ in different splits, which a gate would recognise.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.words import normalise
@@ -156,16 +157,9 @@ def refuse_leaks(path: Path | str) -> None:
         )
 
 
-NearRule = Literal["count", "refuse", "ignore"]
 ALIKE = 0.85  # cosine from which two questions count as nearly the same
 MOST_COMPARED = 20_000  # questions: time grows with the product of the splits
 _BLOCK = 512  # rows of cosines in memory at once
-# Pairs of splits, and the figures that a question of both makes too good.
-FLATTERED: dict[tuple[Split, Split], str] = {
-    ("train", "dev"): "thresholds and choices on dev, not the figures on test",
-    ("train", "test"): "the figures on test",
-    ("dev", "test"): "the figures on test, by the thresholds",
-}
 
 
 @dataclass(frozen=True)
@@ -186,17 +180,14 @@ def near_duplicates(questions: Sequence[Question]) -> list[NearPair]:
     cosine of character n-grams weighted by their rarity (TF-IDF), so that questions of one pattern about two things are
     far apart. Exact repeats (:func:`find_leaks`) are counted, however short.
     """
-    held_out = [q for q in questions if q.split != "train"]
-    if not held_out or len({q.split for q in questions}) < 2:
-        return []
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
     vectorizer.fit(query_text(q) for q in questions)
     pairs = []
-    for split, other_split in FLATTERED:
-        earlier = [q for q in questions if q.split == split]
-        against = [q for q in held_out if q.split == other_split]
+    splits: tuple[Split, ...] = ("train", "dev", "test")
+    for split, other_split in itertools.combinations(splits, 2):
+        earlier, against = ([q for q in questions if q.split == name] for name in (split, other_split))
         if not earlier or not against:
             continue
         repeats = {leak_key(q): q for q in reversed(against)}
@@ -214,22 +205,8 @@ def near_duplicates(questions: Sequence[Question]) -> list[NearPair]:
     return pairs
 
 
-def check_near(path: Path, splits: Counter[str], rule: NearRule) -> list[NearPair] | None:
-    """Near duplicates in a file of collected questions, ``splits`` counted; None where they were not looked for,
-    since the rule says so or there are too many questions.
-
-    Raises :class:`UserError` if there are some and the rule is to refuse; the file is deleted then.
-    """
+def check_near(path: Path, splits: Counter[str]) -> list[NearPair] | None:
+    """Near duplicates in a file of collected questions, ``splits`` counted; None for too many questions to compare."""
     if len(+splits) < 2:
         return []
-    if rule == "ignore" or splits.total() > MOST_COMPARED:
-        return None
-    pairs = near_duplicates(list(jsonl.read(Question, path)))
-    if pairs and rule == "refuse":
-        path.unlink()
-        first = pairs[0]
-        raise UserError(
-            f"{len(pairs)} questions have a near duplicate in another split, first: '{first.id}' ({first.split}) and "
-            f"'{first.other_id}' ({first.other_split}); keep them together by group_by, or set near_duplicates: count"
-        )
-    return pairs
+    return None if splits.total() > MOST_COMPARED else near_duplicates(list(jsonl.read(Question, path)))

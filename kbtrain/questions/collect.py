@@ -16,12 +16,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from kbtrain.answers.writing import language_of
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside, put_in_place
 from kbtrain.io.provenance import meta_of, meta_path
 from kbtrain.questions.base import Loaded
-from kbtrain.questions.checks import FLATTERED, MOST_COMPARED, FirstSeen, NearPair
+from kbtrain.questions.checks import MOST_COMPARED, FirstSeen, NearPair
 from kbtrain.questions.gold import GoldCounts
 from kbtrain.records import Gold, Passage, Question, Split
 
@@ -42,33 +42,23 @@ def _add_up(shares: tuple[float, float, float]) -> tuple[float, float, float]:
 Shares = Annotated[tuple[float, float, float], BeforeValidator(_shares), AfterValidator(_add_up)]
 
 
-LostAnswers = Literal["drop", "refuse", "keep"]
 Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits together
 
 
 @dataclass(frozen=True)
 class PickRule:
-    """Questions within ``limits``, picked by ``pick``, without those whose ``gold`` is in ``drop``.
-
-    ``lost``: what to do with a question all of whose gold answers are empty or placeholders. ``conflict``: with one
-    whose text an earlier question has with other gold answers.
+    """Questions within ``limits``, picked by ``pick``, whose ``gold`` is not in ``drop`` and whose gold answers are not
+    all empty or placeholders.
     """
 
     limits: Limits
     pick: Literal["first", "random"] = "first"
     seed: int = 0
     drop: frozenset[Gold] = frozenset()
-    lost: LostAnswers = "drop"
-    conflict: LostAnswers = "keep"
 
     def drops(self, loaded: Loaded) -> Gold | Literal["lost"] | None:
-        """The reason why a question is skipped; None for one that may be picked. Raises :class:`UserError`."""
-        if loaded.lost_answers and self.lost != "keep":
-            if self.lost == "refuse":
-                raise UserError(
-                    f"{at(loaded.file, loaded.line, 'answers')}: no answer of question "
-                    f"'{loaded.question.id}' is more than empty or a placeholder; fill it in, or set empty_answers"
-                )
+        """The reason why a question is skipped; None for one that may be picked."""
+        if loaded.lost_answers:
             return "lost"
         return loaded.question.gold if loaded.question.gold in self.drop else None
 
@@ -110,12 +100,7 @@ def pick_questions(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally
                 tally.dropped[reason] += 1
             elif not take(question):
                 tally.dropped["beyond"] += 1
-            elif (other := tally.gold.add(question, loaded.left_out, texts)) and rule.conflict != "keep":
-                if rule.conflict == "refuse":
-                    raise UserError(
-                        f"{at(loaded.file, loaded.line)}: question '{question.id}' has the text of '{other}' and other "
-                        "reference answers; keep one of them, or set conflicting_answers"
-                    )
+            elif tally.gold.add(question, loaded.left_out, texts):
                 tally.dropped["conflict"] += 1
             else:
                 tally.splits[question.split] += 1
@@ -231,9 +216,9 @@ def write_questions(
     return n["questions"], n["passages"]
 
 
-def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool = True, chinese: int = 0) -> list[str]:
-    """Warnings: splits without questions, questions in two splits (None: not compared
-    though ``looked`` for), ``chinese`` questions that are taken for English."""
+def warnings(splits: Counter[str], near: Sequence[NearPair] | None, chinese: int = 0) -> list[str]:
+    """Warnings: splits without questions, questions in two splits (None: too many to be compared), ``chinese``
+    questions that are taken for English."""
     needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them",
              "test": "nothing is tested without them"}  # fmt: skip
     lines = [
@@ -241,18 +226,17 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool
         for split, reason in needs.items()
         if not splits[split]
     ]
-    if near is None and looked:
+    if near is None:
         lines.append(
             f"questions of different splits were not compared: {splits.total():,} are more than {MOST_COMPARED:,}; "
             "keep wordings of one question together by --group-by"
         )
-    for (split, other_split), figures in FLATTERED.items():
-        pairs = [pair for pair in near or () if (pair.split, pair.other_split) == (split, other_split)]
-        if pairs:
-            lines.append(
-                f"{split} questions with a near duplicate in {other_split}: {len(pairs)} ('{pairs[0].id}' and "
-                f"'{pairs[0].other_id}'); this flatters {figures}; keep them together by --group-by"
-            )
+    for (split, other_split), n in Counter((pair.split, pair.other_split) for pair in near or ()).items():
+        first = next(pair for pair in near or () if (pair.split, pair.other_split) == (split, other_split))
+        lines.append(
+            f"{split} questions with a near duplicate in {other_split}: {n} ('{first.id}' and '{first.other_id}'); "
+            "this flatters the figures; keep them together by --group-by"
+        )
     if chinese:  # in use a question's language follows from its characters
         lines.append(
             f"{chinese} questions with Chinese characters are taken for English, and will be asked so, other than in "

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.io import jsonl
 from kbtrain.questions.base import (
     LETTERS,
     AnswerAs,
@@ -34,12 +33,13 @@ from kbtrain.questions.base import (
 from kbtrain.questions.files import SPLITS, DataFile, data_files, split_word
 from kbtrain.questions.rows import SourceRecord, as_rows, format_value, plain, plain_answer, without_header
 from kbtrain.questions.tables import OBJECTS, PARQUET, TABLES, any_rows, cell_value, csv_rows, python_list
-from kbtrain.records import Grading, Language, Passage, Question, Split
+from kbtrain.records import Form, Gold, Grading, Language, Passage, Question, Split
 
 FIELDS = (
     "id", "text", "answers", "split", "dataset", "language", "grading", "options", "relation", "hops", "popularity",
     "entities", "fact_type", "false_premise", "needs_knowledge", "contexts", "source",
 )  # fmt: skip
+_OF_RUNS = ("form", "gold", "gold_passages", "context_passages")  # of questions that a run collected
 _OTHER_NAMES = {"text": "question", "answers": "answer"}
 _SYNONYMS = {**_OTHER_NAMES, "id": "_id"}  # BEIR's and MongoDB's
 _USUAL = {  # what others call the two
@@ -71,31 +71,40 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     options = cell_texts(row, "options", repeats=True) if row.has("options") else ()
     dataset = row.text_or_empty("dataset") or dataset
     language: Language = row.one_of("language", ("en", "zh")) if row.has("language") else columns.language
-    grading: Grading = row.one_of("grading", ("exact", "contains")) if row.has("grading") else "contains"
+    grading: Grading = row.one_of("grading", get_args(Grading)) if row.has("grading") else "contains"
+    form: Form = "choice" if options else "open"
+    if row.has("form"):
+        row.one_of("form", (form,))
+    gold: Gold = (
+        row.one_of("gold", get_args(Gold)) if row.has("gold") else "hidden" if columns.without_gold else "given"
+    )
     passages = _passages(row, dataset)
+    named = {
+        name: cell_texts(row, name) if row.data.get(name) else () for name in ("gold_passages", "context_passages")
+    }
     answers: tuple[str, ...] = ()
-    if not columns.without_gold:
+    if not columns.without_gold and (gold == "given" or row.data.get("answers")):
         answers = _letters(row, options, columns.answer_as) if options else _gold_answers(row, language)
     question = Question(
         id=row.identifier("id") if row.has("id") else name,
         text=row.text("text"),
         answers=answers,
-        gold="hidden" if columns.without_gold else "given",
+        gold=gold,
         split=columns.split or _split(row, split),
         dataset=dataset,
         language=language,
-        form="choice" if options else "open",
+        form=form,
         grading="option" if options else grading,
         options=options,
         relation=row.text_or_empty("relation") or None,
         hops=_read_integer(row, "hops") if row.has("hops") else None,
         popularity=row.number("popularity") if row.has("popularity") else None,
         entities=cell_texts(row, "entities") if row.has("entities") else (),
-        gold_passages=ids(tuple(passage for passage, is_gold in passages if is_gold)),
+        gold_passages=named["gold_passages"] or ids(passage for passage, is_gold in passages if is_gold),
         fact_type=row.text_or_empty("fact_type") or None,
         false_premise=row.flag("false_premise") if row.has("false_premise") else None,
         needs_knowledge=row.flag("needs_knowledge") if row.has("needs_knowledge") else None,
-        context_passages=ids(tuple(passage for passage, _ in passages)),
+        context_passages=named["context_passages"] or ids(passage for passage, _ in passages),
         source=row.text_or_empty("source") if "source" in columns.names else "",  # elsewhere often an address
     )
     group = "" if columns.group_by is None else _group(native, columns.group_by)
@@ -167,7 +176,7 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
     """The row under kbtrain's names of its fields; messages keep the columns' names."""
     data: dict[str, Any] = {}
     names: dict[str, str] = {}
-    for key in FIELDS:
+    for key in (*FIELDS, *(name for name in _OF_RUNS if name in columns.names)):
         column = columns.names.get(key) or _own_column(row, key)
         if isinstance(column, str):
             names[key] = column
@@ -306,74 +315,36 @@ def csv_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
         yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
 
 
-_RECORD_NAMES = {"question": "text", "answer": "answers", "_id": "id"}
-
-
 def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
     """With a column map, ``group_by``, other answers than letters, or none: any objects; else kbtrain's fields.
 
     Needed a line: ``text`` (or ``question``) and ``answers`` (or ``answer``; one string or a list). Any other field of
-    :class:`Question` are allowed, too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
-    ``dataset`` = file name, and with ``options`` form ``choice`` graded by ``option``.
+    :class:`Question` is allowed, too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
+    ``dataset`` = file name.
     """
-    native = not (columns.names or columns.group_by or columns.answer_as != "letter" or columns.without_gold)
+    own = not (columns.names or columns.group_by or columns.answer_as != "letter" or columns.without_gold)
     for number, row in enumerate(any_rows(file), 1):
-        if native:
-            yield _own_question(row, file, number if row.path else row.line, columns)
-        else:
-            yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
+        place = row.line if own and not row.path else number
+        yield mapped(
+            row, _own_columns(row, columns) if own else columns, f"{file.label}-{place}", file.label, file.split
+        )
 
 
-def _own_question(row: SourceRecord, file: DataFile, number: int, columns: Columns) -> Loaded:
-    """A question from a row with kbtrain's fields; null counts as missing."""
-    data = {key: value for key, value in row.data.items() if value is not None}
-    if not {"answers", "answer"} & data.keys() and {"answers", "answer"} & row.data.keys():
-        data["answers"] = []  # a question without an answer, not one that lacks the field
-    row = row.having(data)
-    _refuse_unknown(row)
-    _refuse_both(row, columns)
-    _check_needed(row.having({_RECORD_NAMES.get(key, key): value for key, value in data.items()}), row, False)
-    question = jsonl.record(Question, _complete(row, file, number, columns), row.file, row.line)
-    return Loaded(question, row.file, row.line)
-
-
-def _refuse_unknown(row: SourceRecord) -> None:
-    """Raise :class:`UserError` for a field that no question has, with the map that would read it."""
-    field_names = [field.name for field in fields(Question)]
-    unknown = [key for key in row.data if _RECORD_NAMES.get(key, key) not in field_names]
-    if not unknown:
-        return
-    matches = difflib.get_close_matches(unknown[0], field_names, n=1, cutoff=0.8)
-    suggestion = f" (or did you mean '{matches[0]}'?)" if matches else ""
-    raise row.error(
-        unknown[0],
-        f"not a field of a question{suggestion}; map the columns to read, the others are skipped: "
-        f'--columns "{_map(row.data)}"',
-    )
-
-
-def _complete(row: SourceRecord, file: DataFile, number: int, columns: Columns) -> dict[str, Any]:
-    """The row's fields under kbtrain's names, with the defaults filled in."""
-    data = {_RECORD_NAMES.get(key, key): value for key, value in row.data.items()}
-    language: Language = "zh" if data.get("language", columns.language) == "zh" else "en"
-    if "id" in data:
-        data["id"] = plain(data["id"])
-    if "answers" in data:
-        data["answers"] = _answer_list(data["answers"], language)
-    defaults: dict[str, Any] = {
-        "id": f"{file.label}-{number}", "split": file.split, "dataset": file.label, "language": columns.language
-    }  # fmt: skip
-    if data.get("options"):
-        defaults |= {"form": "choice", "grading": "option"}
-    return {**defaults, **data}
-
-
-def _answer_list(value: Any, language: Language) -> Any:
-    """One answer or a list of them as a list of texts; null is an empty list, and within one an empty text."""
-    if not isinstance(value, list):
-        value = plain_answer(value, language)
-        return [value] if isinstance(value, str) else [] if value is None else value
-    return ["" if answer is None else plain_answer(answer, language) for answer in value]
+def _own_columns(row: SourceRecord, columns: Columns) -> Columns:
+    """The map of a row with kbtrain's fields. Raises :class:`UserError` for a field that no question has, with the map
+    that would read it.
+    """
+    known = {*(field.name for field in fields(Question)), *_SYNONYMS.values()}
+    unknown = next((key for key in row.data if key not in known), None)
+    if unknown is not None:
+        matches = difflib.get_close_matches(unknown, known, n=1, cutoff=0.8)
+        suggestion = f" (or did you mean '{matches[0]}'?)" if matches else ""
+        raise row.error(
+            unknown,
+            f"not a field of a question{suggestion}; map the columns to read, the others are skipped: "
+            f'--columns "{_map(row.data)}"',
+        )
+    return replace(columns, names={name: name for name in ("source", *_OF_RUNS) if row.has(name)})
 
 
 _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")

@@ -26,32 +26,22 @@ from kbtrain.records import Language, Passage
 
 def nq_open(file: DataFile) -> Iterator[Loaded]:
     """NaturalQuestions-open (Lee et al. 2019): ``{"question": ..., "answer": [...]}``; with retrieved passages
-    ``{"question", "answers", "ctxs": [{title, text, isgold?}]}``; Pyserini's runs: ``{NUMBER: {"question", "answers",
-    "contexts": [{"text"}]}}``; or a table of DPR (:func:`_dpr_table`).
+    ``{"question", "answers", "ctxs": [{title, text, isgold?}]}``; or a table of DPR (:func:`_dpr_table`).
 
     Graded by exact match (KBM, section 4.2). A passage is gold if the file marks it (``isgold``).
     """
-    if _is_dpr_table(file):
+    if file.suffix in TABLES:
         yield from _dpr_table(file, "nq_open")
         return
-    is_run = file.suffix != PARQUET and (first_key(file) or "").isdecimal()
-    for number, row in enumerate((row for _, row in rows_by_key(file)) if is_run else any_rows(file), 1):
-        key = "contexts" if row.has("contexts") else "ctxs"
-        passages, gold = marked_passages(row.rows(key) if row.has(key) else (), "nq_open", mark="isgold")
+    for number, row in enumerate(any_rows(file), 1):
+        passages, gold = marked_passages(row.rows("ctxs") if row.has("ctxs") else (), "nq_open", mark="isgold")
         yield load_row(row, file, "nq_open", passages, id=f"nq_open/{file.label}/{number}", text=row.text("question"),
                        answers=row.gold_answers("answers" if row.has("answers") else "answer"), grading="exact",
                        gold_passages=gold)  # fmt: skip
 
 
-def _is_dpr_table(file: DataFile) -> bool:
-    """True for a table of DPR by its name; Pyserini calls them ``.txt``, and some of its ``.txt`` are JSON Lines."""
-    return file.suffix in TABLES or (file.suffix == ".txt" and first_key(file) is None)
-
-
 def _dpr_table(file: DataFile, dataset: str) -> Iterator[Loaded]:
-    """Questions of DPR (Karpukhin et al. 2020): ``question<TAB>['answer', ...]`` without a header, under the name
-    ``nq-test.qa.csv`` or Pyserini's ``topics.dpr.nq.test.txt``.
-    """
+    """Questions of DPR (Karpukhin et al. 2020): ``question<TAB>['answer', ...]`` without a header."""
     for number, (line, cells) in enumerate(csv_cells(file, "\t"), 1):
         row = SourceRecord(dict(zip(("question", "answers"), cells, strict=False)), file.name, line)
         if len(cells) != 2:
@@ -72,7 +62,7 @@ def triviaqa(file: DataFile) -> Iterator[Loaded]:
     All aliases count, the value first; graded by exact match. The evidence documents, files of their own in the
     release, are not read.
     """
-    if _is_dpr_table(file):
+    if file.suffix in TABLES:
         yield from _dpr_table(file, "triviaqa")
         return
     flat = file.suffix == PARQUET or first_key(file) in {None, *_HUB.values()}

@@ -1,9 +1,7 @@
 """BM25 over passages (package bm25s), with an answer that depends on the query and the corpus alone.
 
 Ties are broken by passage id, passages that share no word with the query are not hits, and k may exceed the corpus. The
-index is built from a stream, in bm25s's own file format: postings are sorted in pieces on disk and merged word range by
-word range, so memory is bounded by the vocabulary, four bytes a passage and two buffers, for any size of the
-corpus.
+index is built from a stream of passages, in bm25s's own file format; memory holds some 20 bytes a word of the corpus.
 """
 
 from __future__ import annotations
@@ -14,12 +12,13 @@ import shutil
 import sys
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from scipy.sparse import coo_array, csc_array
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import beside, put_in_place
@@ -35,9 +34,10 @@ if TYPE_CHECKING:
 
 Numbers = np.ndarray[Any, Any]
 
-SPILL_WORDS = 2_000_000  # words gathered before they are sorted and written: about 80 MB
-MERGE_POSTINGS = 4_000_000  # postings in one merge: about 120 MB
-_PIECE = ("words", "ends", "passages", "frequencies")  # arrays of a piece of postings
+Backend = Literal["numba", "numpy"]
+K1, B = 1.5, 0.75
+NUMBA_FROM = 20_000  # passages; numba compiles for 5-10 s in every process, numpy answers small corpora at once
+_TOKENS = "tokens.json"
 
 
 def _bm25s() -> ModuleType:
@@ -50,97 +50,6 @@ def _bm25s() -> ModuleType:
     finally:
         if hidden:
             del sys.modules["jax"]
-
-
-class Postings:
-    """All postings of a corpus, in pieces under ``folder``. ``lengths``: words of each passage; ``df``: passages that
-    contain each word.
-    """
-
-    def __init__(self, folder: Path, words: TokenIds, spill_words: int = SPILL_WORDS) -> None:
-        self.words = words
-        self.lengths = array("i")
-        self._folder = folder
-        self._spill_words = spill_words
-        self._pieces = 0
-        self._pending, self._first = array("i"), 0
-
-    def add(self, texts: Iterable[str]) -> None:
-        """Read the whole corpus."""
-        for text in texts:
-            ids = self.words.ids_of(text)
-            self._pending.extend(ids)
-            self.lengths.append(len(ids))
-            if len(self._pending) >= self._spill_words:
-                self._spill()
-        self._spill()
-
-    def _spill(self) -> None:
-        """Sort what is pending by (word, passage), count repeats, and write it as one piece."""
-        n = len(self.lengths) - self._first
-        lengths = np.array(self.lengths[self._first :], dtype=np.int64)
-        keys = np.array(self._pending, dtype=np.int64) * n + np.repeat(np.arange(n), lengths)
-        keys, frequencies = np.unique(keys, return_counts=True)
-        words, counts = np.unique(keys // max(n, 1), return_counts=True)
-        passages = (keys % max(n, 1) + self._first).astype(np.int32)
-        arrays: tuple[Numbers, ...] = (
-            words.astype(np.int32),
-            np.cumsum(counts),
-            passages,
-            frequencies.astype(np.int32),
-        )
-        for name, values in zip(_PIECE, arrays, strict=True):
-            np.save(self._folder / f"{self._pieces}.{name}.npy", values)
-        self._pieces += 1
-        self._pending, self._first = array("i"), len(self.lengths)
-
-    def _piece(self, number: int) -> list[Numbers]:
-        return [np.load(self._folder / f"{number}.{name}.npy", mmap_mode="r") for name in _PIECE]
-
-    def df(self) -> Numbers:
-        """Number of passages that contain each word."""
-        total = np.zeros(len(self.words.vocabulary), dtype=np.int64)
-        for number in range(self._pieces):
-            words, ends, *_ = self._piece(number)
-            total[words] += np.diff(ends, prepend=0)
-        return total
-
-    def merged(self, df: Numbers, at_once: int = MERGE_POSTINGS) -> Iterator[tuple[slice, Numbers, Numbers]]:
-        """All postings in the order of the words, a range of words at a time (at least one word): the range, passages
-        (ascending for each word) and term frequencies.
-        """
-        ends = np.cumsum(df)
-        first = 0
-        while first < len(df):
-            offset = ends[first] - df[first]
-            last = max(first + 1, int(np.searchsorted(ends, offset + at_once, side="right")))
-            yield slice(first, last), *self._merge(first, last, df[first:last])
-            first = last
-
-    def _merge(self, first: int, last: int, counts: Numbers) -> tuple[Numbers, Numbers]:
-        """The pieces hold ascending passages, so each word's postings are laid down piece after piece."""
-        cursor = np.cumsum(counts) - counts
-        passages, frequencies = (np.empty(counts.sum(), dtype=np.int32) for _ in range(2))
-        for number in range(self._pieces):
-            words, ends, ids, times = self._piece(number)
-            low, high = np.searchsorted(words, [first, last]).tolist()
-            if low == high:
-                continue
-            begin = int(ends[low - 1]) if low else 0
-            sizes = np.diff(ends[low:high], prepend=begin)
-            local = words[low:high] - first
-            start = np.cumsum(sizes) - sizes
-            place = np.repeat(cursor[local] - start, sizes) + np.arange(sizes.sum())
-            passages[place] = ids[begin : int(ends[high - 1])]
-            frequencies[place] = times[begin : int(ends[high - 1])]
-            cursor[local] += sizes
-        return passages, frequencies
-
-
-Backend = Literal["numba", "numpy"]
-K1, B = 1.5, 0.75
-NUMBA_FROM = 20_000  # passages; numba compiles for 5-10 s in every process, numpy answers small corpora at once
-_TOKENS = "tokens.json"
 
 
 class BM25:
@@ -245,32 +154,35 @@ def build_index(passages: Iterable[Passage], folder: Path, tokens: Tokens) -> No
     partial = beside(folder, ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(prefix="postings-", dir=partial) as pieces:
-        postings = Postings(Path(pieces), TokenIds(tokens))
-        postings.add(f"{p.title} {p.text}" for p in copy_passages(passages, partial))
-        _write_scores(postings, partial)
-    (partial / "vocab.index.json").write_text(json.dumps(postings.words.vocabulary, ensure_ascii=False), "utf-8")
+    words = TokenIds(tokens)
+    ids, lengths = array("i"), array("i")
+    for passage in copy_passages(passages, partial):
+        of_passage = words.ids_of(f"{passage.title} {passage.text}")
+        ids.extend(of_passage)
+        lengths.append(len(of_passage))
+    _write_scores(_frequencies(ids, lengths, len(words.vocabulary)), np.array(lengths), partial)
+    (partial / "vocab.index.json").write_text(json.dumps(words.vocabulary, ensure_ascii=False), "utf-8")
     tokens.save(partial / _TOKENS)
     shutil.rmtree(folder, ignore_errors=True)
     put_in_place(partial, folder)
 
 
-def _write_scores(postings: Postings, folder: Path) -> None:
-    """The matrix of BM25 scores, one column a word (compressed sparse columns), written front to back."""
-    df, lengths = postings.df(), np.frombuffer(postings.lengths, dtype=np.int32)
-    n = len(lengths)
+def _frequencies(ids: array[int], lengths: array[int], n_words: int) -> csc_array:
+    """How often each word (column) is in each passage (row)."""
+    rows = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    ones = np.ones(len(ids), dtype=np.int32)
+    return coo_array((ones, (rows, np.frombuffer(ids, dtype=np.int32))), (len(lengths), n_words)).tocsc()
+
+
+def _write_scores(tf: csc_array, lengths: Numbers, folder: Path) -> None:
+    """The matrix of BM25 scores, one column a word (compressed sparse columns)."""
+    n, df = len(lengths), np.diff(tf.indptr)
     idf = np.log(1 + (n - df + 0.5) / (df + 0.5))
     norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
-    np.save(folder / "indptr.csc.index.npy", np.concatenate([[0], np.cumsum(df)]))
-    total = int(df.sum())
-    with open(folder / "data.csc.index.npy", "wb") as data, open(folder / "indices.csc.index.npy", "wb") as indices:
-        for file, kind in ((data, "<f4"), (indices, "<i4")):
-            header = {"descr": kind, "fortran_order": False, "shape": (total,)}
-            np.lib.format.write_array_header_1_0(file, header)
-        for words, passages, frequencies in postings.merged(df):
-            tf = frequencies / (frequencies + norm[passages])
-            data.write((np.repeat(idf[words], df[words]) * tf).astype("<f4").tobytes())
-            indices.write(passages.tobytes())
+    scores = np.repeat(idf, df) * (tf.data / (tf.data + norm[tf.indices]))
+    arrays = {"indptr": tf.indptr.astype(np.int64), "indices": tf.indices.astype("<i4"), "data": scores.astype("<f4")}
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.csc.index.npy", values)
     settings = {"k1": K1, "b": B, "delta": 0.5, "method": "lucene", "idf_method": "lucene", "num_docs": n}
     params = {**settings, "dtype": "float32", "int_dtype": "int32", "backend": "numpy"}
     (folder / "params.index.json").write_text(json.dumps(params), "utf-8")

@@ -5,17 +5,15 @@ Only the public names of header variables are kept in a configuration; their val
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx2
 from pydantic import Field
 
 from kbtrain.answers.writing import is_blank
@@ -46,24 +44,11 @@ class WebService(Config):
     parallel: int = Field(4, ge=1, description="queries under way at once")
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects as urllib does, which would send the keys to any server they lead to."""
-
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._keys = [header.capitalize() for header in keys]  # as a request stores them
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        """As in the base class."""
-        request: Any = super().redirect_request(req, fp, code, msg, headers, newurl)
-        source, target = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
-        if request is not None and (target.netloc != source.netloc or target.scheme not in (source.scheme, "https")):
-            for header in self._keys:
-                request.remove_header(header)
-        return request
-
-
 class WebSearch:
-    """Asks the service for each query. ``dropped`` counts results that had no text or repeated an id."""
+    """Asks the service for each query. ``dropped`` counts results that had no text or repeated an id.
+
+    A redirect is an error: it could lead the keys to any server.
+    """
 
     def __init__(self, service: WebService, sleep: Callable[[float], None] = time.sleep) -> None:
         self.service = service
@@ -76,7 +61,8 @@ class WebSearch:
         if missing:  # the name is not shown: it may be the key itself
             raise UserError(f"key 'web': header '{missing[0]}': the environment variable that it names is not set")
         self.headers = {header: key_from_environment(name) or "" for header, name in service.headers.items()}
-        self._opener = urllib.request.build_opener(_Redirects(self.headers))
+        timeout = httpx2.Timeout(service.timeout_s, pool=None)
+        self._client = httpx2.Client(headers={"accept": "application/json", **self.headers}, timeout=timeout)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """At most ``k`` hits for each query, in the service's order. Raises :class:`UserError` when it gives up."""
@@ -90,21 +76,19 @@ class WebSearch:
         return self.service.url.replace("{query}", quoted).replace("{k}", str(k))
 
     def _reply(self, query: str, k: int) -> Any:
-        headers = {"Accept": "application/json", **self.headers}
-        request = urllib.request.Request(self.url(query, k), headers=headers)  # noqa: S310 - http(s): see __init__
         problem = ""
         for attempt in range(self.service.attempts):
             wait = min(_LONGEST_WAIT, 0.5 * 2**attempt)
             try:
-                with self._opener.open(request, timeout=self.service.timeout_s) as reply:
-                    return strike_all(json.loads(self._body(reply).decode()))
-            except urllib.error.HTTPError as error:
-                problem = f"HTTP {error.code}"
-                if error.code not in RETRY:
-                    break
-                wait = retry_after(error.headers.get("Retry-After"), _LONGEST_WAIT) or wait
-            except (OSError, http.client.HTTPException) as error:
-                problem = str(getattr(error, "reason", error)) or type(error).__name__
+                with self._client.stream("GET", self.url(query, k)) as reply:
+                    if reply.status_code == 200:
+                        return strike_all(json.loads(self._body(reply).decode()))
+                    problem = f"HTTP {reply.status_code}"
+                    if reply.status_code not in RETRY:
+                        break
+                    wait = retry_after(reply.headers.get("Retry-After"), _LONGEST_WAIT) or wait
+            except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as error:
+                problem = str(error) or type(error).__name__
             except (ValueError, RecursionError) as error:
                 problem = f"no JSON in the reply ({error})"
             if attempt + 1 < self.service.attempts:
@@ -115,13 +99,15 @@ class WebSearch:
             "same again"
         )
 
-    def _body(self, reply: Any) -> bytes:
+    def _body(self, reply: httpx2.Response) -> bytes:
         """The reply's bytes, :data:`_LARGEST` at most. Raises ``TimeoutError`` for one that comes a byte at a time."""
         body, until = bytearray(), time.monotonic() + 2 * self.service.timeout_s
-        while len(body) < _LARGEST and (part := reply.read1(_LARGEST)):
+        for part in reply.iter_bytes():
             body += part
             if time.monotonic() > until:
                 raise TimeoutError("no whole reply in time")
+            if len(body) > _LARGEST:
+                break
         return bytes(body)
 
     def hits(self, reply: Any, query: str, k: int) -> tuple[Hit, ...]:

@@ -142,27 +142,6 @@ def test_mmlu_and_ceval_of_the_hub(tmp_path: Path) -> None:
         assert [one.question.answers for one in read("ceval", path)] == [answers]
 
 
-def test_dprs_files_under_pyserinis_names(tmp_path: Path) -> None:
-    """``topics.dpr.nq.*`` and ``topics.dpr.trivia.*`` are tables, ``topics.dpr.wq.*`` JSON Lines, runs an object."""
-    folder = tmp_path / "topics"
-    folder.mkdir()
-    (folder / "topics.dpr.nq.dev.txt").write_text("who sings does he love me\t['Linda Davis']\nwho?\t['a', \"b's\"]\n")
-    as_lines(folder / "topics.dpr.wq.test.txt", [{"question": "who?", "answer": ["c"]}])
-    (folder / "README.txt").write_text("Topics of DPR")
-    found = [one.question for one in load("nq_open", folder)]
-    assert [(q.text, q.answers, q.split) for q in found] == [
-        ("who sings does he love me", ("Linda Davis",), "dev"), ("who?", ("a", "b's"), "dev"), ("who?", ("c",), "test"),
-    ]  # fmt: skip
-    trivia = tmp_path / "topics.dpr.trivia.test.txt"
-    trivia.write_text('Who won "it"?\t"[\'a\', ""b\'s""]"\n'.replace('"it"', "it"))
-    assert [one.question.answers for one in load("triviaqa", trivia)] == [("a", "b's")]
-    contexts = [{"docid": "3", "score": 9.1, "text": '"Linda Davis"\nLinda sings.', "has_answer": True}]
-    run = {"0": {"question": "who?", "answers": ["Linda"], "contexts": contexts}}
-    (tmp_path / "run.nq-test.json").write_text(json.dumps(run))
-    (one,) = load("nq_open", tmp_path / "run.nq-test.json")
-    assert [(p.title, p.text) for p in one.passages] == [("Linda Davis", "Linda sings.")]
-
-
 KILT = [
     {"id": "1", "input": "dots?", "output": [{"answer": "therefore sign"}, {"provenance": [{"title": "T"}]},
                                              {"answer": "sign", "meta": {"score": 1}}]},

@@ -7,14 +7,13 @@ import random
 from pathlib import Path
 
 import bm25s
-import numpy as np
 import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.records import Passage
-from kbtrain.retrieval.bm25 import BM25, Postings
+from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
-from kbtrain.retrieval.tokens import TokenIds, Tokens
+from kbtrain.retrieval.tokens import Tokens
 
 ANIMALS = [
     Passage("c", "cat", "The cat sleeps."),
@@ -129,29 +128,6 @@ def test_bm25s_itself_gives_the_same_scores(corpus: list[Passage], tmp_path: Pat
         assert [by_id.get(p.id, 0.0) for p in corpus] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize(("spill", "merge"), [(1, 1), (7, 3), (50, 40), (10**6, 10**6)])
-def test_the_size_of_the_pieces_does_not_change_the_postings(
-    corpus: list[Passage], tmp_path: Path, spill: int, merge: int
-) -> None:
-    corpus = corpus[: 40 * spill]  # a piece a word: hundreds of files, all read together
-    postings = Postings(tmp_path, TokenIds(Tokens()), spill_words=spill)
-    postings.add(p.text for p in corpus)
-    df = postings.df()
-    found = {}
-    for numbers, passages, frequencies in postings.merged(df, at_once=merge):
-        ends = np.cumsum(df[numbers])
-        for i, (end, count) in enumerate(zip(ends, df[numbers], strict=True)):
-            part = slice(end - count, end)
-            found[numbers.start + i] = dict(zip(passages[part].tolist(), frequencies[part].tolist(), strict=True))
-    tokens = Tokens()
-    texts = [tokens.words(p.text) for p in corpus]
-    for word, number in postings.words.vocabulary.items():
-        expected = {i: n for i, text in enumerate(texts) if (n := text.count(word))}
-        assert found[number] == expected and list(found[number]) == sorted(expected)
-        assert df[number] == len(expected)
-    assert list(postings.lengths) == [len(text) for text in texts]
-
-
 def test_passages_are_read_back_by_position_and_ranked_by_id(tmp_path: Path) -> None:
     made = [Passage(name, f"title {name}", f'line\n"{name}"') for name in ("b", "é", "a", "B", "中", "ab")]
     assert list(copy_passages(made, tmp_path)) == made
@@ -177,4 +153,3 @@ def test_an_index_is_replaced_as_a_whole_or_not_at_all(corpus: list[Passage], tm
     assert len(BM25.load(folder)) == len(corpus)
     BM25.build(corpus[:5], folder=folder)
     assert len(BM25.load(folder)) == 5
-    assert not list(folder.glob("postings-*"))

@@ -41,7 +41,7 @@ def answered(folder: Path, right: set[str]) -> None:
 
 def pool(runs: list[Path], output: Path, **keys: object) -> None:
     script = load("studies/pool.py")
-    script.main(script.PoolConfig(runs=runs, output=output, near_duplicates="ignore", **keys))
+    script.main(script.PoolConfig(runs=runs, output=output, **keys))
 
 
 @pytest.mark.parametrize(
