@@ -1,13 +1,12 @@
 r"""Embed a corpus, for `kbtrain serve --search FOLDER` and retriever vectors: passages.jsonl -> RUN/vectors/.
 
-The vectors come from any server with /v1/embeddings (vLLM, llama.cpp, Ollama, TEI, OpenAI). Qdrant keeps them: inside
-this process in the output folder (one process at a time, some 20,000 passages), or in a running server (store).
-Resumable: an interrupted run resumes behind the last passage that is stored. Needs the extra vectors.
+The vectors come from any server with /v1/embeddings (vLLM, llama.cpp, Ollama, TEI, OpenAI), and lie in the output
+folder. Resumable: an interrupted run resumes behind the last passage that is embedded.
 
 Examples:
   kbtrain run embed --run runs/demo --server-url http://127.0.0.1:8001/v1 --server-model bge-small-en-v1.5
   kbtrain run embed --corpus passages.tsv --output vectors --server-url http://127.0.0.1:8001/v1 \
-    --server-model e5 --query-prefix "query: " --passage-prefix "passage: " --store http://127.0.0.1:6333
+    --server-model e5 --query-prefix "query: " --passage-prefix "passage: "
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Literal
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.errors import UserError, require
+from kbtrain.errors import UserError
 from kbtrain.io.provenance import check_unchanged, write_meta
 from kbtrain.retrieval.corpus import read_passages
 from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild
@@ -29,9 +28,7 @@ from kbtrain.runtime.progress import progress_bar
 class EmbedConfig(Embeddings):
     run: Path | None = Field(None, description="run folder, for the two keys below: its passages.jsonl and vectors/")
     corpus: Path | None = Field(None, description="passages: .jsonl, .tsv, .csv, plain or .gz; a folder of .md, .txt")
-    output: Path | None = Field(
-        None, description="folder for vectors.json, and for the vectors unless there is a store"
-    )
+    output: Path | None = Field(None, description="folder for the vectors")
     columns: dict[Literal["id", "title", "text"], str] = Field(
         {}, description="of the corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
     )
@@ -44,7 +41,6 @@ class EmbedConfig(Embeddings):
 
 def main(config: EmbedConfig) -> None:
     started = time.monotonic()
-    require("qdrant_client", "vectors")
     corpus, folder = corpus_of(config), folder_of(config)
     check_unchanged(corpus)
     columns = {str(field): column for field, column in config.columns.items()}
@@ -57,7 +53,7 @@ def main(config: EmbedConfig) -> None:
         for n in build.batches(config.batch):
             bar.update(n)
     write_meta(folder / CARD, stage="embed", config=config, inputs=[corpus], started=started)
-    print(f"{build.done} passages by {config.server_model} -> {config.store or folder}; search them: "
+    print(f"{build.done} passages by {config.server_model} -> {folder}; search them: "
           f"kbtrain serve GATE --search {folder}")  # fmt: skip
 
 

@@ -15,7 +15,6 @@ Examples:
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -88,12 +87,11 @@ def main(config: RetrieveConfig) -> None:
     evidence = Artifact(target, "retrieve", config, inputs, key_of(config, questions, corpus))
     if evidence.is_current():
         if config.retriever == "bm25":  # other stages read its index
-            with contextlib.ExitStack() as opened:
-                search_of(config, corpus, opened)
+            search_of(config, corpus)
         return print(f"{target} is there already, made from the same questions, passages and options")
     check_passages_replaceable(evidence)
-    with evidence.records() as file, contextlib.ExitStack() as opened:
-        search, skipped = search_of(config, corpus, opened)
+    with evidence.records() as file:
+        search, skipped = search_of(config, corpus)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=file.n, desc="retrieve", unit="questions") as bar:
             rule = stage.EvidenceRule(config.retriever, config.query, config.titles)
@@ -126,13 +124,8 @@ def searched(config: RetrieveConfig) -> Path | None:
     return config.corpus or passages
 
 
-def search_of(
-    config: RetrieveConfig, corpus: Path | None, opened: contextlib.ExitStack
-) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
-    """The retriever that is asked for, its index built if need be, and a function that gives counts of what it skipped.
-
-    ``opened`` releases the retriever.
-    """
+def search_of(config: RetrieveConfig, corpus: Path | None) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
+    """The retriever that is asked for, its index built if need be, and a function that counts what it skipped."""
     if corpus is None or config.retriever == "web":
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
@@ -140,7 +133,7 @@ def search_of(
         search: stage.Search = lambda _, queries: web.search(queries, config.k)  # noqa: E731
         return search, lambda: {"results_without_text_or_repeated": web.dropped}
     if config.retriever == "vectors":
-        return searched_apart(opened.enter_context(VectorIndex.open(corpus.parent)), config.k)
+        return searched_apart(VectorIndex.open(corpus.parent), config.k)
     columns = {str(field): column for field, column in config.columns.items()}
     if config.retriever in ("fixed", "context"):
         field = "gold_passages" if config.retriever == "fixed" else "context_passages"

@@ -78,7 +78,7 @@ def test_locks_and_constraints_have_the_same_versions() -> None:
 def test_what_setup_and_the_tests_need_is_locked() -> None:
     setup, more = lock("setup"), lock("trainers")
     assert wanted("dev", "serve") - set(setup) == {"torch"}, "make lock"
-    extras = ("train", "wandb", "tensorboard", "ray", "studies", "vectors", "mcp", "linters")
+    extras = ("train", "wandb", "tensorboard", "ray", "studies", "mcp", "linters")
     assert wanted(*extras) - set(setup) - set(more) == {"torch"}
     assert wanted("docs") - set(setup) - set(lock("docs")) == {"torch"}
     adapters = wanted("langchain", "haystack", "llama-index", "dspy") | {"langchain-openai", "openai"}

@@ -1,24 +1,19 @@
-"""Passages in a vector store (Qdrant), found by embeddings of a server with OpenAI's protocol.
+"""Passages found by embeddings of a server with OpenAI's protocol: a matrix in a folder, compared by cosines.
 
-A folder's ``vectors.json`` says where the vectors are: in the folder itself, where Qdrant runs in this process (one
-process at a time, some 20,000 passages), or in a running Qdrant. Point number i is the corpus's passage i, so the
-number of points is the place at which an interrupted build resumes.
+A folder's ``vectors.json`` says how the vectors were made. ``vectors.f32`` has one of unit length a passage (fp32), in
+the corpus's order, so that an interrupted build resumes behind its last whole row. The passages are beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import itertools
 import math
-import pickle
-import re
-import sqlite3
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -26,29 +21,24 @@ import numpy as np
 from pydantic import Field
 
 from kbtrain.config import Config
-from kbtrain.errors import UserError, at, require, strike
+from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
-from kbtrain.io.files import errors_of, loads
+from kbtrain.io.files import errors_of
 from kbtrain.io.provenance import file_sha256, write_atomically
-from kbtrain.io.text_files import read_text
 from kbtrain.llm.dialect import KeyHeader
 from kbtrain.llm.server_requests import PromptRefusal, post
-from kbtrain.net import LONGEST_ASKED, Retry, check_url, is_loopback, key_from_environment, key_headers, split_query
+from kbtrain.net import LONGEST_ASKED, Retry, check_url, is_loopback, key_headers, split_query
 from kbtrain.records import Hit, Passage
-from kbtrain.retrieval.corpus import read_unique_passages
+from kbtrain.retrieval.corpus import PassageFile, copy_passages, read_passages, read_unique_passages
 from kbtrain.runtime.event_loop import EventLoop, run
-
-if TYPE_CHECKING:
-    from qdrant_client import QdrantClient
 
 Vectors = np.ndarray[Any, Any]
 
 CARD = "vectors.json"
 NO_VECTOR = {  # change no vector
-    "server_key_env", "server_key_header", "store_key_env", "server_tries", "server_timeout", "server_patience",
+    "server_key_env", "server_key_header", "server_tries", "server_timeout", "server_patience",
 }  # fmt: skip
-NAME = r"^[\w-]{1,200}$"  # of a collection
-POINTS = "qdrant"  # subfolder of a store inside this process
+ROWS = "vectors.f32"
 
 
 class Embeddings(Config):
@@ -63,15 +53,10 @@ class Embeddings(Config):
     server_patience: float = Field(LONGEST_ASKED, ge=0, description="seconds it may ask to wait (Retry-After)")
     query_prefix: str = Field("", description="put before every query, as the model wants it: 'query: '")
     passage_prefix: str = Field("", description="put before every passage: 'passage: '")
-    store: str | None = Field(
-        None, description="address of a running Qdrant; null: Qdrant inside this process, kept in the output folder"
-    )
-    store_key_env: str = Field("QDRANT_API_KEY", description="environment variable that holds Qdrant's key")
-    collection: str = Field("passages", pattern=NAME, description="its name in the store")
 
 
 class VectorCard(Embeddings):
-    """Content of ``vectors.json``. ``passages`` is None until all of them are in the store."""
+    """Content of ``vectors.json``. ``passages`` is None until all of them are embedded."""
 
     corpus_sha256: str
     columns: dict[str, str] = Field({})
@@ -144,142 +129,25 @@ def vectors_of(reply: Mapping[str, Any], n: int) -> Vectors:
     return vectors
 
 
-class Store:
-    """One Qdrant collection, whose point i holds passage i. Raises :class:`UserError` where it cannot be used."""
-
-    def __init__(self, client: QdrantClient, collection: str, place: str) -> None:
-        self._client, self._collection, self._place = client, collection, place
-
-    @classmethod
-    def open(cls, card: Embeddings, folder: Path) -> Store:
-        """The running Qdrant's, or the one kept in the folder."""
-        require("qdrant_client", "vectors")
-        from qdrant_client import QdrantClient
-
-        if card.store is None:
-            points = folder / POINTS
-            check_points(points)
-            try:
-                return cls(QdrantClient(path=str(points)), card.collection, str(points))
-            except RuntimeError:
-                raise UserError(f"{at(points)}: another process uses it; stop that one, or take a running Qdrant "
-                                "(key 'store')") from None  # fmt: skip
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, sqlite3.Error) as error:
-                raise UserError(f"{at(points)}: cannot be opened ({type(error).__name__})") from None
-        check_url(card.store, "store")
-        key = key_from_environment(card.store_key_env)
-        try:
-            client = QdrantClient(url=card.store, api_key=key, timeout=30, check_compatibility=False)
-        except ValueError as error:
-            raise UserError(f"key 'store': no valid address ({strike(str(error))[:100]})") from None
-        return cls(client, card.collection, card.store)
-
-    def count(self) -> int | None:
-        """Number of points; None if the collection does not exist."""
-        if not self._call(lambda: self._client.collection_exists(self._collection)):
-            return None
-        return int(self._call(lambda: self._client.count(self._collection, exact=True)).count)
-
-    def create(self, dimensions: int) -> None:
-        """Make the collection; vectors are compared by their cosine."""
-        from qdrant_client import models
-
-        layout = models.VectorParams(size=dimensions, distance=models.Distance.COSINE)
-        self._call(lambda: self._client.create_collection(self._collection, vectors_config=layout))
-
-    def add(self, first: int, passages: Sequence[Passage], vectors: Vectors) -> None:
-        """Passages numbered from ``first``, one after the other: what a kill leaves is a beginning without holes."""
-        from qdrant_client import models
-
-        points = [
-            models.PointStruct(id=i, vector=row.tolist(), payload={"id": p.id, "title": p.title, "text": p.text})
-            for i, (p, row) in enumerate(zip(passages, vectors, strict=True), first)
-        ]
-        self._call(lambda: self._client.upsert(self._collection, points, wait=True))
-
-    def nearest(self, vector: Vectors, k: int) -> tuple[Hit, ...]:
-        """At most ``k`` hits, best first; the score is the cosine."""
-        reply = self._call(lambda: self._client.query_points(self._collection, query=vector.tolist(), limit=k))
-        hits = []
-        for point in reply.points:
-            payload = point.payload or {}
-            if not all(isinstance(payload.get(name), str) for name in ("id", "title", "text")):
-                raise UserError(f"{at(self._place)}: a point without id, title and text; embed the passages again")
-            hits.append(Hit(payload["id"], payload["title"], payload["text"], float(point.score)))
-        return tuple(hits)
-
-    def close(self) -> None:
-        """Release connections, or the folder."""
-        self._client.close()
-
-    def _call(self, ask: Any) -> Any:
-        from qdrant_client.http.exceptions import ApiException
-
-        try:
-            with errors_of(self._place):
-                return ask()
-        except (ApiException, ValueError, sqlite3.Error) as error:
-            reason = " ".join(strike(str(error)).split())[:150] or type(error).__name__
-            raise UserError(f"vector store {self._place}: {reason}") from None
-
-
-class _PointsAlone(pickle.Unpickler):
-    """Reads what Qdrant's own points are made of, and nothing that could run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("qdrant_client.http.models.models", "PointStruct"):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name}")
-
-
-def check_points(folder: Path) -> None:
-    """Raise :class:`UserError` for a store that is more than data: Qdrant in a process keeps points as pickles, and a
-    folder may come from anybody. A collection's name may be no path, since Qdrant would read the points from there.
-    """
-    meta = folder / "meta.json"
-    try:
-        for name in loads(read_text(meta))["collections"] if meta.exists() else ():
-            if not re.match(NAME, name):
-                raise ValueError(f"no name of a collection: '{name}'")
-        for file in folder.glob("collection/*/storage.sqlite"):
-            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as rows:
-                _check_pickles(rows)
-    except Exception as error:  # noqa: BLE001 - a broken pickle raises any error
-        reason = f"{type(error).__name__}: {str(error)[:60]}"
-        raise UserError(
-            f"{at(folder)}: holds more than points, or is broken ({reason}); remove the folder and embed the passages "
-            "again"
-        ) from None
-
-
-def _check_pickles(rows: sqlite3.Connection) -> None:
-    kinds = rows.execute("SELECT type FROM sqlite_master WHERE name = 'points' COLLATE NOCASE").fetchall()
-    if kinds not in ([], [("table",)]):  # a view may give other rows the next time; without any no point is in it
-        raise ValueError("points that are not a table")
-    for (point,) in rows.execute("SELECT point FROM points") if kinds else ():
-        _PointsAlone(io.BytesIO(point)).load()
-
-
 class VectorIndex:
-    """A whole index of a folder. Implements :class:`~kbtrain.retrieval.base.Searcher`; a context manager."""
+    """A whole index of a folder. Implements :class:`~kbtrain.retrieval.base.Searcher`."""
 
-    def __init__(self, card: VectorCard, store: Store) -> None:
-        self.card, self.store = card, store
+    def __init__(self, card: VectorCard, folder: Path) -> None:
+        self.card, self._passages = card, PassageFile(folder)
+        self._rows = np.memmap(folder / ROWS, dtype="<f4", mode="r").reshape(-1, card.dimensions)
 
     @classmethod
     def open(cls, folder: Path) -> VectorIndex:
-        """Raises :class:`UserError` for a folder that is not whole, and a store that holds something else."""
+        """Raises :class:`UserError` for a folder that is not whole."""
         card = read_card(folder)
         if card.passages is None:
-            raise UserError(f"{at(folder)}: not all passages are embedded; run the same data_gen/embed.py again")
-        store = Store.open(card, folder)
-        count = store.count()
-        if count != card.passages:
-            store.close()
-            content = "no such collection" if count is None else f"{count} passages"
-            raise UserError(f"{at(folder)}: the store has {content} in '{card.collection}', expected {card.passages}; "
-                            "embed the passages again into another folder or collection")  # fmt: skip
-        return cls(card, store)
+            raise UserError(f"{at(folder)}: not all passages are embedded; run the same `kbtrain run embed` again")
+        with errors_of(folder / ROWS):
+            n = os.stat(folder / ROWS).st_size / (4 * card.dimensions)
+        if n != card.passages or len(PassageFile(folder)) != n:
+            raise UserError(f"{at(folder)}: holds {n:g} vectors, expected {card.passages}; embed the passages again "
+                            "into another folder")  # fmt: skip
+        return cls(card, folder)
 
     def embedder(self, retry: Retry | None = None) -> Embedder:
         """The server that embeds queries; to be closed."""
@@ -288,10 +156,14 @@ class VectorIndex:
     async def embedded(self, embedder: Embedder, queries: Sequence[str]) -> Vectors:
         """Vectors of queries. Raises :class:`UserError`, also for another model than the passages'."""
         vectors = await embedder.vectors([self.card.query_prefix + query for query in queries])
-        if vectors.shape[1] != self.card.dimensions:
-            raise UserError(f"server: embeddings of {vectors.shape[1]} numbers, the passages' have "
-                            f"{self.card.dimensions}; is it the model '{self.card.server_model}'?")  # fmt: skip
+        _check_dimensions(vectors, self.card)
         return vectors
+
+    def nearest(self, vector: Vectors, k: int) -> tuple[Hit, ...]:
+        """At most ``k`` hits, best first; the score is the cosine."""
+        cosines = self._rows @ (vector / np.linalg.norm(vector))
+        best = np.argsort(-cosines, kind="stable")[:k].tolist()
+        return tuple(self._passages.hit(i, float(cosines[i])) for i in best)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """As :meth:`kbtrain.retrieval.base.Searcher.search`."""
@@ -303,13 +175,13 @@ class VectorIndex:
             finally:
                 await embedder.close()
 
-        return [self.store.nearest(vector, k) for vector in run(ask())]
+        return [self.nearest(vector, k) for vector in run(ask())]
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.store.close()
+def _check_dimensions(vectors: Vectors, card: VectorCard) -> None:
+    if vectors.shape[1] != card.dimensions:
+        raise UserError(f"server: embeddings of {vectors.shape[1]} numbers, the passages' have {card.dimensions}; "
+                        f"is it the model '{card.server_model}'?")  # fmt: skip
 
 
 def read_card(folder: Path) -> VectorCard:
@@ -325,7 +197,7 @@ def is_index(folder: Path) -> bool:
 class VectorBuild:
     """Embeds a corpus into a folder's index, or resumes one that the same settings began.
 
-    ``done``: passages that are in the store, ``whole``: all of them. Raises :class:`UserError`.
+    ``done``: passages that are embedded, ``whole``: all of them. Raises :class:`UserError`.
     """
 
     def __init__(
@@ -350,43 +222,59 @@ class VectorBuild:
             raise UserError(f"{at(self._folder / CARD)}: was made with another {', '.join(changed)}; name another "
                             "output folder, or remove this one")  # fmt: skip
         if card.passages is not None:
-            VectorIndex.open(self._folder).store.close()
+            VectorIndex.open(self._folder)
             self.done, self.whole = card.passages, True
 
     def batches(self, size: int) -> Iterator[int]:
         """Embed what is missing, ``size`` passages a request; numbers of passages as they are stored, the first of them
         what was there before.
         """
-        card = VectorCard(**self._settings, dimensions=1)
-        with closing(Store.open(card, self._folder)) as store, EventLoop() as loop:
-            embedder = Embedder(card)
+        with EventLoop() as loop:
+            embedder = Embedder(VectorCard(**self._settings, dimensions=1))
             try:
-                yield from self._store_rows(store, embedder, loop, size)
+                yield from self._append_rows(embedder, loop, size)
             finally:
                 loop.run(embedder.close())
+        with errors_of(self._folder):
+            for _ in copy_passages(read_passages(self._corpus, self._columns), self._folder):
+                pass
+        self._write(read_card(self._folder).dimensions, self.done)
+        self.whole = True
 
-    def _store_rows(self, store: Store, embedder: Embedder, loop: EventLoop, size: int) -> Iterator[int]:
-        resumed, count = is_index(self._folder), store.count()
-        if count is not None and not resumed:
-            name = self._settings["collection"]
-            raise UserError(f"key 'collection': the store has a '{name}' that this folder did not make; name another")
-        self.done = count or 0
+    def _append_rows(self, embedder: Embedder, loop: EventLoop, size: int) -> Iterator[int]:
+        self.done = self._whole_rows()
         yield self.done
         passages = itertools.islice(read_unique_passages(self._corpus, self._columns), self.done, None)
         while group := list(itertools.islice(passages, size * self._parallel)):
             parts = [group[i : i + size] for i in range(0, len(group), size)]
-            for part, vectors in zip(parts, loop.run(self._embedded(embedder, parts)), strict=True):
-                if count is None:
-                    self._write(vectors.shape[1], None)  # first, so that a collection always has its folder
-                    store.create(vectors.shape[1])
-                    count = 0
-                store.add(self.done, part, vectors)
-                self.done += len(part)
-                yield len(part)
+            for vectors in loop.run(self._embedded(embedder, parts)):
+                self._append(vectors)
+                yield len(vectors)
         if not self.done:
             raise UserError(f"{at(self._corpus)}: no passages to search: the corpus is empty")
-        self._write(read_card(self._folder).dimensions, self.done)
-        self.whole = True
+
+    def _whole_rows(self) -> int:
+        """Number of vectors in the folder; what a killed process wrote of one more is cut off."""
+        rows = self._folder / ROWS
+        if not is_index(self._folder) or not rows.exists():
+            return 0
+        width = 4 * read_card(self._folder).dimensions
+        n = rows.stat().st_size // width
+        with errors_of(rows):
+            os.truncate(rows, n * width)
+        return n
+
+    def _append(self, vectors: Vectors) -> None:
+        """Add rows of unit length; durable when this returns."""
+        if not is_index(self._folder):
+            self._write(vectors.shape[1], None)  # first, so that rows always have their width
+        _check_dimensions(vectors, read_card(self._folder))
+        rows = self._folder / ROWS
+        with errors_of(rows), open(rows, "ab") as file:
+            file.write((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype("<f4").tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        self.done += len(vectors)
 
     async def _embedded(self, embedder: Embedder, parts: Sequence[Sequence[Passage]]) -> list[Vectors]:
         prefix = self._settings["passage_prefix"]

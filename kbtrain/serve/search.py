@@ -115,21 +115,20 @@ def thread_search(name: str, find: Callable[[str, int], Sequence[Hit]], threads:
 def vector_search(index: VectorIndex) -> Search:
     """The passages whose vectors are nearest to the query's (:mod:`kbtrain.retrieval.vectors`)."""
     embedder = index.embedder(Retry(tries=2, first=0.05, longest=0.05))  # the server's deadline is over both tries
-    threads = Threads(1 if index.card.store is None else THREADS)
+    threads = Threads(THREADS)
 
     async def find(query: str, k: int) -> Sequence[Hit]:
         try:
             (vector,) = await index.embedded(embedder, [query])
         except UserError:  # its words may repeat the query
             raise SearchFailed(f"no embedding from {index.card.server_url}") from None
-        return await threads.run(lambda: refilled(lambda n: index.store.nearest(vector, n), k)[0])
+        return await threads.run(lambda: refilled(lambda n: index.nearest(vector, n), k)[0])
 
     async def close() -> None:
         await embedder.close()
         await threads.close()
-        index.store.close()
 
-    return Search(index.card.collection, find, close)
+    return Search(index.card.server_model, find, close)
 
 
 def http_search(service: WebService) -> Search:

@@ -1,17 +1,13 @@
-"""Passages in Qdrant: embedded once, gone on with after an interruption, found by their vectors; bad ones refused."""
+"""Passages embedded once, gone on with after an interruption, found by their vectors; bad ones refused."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import pickle
-import sqlite3
-from importlib.util import find_spec
 
 import pytest
 from model_server import EmbeddingServer, vector
 from support import scripts
-from support.http_server import LocalServer
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
@@ -21,9 +17,6 @@ from kbtrain.records import Evidence, Passage
 from kbtrain.retrieval import vectors
 from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild, VectorIndex
 
-pytestmark = pytest.mark.skipif(
-    find_spec("qdrant_client") is None, reason='qdrant-client is not installed: pip install "kbtrain[vectors]"'
-)
 PASSAGES = list(atlas_passages())[:12]
 
 
@@ -72,8 +65,7 @@ def cosine(a, b):
 
 def test_hits_are_those_of_the_cosines_by_hand_best_first(whole, server):
     queries = [f"Where is {PASSAGES[7].title}?", PASSAGES[3].text]
-    with VectorIndex.open(whole) as index:
-        found = index.search(queries, 3)
+    found = VectorIndex.open(whole).search(queries, 3)
     assert server.asked == [queries]
     for query, hits in zip(queries, found, strict=True):
         by_hand = sorted(((cosine(vector(query), vector(vectors.text_of(p))), p.id) for p in PASSAGES), reverse=True)
@@ -91,8 +83,7 @@ def test_a_corpus_is_embedded_in_batches_with_the_prefixes_of_the_model(corpus, 
     assert texts == sorted(f"passage: {vectors.text_of(p)}" for p in PASSAGES)
     assert set(server.keys) == {"Bearer key-of-the-embeddings"}
     server.asked.clear()
-    with VectorIndex.open(tmp_path / "index") as index:
-        index.search(["Who?"], 1)
+    VectorIndex.open(tmp_path / "index").search(["Who?"], 1)
     assert server.asked == [["query: Who?"]]
     assert "key-of" not in (tmp_path / "index" / CARD).read_text()
 
@@ -104,14 +95,15 @@ def test_an_interrupted_build_goes_on_behind_what_is_stored(corpus, tmp_path, se
         build(corpus, folder, settings(server), 3, parallel=1)
     with pytest.raises(UserError, match="not all passages are embedded"):
         VectorIndex.open(folder)
+    with open(folder / vectors.ROWS, "ab") as file:
+        file.write(b"abc")  # a kill in the middle of a row
     server.fail_after = None
     server.asked.clear()
     steps, made = build(corpus, folder, settings(server), 3, parallel=1)
     assert steps == [6, 3, 3] and made.whole
     assert [text for batch in server.asked for text in batch] == [vectors.text_of(p) for p in PASSAGES[6:]]
-    with VectorIndex.open(folder) as index:
-        assert index.store.count() == 12
-        assert [hits[0].passage_id for hits in index.search([p.text for p in PASSAGES], 1)] == [p.id for p in PASSAGES]
+    found = VectorIndex.open(folder).search([p.text for p in PASSAGES], 1)
+    assert [hits[0].passage_id for hits in found] == [p.id for p in PASSAGES]
 
 
 def spoiled(reply, **change):
@@ -158,106 +150,27 @@ def test_an_id_twice_and_an_empty_corpus_are_refused(tmp_path, server):
         build(tmp_path / "empty.jsonl", tmp_path / "none", settings(server))
 
 
-def test_a_second_process_and_a_changed_store_are_one_line_each(corpus, tmp_path, server):
+def test_a_changed_folder_is_one_line(corpus, tmp_path, server):
     folder = tmp_path / "index"
     build(corpus, folder, settings(server))
-    with VectorIndex.open(folder), pytest.raises(UserError, match="another process uses it"):
-        VectorIndex.open(folder)
-    card = json.loads((folder / CARD).read_text())
-    (folder / CARD).write_text(json.dumps({**card, "passages": 13}))
-    with pytest.raises(UserError, match="the store has 12 passages in 'passages', expected 13"):
-        VectorIndex.open(folder)
-    (folder / CARD).write_text(json.dumps({**card, "collection": "other"}))
-    with pytest.raises(UserError, match="no such collection"):
-        VectorIndex.open(folder)
-    (folder / CARD).write_text(json.dumps({**card, "dimensions": 3}))
-    with VectorIndex.open(folder) as index, pytest.raises(UserError, match="the passages' have 3"):
-        index.search(["x"], 1)
-    (folder / vectors.POINTS / "meta.json").write_text("{")
-    with pytest.raises(UserError, match="holds more than points, or is broken"):
-        VectorIndex.open(folder)
+    card = (folder / CARD).read_text()
+    whole = (folder / vectors.ROWS).read_bytes()
+    for file, content, message in (
+        (CARD, json.dumps({**json.loads(card), "passages": 13}), "holds 12 vectors, expected 13"),
+        (vectors.ROWS, whole[:-5], r"holds 11\.\d+ vectors, expected 12"),
+        ("passages.jsonl", "", "no whole index"),
+    ):
+        (folder / CARD).write_text(card)
+        (folder / vectors.ROWS).write_bytes(whole)
+        (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(UserError, match=message):
+            VectorIndex.open(folder)
 
 
-class Harmful:
-    def __reduce__(self):
-        return (open, ("never-written", "w"))
-
-
-def nested(points, file):
-    meta = json.loads((points / "meta.json").read_text())
-    (points / "meta.json").write_text(json.dumps({**meta, "collections": {"a/b": meta["collections"]["passages"]}}))
-    (points / "collection" / "a").mkdir()  # Qdrant joins the name to its folder
-    file.parent.rename(points / "collection" / "a" / "b")
-
-
-def view(points, file):
-    with sqlite3.connect(file) as rows:
-        rows.execute("ALTER TABLE points RENAME TO held")
-        rows.execute("CREATE VIEW points AS SELECT * FROM held WHERE 0")
-
-
-@pytest.mark.parametrize("row", [pickle.dumps(Harmful()), b"no pickle", b""])
-@pytest.mark.parametrize("hide", [None, nested, view])
-def test_points_that_would_run_code_are_refused_unread(corpus, tmp_path, server, row, hide, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "index"
-    build(corpus, folder, settings(server), 12)
-    (file,) = folder.glob(f"{vectors.POINTS}/collection/*/storage.sqlite")
-    with sqlite3.connect(file) as rows:
-        rows.execute("UPDATE points SET point = ? WHERE rowid = 1", (row,))
-    if hide:
-        hide(folder / vectors.POINTS, file)
-    with pytest.raises(UserError, match="holds more than points, or is broken"):
-        VectorIndex.open(folder)
-    assert not (tmp_path / "never-written").exists()
-
-
-class QdrantServer(LocalServer):
-    """The routes of a running Qdrant that this project asks for, in front of a real collection in this process."""
-
-    def __init__(self, client):
-        super().__init__()
-        self.client, self.keys = client, []
-
-    def reply(self, asked):
-        self.keys.append(asked.headers.get("api-key"))
-        found = self.result(asked.path, asked.body if asked.data else {})
-        return 200, {"result": found, "status": "ok", "time": 0.0}, {"content-type": "application/json"}
-
-    def result(self, path, body):
-        from qdrant_client import models
-
-        name, what = path.partition("?")[0].removeprefix("/collections/").partition("/")[::2]
-        if what == "exists":
-            return {"exists": self.client.collection_exists(name)}
-        if what == "points/count":
-            return {"count": self.client.count(name).count}
-        if what == "points/query":
-            found = self.client.query_points(name, query=body["query"]["nearest"], limit=body["limit"]).points
-            return {"points": [point.model_dump() for point in found]}
-        if what == "points":
-            self.client.upsert(name, [models.PointStruct(**point) for point in body["points"]])
-            return {"operation_id": 1, "status": "completed"}
-        return self.client.create_collection(name, vectors_config=models.VectorParams(**body["vectors"]))
-
-
-@pytest.mark.filterwarnings("ignore:Api key is used")
-def test_a_running_qdrant_by_its_address(corpus, tmp_path, server, monkeypatch):
-    from qdrant_client import QdrantClient
-
-    monkeypatch.setenv("QDRANT_API_KEY", "key-of-qdrant")
-    with QdrantServer(QdrantClient(":memory:")) as store:
-        of = settings(server, store=store.url, collection="wiki")
-        assert build(corpus, tmp_path / "index", of)[1].whole
-        assert not (tmp_path / "index" / vectors.POINTS).exists()
-        with VectorIndex.open(tmp_path / "index") as index:
-            assert index.search([PASSAGES[5].text], 1)[0][0].passage_id == PASSAGES[5].id
-        assert set(store.keys) == {"key-of-qdrant"}
-        with pytest.raises(UserError, match="the store has a 'wiki' that this folder did not make"):
-            build(corpus, tmp_path / "second", of)
-    with pytest.raises(UserError, match="vector store http") as error:
-        VectorIndex.open(tmp_path / "index")
-    assert "\n" not in str(error.value) and "key-of" not in str(error.value)
+def test_a_server_with_another_model_is_refused(whole, server):
+    server.spoil = lambda reply: spoiled(reply, embedding=[1.0, 2.0, 3.0])
+    with pytest.raises(UserError, match="embeddings of 3 numbers, the passages' have"):
+        VectorIndex.open(whole).search(["x"], 1)
 
 
 def test_the_stage_embeds_a_run_folder_and_retrieve_searches_it(tmp_path, server):
@@ -273,8 +186,7 @@ def test_the_stage_embeds_a_run_folder_and_retrieve_searches_it(tmp_path, server
     done = scripts.here(*retrieve)
     assert done.returncode == 0, done.stderr
     found = list(jsonl.read(Evidence, run / "evidence.jsonl"))
-    with VectorIndex.open(run / "vectors") as index:
-        assert [e.hits for e in found] == index.search([e.query for e in found], 3)
+    assert [e.hits for e in found] == VectorIndex.open(run / "vectors").search([e.query for e in found], 3)
     assert "give `kbtrain run embed` the corpus" in scripts.here(*retrieve, "--corpus", "x.jsonl").stderr
     assert "name a folder, or a run folder" in scripts.here(*embed[:1], *embed[3:]).stderr
 

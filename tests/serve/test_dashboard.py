@@ -68,7 +68,7 @@ def test_the_containers_commands_are_real_ones():
     assert command[:2] == ["run", "embed"]
     embed = parse_args(load("data_gen/embed.py").EmbedConfig, command[2:])
     assert Path(config.search) == Path(embed.run) / "vectors" and config.gate.parent == Path(embed.run)
-    hosts = {re.match(r"http://(\w+):", url)[1] for url in (embed.store, embed.server_url)}
+    hosts = {re.match(r"http://(\w+):", url)[1] for url in (embed.server_url,)}
     assert hosts <= set(SERVICES)
     assert embed.server_model in SERVICES["embeddings"]["command"]
 

@@ -258,8 +258,7 @@ def test_functions_as_search(gate, stub, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def vectors_folder(tmp_path_factory):
-    """An index of three passages in a store inside this process, and the server that embedded them."""
-    pytest.importorskip("qdrant_client")
+    """An index of three passages, and the server that embedded them."""
     from kbtrain.io import jsonl
     from kbtrain.records import Passage
     from kbtrain.retrieval.vectors import Embeddings, VectorBuild
