@@ -12,10 +12,11 @@ import logging
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
@@ -94,32 +95,30 @@ _MAY_HOLD_KEYS = re.compile(r"(_extra|_env|_url|^web|^upstream|^store|^search(_m
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)  # no such day, endless digits or brackets
 
 
-class _ConfigParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message)
-
-
 def parse_args(kind: type[C], argv: Sequence[str], description: str | None = None, prog: str | None = None) -> C:
     """A config from ``[--config FILE|NAME] [--key value | key=value ...]``; the command line wins over the file.
 
     ``description`` is the script's docstring; what follows its line ``Examples:`` is shown as it is. ``prog``: name of
     a command that is not a script. Raises :class:`UserError`.
     """
-    values = overrides(kind, argv, description, prog)
+    if {"-h", "--help"} & {*argv}:
+        _parser(kind, description, prog).print_help()
+        raise SystemExit(0)
+    values = overrides(kind, argv)
     config = values.pop("config", None)
     if config is not None and not is_text(config):
         raise UserError(f"command line: key 'config': expected {TEXT}")
     return build(kind, None if config is None else find(config, "configs", what="config"), values)
 
 
-def _parser(kind: type[Config], description: str | None, prog: str | None = None) -> argparse.ArgumentParser:
+def _parser(kind: type[Config], description: str | None, prog: str | None) -> argparse.ArgumentParser:
+    """Only the help is of argparse: it says which keys there are, and takes long to set up."""
     script = Path(sys.argv[0])
-    parser = _ConfigParser(
+    parser = argparse.ArgumentParser(
         prog=prog or (f"kbtrain run {script.stem}" if home() in script.resolve().parents else script.name),
         usage="%(prog)s [--config FILE|NAME] [--key value | key=value ...]",
         description=as_commands(description or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     help_text = "YAML file with any of the keys below, or the name of a shipped one (kbtrain ls configs)"
     parser.add_argument("--config", metavar="FILE|NAME", help=help_text)
@@ -131,12 +130,10 @@ def _parser(kind: type[Config], description: str | None, prog: str | None = None
                 "keys" if owner is kind else re.split(r"[.;](?:\s|$)", about)[0]  # up to the first stop or semicolon
             )
     for name, choices, default, text in key_rows(kind):
-        is_switch = kind.model_fields[name].annotation is bool
-        alone: dict[str, Any] = {"nargs": "?", "const": "true"} if is_switch else {}  # --dry-run
         if default:
             text += " (required)" if kind.model_fields[name].is_required() else f" (default: {default})"
         group = next(group for owner, group in groups.items() if name in owner.__annotations__)
-        group.add_argument(_flag(name), dest=name, metavar=choices, help=text.replace("%", "%%"), **alone)
+        group.add_argument(_flag(name), dest=name, metavar=choices, help=text.replace("%", "%%"))
     return parser
 
 
@@ -149,17 +146,6 @@ def key_rows(kind: type[Config]) -> Iterator[tuple[str, str, str, str]]:
 
 def _flag(key: str) -> str:
     return f"--{key.replace('_', '-')}"
-
-
-def _with_dashes(kind: type[Config], argv: Sequence[str]) -> list[str]:
-    """Arguments with ``key=value`` turned into ``--key=value``, unless it is the value of the flag before it."""
-    words, takes_value = [], False
-    switches = {_flag(name) for name, field in kind.model_fields.items() if field.annotation is bool}
-    for word in argv:
-        is_pair = not takes_value and re.match(r"[a-z][\w-]*=", word)
-        words.append(f"{_flag(word.partition('=')[0])}={word.partition('=')[2]}" if is_pair else word)
-        takes_value = word.startswith("--") and "=" not in word and word not in switches
-    return words
 
 
 def _choices(annotation: Any) -> str:
@@ -213,22 +199,25 @@ def _value(annotation: Any, text: str) -> Any:
         return text
 
 
-def overrides(
-    kind: type[Config], argv: Sequence[str], description: str | None = None, prog: str | None = None
-) -> dict[str, Any]:
-    """Values of ``key=value`` and ``--key value`` arguments, before any check; ``config`` among them if it was given.
-
-    Raises :class:`UserError`.
-    """
-    values, unknown = _parser(kind, description, prog).parse_known_args(_with_dashes(kind, argv))
-    if unknown:
-        name = unknown[0].split("=")[0]
-        keys = (*kind.model_fields, "config")
-        hint = did_you_mean(name, [_flag(key) if name.startswith("-") else key for key in keys])
-        raise UserError(f"command line: unknown argument '{name}'; {hint}")
-    texts = {key: text for key, text in vars(values).items() if text is not None}
-    config = {"config": texts.pop("config")} if "config" in texts else {}
-    return config | {key: _value(kind.model_fields[key].annotation, text) for key, text in texts.items()}
+def overrides(kind: type[Config], argv: Sequence[str]) -> dict[str, Any]:
+    """Values of ``key=value``, ``--key value`` and ``--key=value``, unchecked, and ``config``. Raises UserError."""
+    keys, values, words = {_flag(name): name for name in (*kind.model_fields, "config")}, {}, deque(argv)
+    while words:
+        word = words.popleft()
+        flag, equals, text = word.partition("=")
+        name = keys.get(flag if flag.startswith("-") or not equals else _flag(flag))
+        if name is None:
+            hint = did_you_mean(flag, keys if flag.startswith("-") else keys.values())
+            raise UserError(f"command line: unknown argument '{flag}'; {hint}")
+        annotation = str if name == "config" else kind.model_fields[name].annotation
+        if not equals and annotation is bool and not (words and re.fullmatch(r"[^-=][^=]*", words[0])):
+            text = "true"  # --dry-run
+        elif not equals:
+            if not words or words[0].startswith("--"):
+                raise UserError(f"command line: argument {flag}: expected one argument")
+            text = words.popleft()
+        values[name] = _value(annotation, text)
+    return values
 
 
 def build(kind: type[C], path: Path | None, changes: Mapping[str, Any]) -> C:

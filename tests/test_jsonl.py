@@ -145,7 +145,7 @@ def test_a_nested_field_is_named_with_its_path(tmp_path: Path) -> None:
     hit = {"passage_id": "p", "title": "t", "text": "x", "score": None}
     line = json.dumps({"question_id": "q", "retriever": "r", "query": "q", "hits": [hit]})
     with pytest.raises(UserError, match=r"field 'hits\.0\.score': input should be a valid number, found None$"):
-        jsonl.parse(Evidence, line, "e.jsonl", 1)
+        jsonl.record(Evidence, jsonl.value(line, "e.jsonl", 1), "e.jsonl", 1)
 
 
 def test_a_turn_before_which_nothing_was_said_is_none(tmp_path: Path) -> None:

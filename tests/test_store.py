@@ -73,9 +73,9 @@ def test_a_repeated_question_condition_replaces_nothing_and_stores_nothing(tmp_p
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (SampleSet("q", "llm", (Sample(1, "x", 1, "eos", 0.0),), None, 1), "not numbered 0, 1, 2"),
-        (SampleSet("q", "llm", (), Sample(0, "x", 1, "eos", 0.0), 1), "has index 0, not -1"),
-        (SampleSet("q", "llm", (), None, 1), "neither samples nor a greedy answer"),
+        (SampleSet("q", "llm", (Sample(1, "x", 1, "eos", 0.0),), None, 1), "could not be read back"),
+        (SampleSet("q", "llm", (), Sample(0, "x", 1, "eos", 0.0), 1), "could not be read back"),
+        (SampleSet("q", "llm", (), None, 1), "could not be read back"),
         (SampleSet("q", "llm", (Sample(0, "x", 1, "eos", float("nan")),), None, 1), "not a number"),
     ],
 )

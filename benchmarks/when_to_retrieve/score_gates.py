@@ -168,19 +168,19 @@ def read_gate(path: Path, verdicts: Verdicts) -> Gate:
     """
     places = {row.question.id: place for place, row in enumerate(verdicts.rows)}
     scores, search, tokens = (np.full(len(places), np.nan) for _ in range(3))
-    with FirstSeen() as ids:
-        for file in data_files(path, (*OBJECTS, *TABLES)):
-            for row in any_rows(file):
-                name = row.identifier("id")
-                if earlier := ids.add(name, row.file, row.line):
-                    raise row.error("id", f"duplicate {name!r}, first on line {earlier[1]}")
-                if name not in places:
-                    raise row.error("id", f"the table has no question {name!r}; leave the row out")
-                scores[places[name]] = row.number("score")
-                if row.has("search"):
-                    search[places[name]] = float(row.flag("search"))
-                if row.has("tokens"):
-                    tokens[places[name]] = row.number("tokens")
+    ids = FirstSeen()
+    for file in data_files(path, (*OBJECTS, *TABLES)):
+        for row in any_rows(file):
+            name = row.identifier("id")
+            if earlier := ids.add(name, row.file, row.line):
+                raise row.error("id", f"duplicate {name!r}, first on line {earlier[1]}")
+            if name not in places:
+                raise row.error("id", f"the table has no question {name!r}; leave the row out")
+            scores[places[name]] = row.number("score")
+            if row.has("search"):
+                search[places[name]] = float(row.flag("search"))
+            if row.has("tokens"):
+                tokens[places[name]] = row.number("tokens")
     known = np.isfinite(scores)
     sets = np.array(verdicts.sets)
     for name in dict.fromkeys(verdicts.sets):

@@ -298,25 +298,25 @@ def read_decisions(
     """
     rows: list[DecisionRow] = []
     without = 0
-    with FirstSeen() as ids:
-        for file in data_files(path, (*OBJECTS, *TABLES)):
-            for row in any_rows(file):
-                if id_column not in row.data:
-                    columns = ", ".join(str(name) for name in list(row.data)[:8])
-                    remedy = "--id names the column; the ids are those of RUN/questions.jsonl"
-                    raise row.error(id_column, f"missing; there is {columns}; {remedy}")
-                name = row.identifier(id_column)
-                earlier = ids.add(name, row.file, row.line)
-                if earlier is not None:
-                    raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
-                value = row.reached(column)
-                if tools:
-                    calls = float(_calls_one(row, column, value, tools))
-                    rows.append(DecisionRow(name, calls, at(row.file, row.line)))
-                elif value is None or (file.suffix in TABLES and not value.strip()):
-                    without += 1
-                else:
-                    rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))
+    ids = FirstSeen()
+    for file in data_files(path, (*OBJECTS, *TABLES)):
+        for row in any_rows(file):
+            if id_column not in row.data:
+                columns = ", ".join(str(name) for name in list(row.data)[:8])
+                remedy = "--id names the column; the ids are those of RUN/questions.jsonl"
+                raise row.error(id_column, f"missing; there is {columns}; {remedy}")
+            name = row.identifier(id_column)
+            earlier = ids.add(name, row.file, row.line)
+            if earlier is not None:
+                raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
+            value = row.reached(column)
+            if tools:
+                calls = float(_calls_one(row, column, value, tools))
+                rows.append(DecisionRow(name, calls, at(row.file, row.line)))
+            elif value is None or (file.suffix in TABLES and not value.strip()):
+                without += 1
+            else:
+                rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))
     if not rows:
         raise UserError(f"{at(path)}: key 'column': no row has '{column}'")
     return Decisions(rows, without)

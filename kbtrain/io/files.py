@@ -282,23 +282,18 @@ def replacing(target: Path) -> Iterator[Path]:
             with errors_of(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 remove_partials(target.parent)
-                held.callback(os.close, _claimed(partial))
+                file = os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)
+                held.callback(os.close, file)
+                with contextlib.suppress(OSError):  # others can tell by its lock that this process lives
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 yield partial
-                with open(partial, "rb") as file:
-                    os.fsync(file.fileno())
+                with open(partial, "rb") as written:
+                    os.fsync(written.fileno())
                 put_in_place(partial, target)
         except BaseException:  # Ctrl-C, too, leaves no half file
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
-
-
-def _claimed(partial: Path) -> int:
-    """Descriptor of a new file, locked until it is closed: others can tell that its process lives."""
-    file = os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)
-    with contextlib.suppress(OSError):  # a disk without locks: then nothing is removed there
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return file
 
 
 def remove_partials(folder: Path, inside: bool = False) -> None:

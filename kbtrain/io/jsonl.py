@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.files import BadField, errors_of, loads, path_exists, replacing
-from kbtrain.io.text_files import read_lines, read_text
+from kbtrain.io.text_files import lines_of, opener_of, read_text
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -54,11 +54,6 @@ def _names(kind: type) -> tuple[str, ...]:
 @functools.cache
 def _left_out(kind: type) -> tuple[tuple[str, Any], ...]:
     return tuple((f.name, f.default) for f in dataclasses.fields(kind) if f.metadata.get("omit_default"))
-
-
-def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
-    """A record from one line. Raises :class:`UserError` naming file, line and field."""
-    return record(kind, value(line, path, number), path, number)
 
 
 def record(kind: type[R], data: Any, path: Path | str, number: int) -> R:
@@ -156,12 +151,12 @@ def read(kind: type[R], path: Path | str) -> Iterator[R]:
 
 def read_numbered(kind: type[R], path: Path | str) -> Iterator[tuple[int, R]]:
     """As :func:`read`, each record with the number of its line (from 1)."""
-    return ((number, parse(kind, line, path, number)) for number, line in lines(path))
+    return ((number, record(kind, value(line, path, number), path, number)) for number, line in lines(path))
 
 
 def lines(path: Path | str) -> Iterator[tuple[int, str]]:
     """Stream (number from 1, text) of a file's lines that are not blank, without a BOM. Raises :class:`UserError`."""
-    return ((number, line) for number, line in read_lines(path) if line.strip())
+    return ((number, line) for number, line in lines_of(opener_of(path), path) if line.strip())
 
 
 def write(path: Path | str, records: Iterable[Any]) -> int:

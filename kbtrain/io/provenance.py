@@ -6,6 +6,7 @@ records of a growing file depend on, ``F.partial.key`` those of a file that is n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -64,14 +65,15 @@ def write_meta(
     ``started`` is ``time.monotonic()`` at the stage's begin (``wall_seconds`` is null without it); ``extra`` adds keys
     of the stage (seeds, model, counts) or replaces keys (``device``). Raises :class:`UserError` if an input is missing.
     """
-    path = Path(path)
+    path, names = Path(path), [Path(source).name for source in inputs]
+    keys = [name if names.count(name) == 1 else str(source) for name, source in zip(names, inputs, strict=True)]
     meta: dict[str, Any] = {
         "schema": SCHEMA,
         "stage": stage,
         "config": config.model_dump(mode="json") if isinstance(config, BaseModel) else config and dict(config),
-        "inputs": _by_name(inputs),
+        "inputs": hashes(dict(zip(keys, inputs, strict=True))),
         "sha256": file_sha256(path),
-        "n_records": _count_lines(path) if path.suffix == ".jsonl" else None,
+        "n_records": sum(1 for _ in jsonl.lines(path)) if path.suffix == ".jsonl" else None,
         "packages": package_versions(),
         **git_state(),
         "python": platform.python_version(),
@@ -201,18 +203,14 @@ def write_atomically(path: Path, text: str) -> None:
         partial.write_text(strike(text), encoding="utf-8")
 
 
+@functools.cache  # a process keeps what it imported
 def package_versions() -> dict[str, str]:
     """Versions of the packages that can change a result, as far as they are installed."""
-    versions = {name: _version(name) for name in PACKAGES}
-    return {name: version for name, version in versions.items() if version is not None}
-
-
-@functools.cache  # a process keeps what it imported
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 @functools.cache
@@ -257,17 +255,6 @@ def peak_rss_mb() -> float:
         pass
     unit = 1024 * 1024 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
-
-
-def _by_name(inputs: Sequence[Path]) -> dict[str, str]:
-    names = [Path(path).name for path in inputs]
-    keys = [name if names.count(name) == 1 else str(path) for name, path in zip(names, inputs, strict=True)]
-    return hashes(dict(zip(keys, inputs, strict=True)))
-
-
-def _count_lines(path: Path) -> int:
-    with open(path, "rb") as file:
-        return sum(1 for line in file if line.strip())
 
 
 def _plain(value: Any) -> Any:

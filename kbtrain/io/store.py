@@ -234,11 +234,12 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     def put(self, run: str, sets: Sequence[SampleSet]) -> None:
         """Store finished question-conditions in one transaction, durable when this returns.
 
-        Raises ``ValueError`` for one that is already stored or has no answer at all (then none of ``sets`` is
-        stored), and :class:`UserError` when the disk is full.
+        Raises ``ValueError`` for one that is already stored or not whole (then none of ``sets`` is stored), and
+        :class:`UserError` when the disk is full.
         """
         for sample_set in sets:
-            _check(sample_set)
+            if not _is_whole(sample_set, len(sample_set.samples)):
+                raise ValueError(f"answers to {sample_set.question_id!r} that could not be read back")
         with files.errors_of(self.path):
             meta_path(self.path).unlink(missing_ok=True)  # what it notes is over; the stage writes another at its end
         with self._transaction() as db:
@@ -272,13 +273,13 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         samples = [Sample(*row[5:]) for row in rows if row[5] is not None]
         refused = samples.pop(0).text if samples and samples[0].index == REFUSED else None
         greedy = samples.pop(0) if samples and samples[0].index == GREEDY else None
-        answered = bool(samples or greedy)
-        if answered == (refused is not None) or [sample.index for sample in samples] != list(range(n_samples)):
+        sample_set = SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut, refused)
+        if not _is_whole(sample_set, n_samples):
             raise UserError(
                 f"{at(self.path)}: {len(samples)} of the {n_samples} answers to question '{question_id}' under "
                 f"'{condition}' can be read: {_DAMAGED}"
             )
-        return SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut, refused)
+        return sample_set
 
     def close(self) -> None:
         """Close the file; a writer folds the write-ahead log into it.
@@ -347,18 +348,11 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                     self._db.execute("ROLLBACK")
 
 
-def _check(sample_set: SampleSet) -> None:
-    """Refuse what could not be read back as it was."""
-    place = f"{sample_set.question_id!r} under {sample_set.condition!r}"
-    if [sample.index for sample in sample_set.samples] != list(range(len(sample_set.samples))):
-        raise ValueError(f"samples of {place} are not numbered 0, 1, 2, ...")
-    if sample_set.greedy is not None and sample_set.greedy.index != GREEDY:
-        raise ValueError(f"greedy answer of {place} has index {sample_set.greedy.index}, not {GREEDY}")
-    answered = sample_set.greedy is not None or bool(sample_set.samples)
-    if answered and sample_set.refused is not None:
-        raise ValueError(f"{place} has answers and a refusal")
-    if not answered and sample_set.refused is None:
-        raise ValueError(f"{place} has neither samples nor a greedy answer")
+def _is_whole(sample_set: SampleSet, n_samples: int) -> bool:
+    """True for answers numbered without a gap, or a refusal."""
+    numbers = [sample.index for sample in sample_set.answers()]
+    greedy = [] if sample_set.greedy is None else [GREEDY]
+    return numbers == [*greedy, *range(n_samples)] and bool(numbers) == (sample_set.refused is None)
 
 
 def _rows_of(sample_set: SampleSet) -> tuple[Sample, ...]:

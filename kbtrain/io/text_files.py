@@ -53,8 +53,10 @@ def plain_name(name: str) -> str:
     return name[: name.rindex(".")] if name.lower().endswith(ENDINGS) else name
 
 
-def kind_of(head: bytes) -> tuple[str, str] | None:
-    """Kind of a file and its remedy by its first bytes; None for text, and for what is not known."""
+def kind_of(head: bytes, markup: bool = True) -> tuple[str, str] | None:
+    """Kind of a file and its remedy by its first bytes; None for text (a web page with ``markup``), and for what is not
+    known.
+    """
     for magic, kind, remedy in _KINDS:
         if head.startswith(magic):
             return kind, remedy
@@ -64,6 +66,8 @@ def kind_of(head: bytes) -> tuple[str, str] | None:
         return "a pickle", f"pickles are never opened; {_EXPORT}"
     if b"\0" in head:
         return "a binary file or UTF-16 text", "give UTF-8 text"
+    if not markup and _MARKUP.match(head):
+        return "a web page (HTML)", "get the data themselves; pages of errors and of logins are saved so"
     return None
 
 
@@ -74,8 +78,13 @@ def open_decompressed(raw: Callable[[], IO[bytes]], name: Path | str, markup: bo
     ``markup``: a web page may be the text that is expected. Raises :class:`UserError` for a file of another kind, and
     for what goes wrong while the caller reads.
     """
-    with file_errors(name), raw() as source, _peekable(unpacked(source, name)) as stream:
-        _refuse_kind(stream.peek(_HEAD)[:_HEAD], name, markup)
+    with (
+        file_errors(name),
+        raw() as source,
+        io.BufferedReader(cast(io.RawIOBase, unpacked(source, name)), CHUNK) as stream,
+    ):
+        if kind := kind_of(stream.peek(_HEAD)[:_HEAD], markup):
+            raise UserError(f"{at(name)}: is {kind[0]}; {kind[1]}")
         yield stream
 
 
@@ -110,18 +119,6 @@ def _pyarrow_zstd(stream: IO[bytes], **_: object) -> IO[bytes]:
     import pyarrow
 
     return cast(IO[bytes], pyarrow.CompressedInputStream(stream, "zstd"))
-
-
-def _refuse_kind(head: bytes, name: Path | str, markup: bool) -> None:
-    kind = kind_of(head)
-    if kind is None and not markup and _MARKUP.match(head):
-        kind = "a web page (HTML)", "get the data themselves; pages of errors and of logins are saved so"
-    if kind is not None:
-        raise UserError(f"{at(name)}: is {kind[0]}; {kind[1]}")
-
-
-def _peekable(stream: IO[bytes]) -> io.BufferedReader:
-    return io.BufferedReader(cast(io.RawIOBase, stream), CHUNK)
 
 
 def _first_line(error: BaseException) -> str:
@@ -162,13 +159,8 @@ def read_text(path: Path | str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def read_lines(path: Path | str) -> Iterator[tuple[int, str]]:
-    """Stream (number from 1, text with its line end) of a file. Raises :class:`UserError` naming the line."""
-    return lines_of(opener_of(path), path)
-
-
 def lines_of(raw: Callable[[], IO[bytes]], name: Path | str, markup: bool = False) -> Iterator[tuple[int, str]]:
-    """As :func:`read_lines`, of what ``raw`` opens."""
+    """Stream (number from 1, text with its line end) of a file. Raises :class:`UserError` naming the line."""
     with open_decompressed(raw, name, markup) as stream:
         number = 0
         while data := stream.readline(MAX_LINE):

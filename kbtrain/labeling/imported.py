@@ -93,18 +93,18 @@ class ImportCounts:
         """The rows' questions; their answers are stored, but for those that an interrupted import has stored."""
         done = store.done(run)
         waiting: list[SampleSet] = []
-        with FirstSeen() as texts:
-            for row in rows:
-                if not row.question.answers:
-                    self.without_gold += 1
-                    continue
-                self._count(row)
-                self.gold.add(row.question, row.left_out, texts)
-                waiting += [s for s in row.sample_sets() if (s.question_id, s.condition) not in done]
-                if len(waiting) >= BATCH:
-                    store.put(run, waiting)
-                    waiting = []
-                yield row.question
+        texts = FirstSeen()
+        for row in rows:
+            if not row.question.answers:
+                self.without_gold += 1
+                continue
+            self._count(row)
+            self.gold.add(row.question, row.left_out, texts)
+            waiting += [s for s in row.sample_sets() if (s.question_id, s.condition) not in done]
+            if len(waiting) >= BATCH:
+                store.put(run, waiting)
+                waiting = []
+            yield row.question
         if not self.splits:
             raise UserError(f"no question has a reference answer; {self.without_gold} rows skipped")
         store.put(run, waiting)

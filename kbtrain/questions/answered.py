@@ -86,19 +86,19 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     columns_with_values: set[str] = set()
     blank: Counter[Condition] = Counter()  # rows in which this arm's answer alone is empty
     n = 0
-    with FirstSeen() as ids:
-        for file in data_files(path, (*OBJECTS, *TABLES)):
-            for number, row in enumerate(any_rows(file), 1):
-                row_answers = _answered(row, number, file, columns)
-                check_question(row_answers.question, row.file, row.line, ids)
-                columns_with_values.update(columns.scores[gate] for gate in row_answers.scores)
-                columns_with_values.update(
-                    columns.stated[arm] for arm, right in row_answers.stated.items() if right is not None
-                )
-                n += 1
-                empty = [c for c, answer in row_answers.answers.items() if not (answer.text.strip() or answer.thought)]
-                blank.update(empty if len(empty) == 1 else ())
-                yield row_answers
+    ids = FirstSeen()
+    for file in data_files(path, (*OBJECTS, *TABLES)):
+        for number, row in enumerate(any_rows(file), 1):
+            row_answers = _answered(row, number, file, columns)
+            check_question(row_answers.question, row.file, row.line, ids)
+            columns_with_values.update(columns.scores[gate] for gate in row_answers.scores)
+            columns_with_values.update(
+                columns.stated[arm] for arm, right in row_answers.stated.items() if right is not None
+            )
+            n += 1
+            empty = [c for c, answer in row_answers.answers.items() if not (answer.text.strip() or answer.thought)]
+            blank.update(empty if len(empty) == 1 else ())
+            yield row_answers
     for gate, column in columns.scores.items():
         if n and column not in columns_with_values:
             raise UserError(f"{at(path)}: score '{gate}': no row has a number under '{column.removeprefix('-')}'")

@@ -132,20 +132,20 @@ def _check_gold(stream: Iterator[Loaded], source: Path, placeholders: tuple[str,
     """
     n = 0
     first: tuple[str, int, bool] | None = None  # file, line and hiddenness of the file's first answer that is not blank
-    with FirstSeen() as ids:
-        for loaded in (without_placeholders(loaded, placeholders) for loaded in stream):
-            question = loaded.question
-            check_question(question, loaded.file, loaded.line, ids)
-            hidden = question.gold == "hidden"
-            if hidden and loaded.left_out.empty:
-                pass  # a blank answer may be beside given ones
-            elif first is None or first[0] != loaded.file:
-                first = (loaded.file, loaded.line, hidden)
-            elif first[2] != hidden:
-                message = "no answer, but line {} has one" if hidden else "an answer, but line {} has none"
-                raise UserError(f"{at(loaded.file, loaded.line)}: {message.format(first[1])}")
-            n += 1
-            yield loaded
+    ids = FirstSeen()
+    for loaded in (without_placeholders(loaded, placeholders) for loaded in stream):
+        question = loaded.question
+        check_question(question, loaded.file, loaded.line, ids)
+        hidden = question.gold == "hidden"
+        if hidden and loaded.left_out.empty:
+            pass  # a blank answer may be beside given ones
+        elif first is None or first[0] != loaded.file:
+            first = (loaded.file, loaded.line, hidden)
+        elif first[2] != hidden:
+            message = "no answer, but line {} has one" if hidden else "an answer, but line {} has none"
+            raise UserError(f"{at(loaded.file, loaded.line)}: {message.format(first[1])}")
+        n += 1
+        yield loaded
     if not n:
         raise UserError(f"{at(source, 1)}: no questions in it")
 

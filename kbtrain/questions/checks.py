@@ -1,21 +1,16 @@
 """Checks of ``questions.jsonl`` while it streams, for every stage that reads it; leaks and near duplicates.
 
-A leak is a training question that is also in dev or test: a gate must not be trained on what it is judged by. Keys
-seen so far are kept on disk, so memory does not grow with the file. Near duplicates are paraphrases and typing variants
-in different splits, which a gate would recognise.
+A leak is a training question that is also in dev or test: a gate must not be trained on what it is judged by. Near
+duplicates are paraphrases and typing variants in different splits, which a gate would recognise.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.words import normalise
@@ -25,44 +20,23 @@ from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Question, Split
 
 
-class FirstSeen:
-    """A map from keys to (id, line), in an unnamed temporary file that goes away with this object."""
-
-    def __init__(self) -> None:
-        self._db = sqlite3.connect("", isolation_level=None)  # "" is SQLite's name for a temporary file
-        self._db.execute("PRAGMA journal_mode = OFF")
-        self._db.execute("CREATE TABLE seen (key BLOB PRIMARY KEY, id TEXT, line INTEGER) WITHOUT ROWID")
-        self._db.execute("BEGIN")
+class FirstSeen(dict[str, tuple[str, int]]):
+    """A map from keys to the (id, line) of their first appearance."""
 
     def add(self, key: str, name: str, line: int) -> tuple[str, int] | None:
         """Remember a key; returns (id, line) of its first appearance if this is not the first."""
-        added = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", (_digest(key), name, line))
-        return None if added.rowcount else self.find(key)
-
-    def find(self, key: str) -> tuple[str, int] | None:
-        """(id, line) of the key's first appearance, or None."""
-        first: tuple[str, int] | None = self._db.execute(
-            "SELECT id, line FROM seen WHERE key = ?", (_digest(key),)
-        ).fetchone()
-        return first
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._db.close()
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+        earlier = self.get(key)
+        if earlier is None:
+            self[key] = (name, line)
+        return earlier
 
 
 def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
     """Stream (line number, question) of a file in kbtrain's format, as :func:`check_question` has it."""
-    with FirstSeen() as ids:
-        for number, question in jsonl.read_numbered(Question, path):
-            check_question(question, str(path), number, ids)
-            yield number, question
+    ids = FirstSeen()
+    for number, question in jsonl.read_numbered(Question, path):
+        check_question(question, str(path), number, ids)
+        yield number, question
 
 
 def check_question(question: Question, file: str, line: int, ids: FirstSeen) -> None:
@@ -129,22 +103,19 @@ def asked_key(text: str, options: Iterable[str]) -> str:
 
 
 def find_leaks(path: Path | str) -> Iterator[Leak]:
-    """Every leak in a questions file, in the order of its questions; memory does not grow with the file.
-
-    Training questions are looked for in dev and test, dev questions in test.
-    """
-    with FirstSeen() as held_out, FirstSeen() as test:
-        for line, question in read_questions(path):
-            if question.split != "train":
-                held_out.add(leak_key(question), question.id, line)
-            if question.split == "test":
-                test.add(leak_key(question), question.id, line)
-        for line, question in jsonl.read_numbered(Question, path):  # checked a moment ago
-            if question.split == "test":
-                continue
-            first = (held_out if question.split == "train" else test).find(leak_key(question))
-            if first is not None:
-                yield Leak(question.id, line, *first, question.split)
+    """Every leak in a questions file, in its order: training questions in dev or test, and dev questions in test."""
+    held_out, test = FirstSeen(), FirstSeen()
+    for line, question in read_questions(path):
+        if question.split != "train":
+            held_out.add(leak_key(question), question.id, line)
+        if question.split == "test":
+            test.add(leak_key(question), question.id, line)
+    for line, question in jsonl.read_numbered(Question, path):  # checked a moment ago
+        if question.split == "test":
+            continue
+        first = (held_out if question.split == "train" else test).get(leak_key(question))
+        if first is not None:
+            yield Leak(question.id, line, *first, question.split)
 
 
 def refuse_leaks(path: Path | str) -> None:

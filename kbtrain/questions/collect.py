@@ -93,20 +93,20 @@ def pick_questions(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally
     else:
         every = (loaded.question for loaded in stream() if rule.drops(loaded) is None)
         take = draw(every, rule.limits, rule.seed)
-    with FirstSeen() as texts:
-        for loaded in stream():
-            question, reason = loaded.question, rule.drops(loaded)
-            if reason is not None:
-                tally.dropped[reason] += 1
-            elif not take(question):
-                tally.dropped["beyond"] += 1
-            elif tally.gold.add(question, loaded.left_out, texts):
-                tally.dropped["conflict"] += 1
-            else:
-                tally.splits[question.split] += 1
-                tally.impossible += question.gold == "none"
-                tally.chinese += taken_for_english(question)
-                yield loaded
+    texts = FirstSeen()
+    for loaded in stream():
+        question, reason = loaded.question, rule.drops(loaded)
+        if reason is not None:
+            tally.dropped[reason] += 1
+        elif not take(question):
+            tally.dropped["beyond"] += 1
+        elif tally.gold.add(question, loaded.left_out, texts):
+            tally.dropped["conflict"] += 1
+        else:
+            tally.splits[question.split] += 1
+            tally.impossible += question.gold == "none"
+            tally.chinese += taken_for_english(question)
+            yield loaded
 
 
 def taken_for_english(question: Question) -> bool:
@@ -133,28 +133,18 @@ def first_ones(limits: Limits) -> Callable[[Question], bool]:
 
 
 def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[Question], bool]:
-    """A uniform random draw up to each limit: the questions with the lowest hashes of (seed, id).
-
-    It is the same for any order of the file; memory holds one number per drawn question. ``questions`` are read
-    through, and what is returned then says of each whether it was drawn.
+    """A uniform random draw up to each limit: the questions with the lowest hashes of (seed, id), in any order of the
+    file. ``questions`` are read through, and what is returned then says of each whether it was drawn.
     """
-    heaps: dict[str, list[int]] = {}
+    hashes: dict[str, list[int]] = {}
     for question in questions:
-        group = _group(limits, question)
-        limit = limits.get(group)
-        if not limit:
-            continue
-        heap, key = heaps.setdefault(group, []), -hash64(f"{seed}\0{question.id}")
-        if len(heap) < limit:
-            heapq.heappush(heap, key)
-        else:
-            heapq.heappushpop(heap, key)
-    highest = {group: -heap[0] for group, heap in heaps.items()}
+        hashes.setdefault(_group(limits, question), []).append(hash64(f"{seed}\0{question.id}"))
+    highest = {group: max(heapq.nsmallest(limits.get(group) or 0, of_group), default=-1)
+               for group, of_group in hashes.items()}  # fmt: skip
 
     def is_taken(question: Question) -> bool:
         group = _group(limits, question)
-        limit = limits.get(group)
-        return limit is None or (limit > 0 and hash64(f"{seed}\0{question.id}") <= highest[group])
+        return limits.get(group) is None or hash64(f"{seed}\0{question.id}") <= highest[group]
 
     return is_taken
 
@@ -192,20 +182,15 @@ def write_questions(
     collected = beside(passages, ".collected")  # without passages a file of the user's own stays
 
     def records() -> Iterator[tuple[str, Question | Passage]]:
-        loaded = None
+        loaded, ids = None, FirstSeen()
         for loaded in stream:
-            yield from (("passages", passage) for passage in loaded.passages if is_new(passage))
+            yield from (("passages", passage) for passage in loaded.passages if not ids.add(passage.id, passage.id, 0))
             yield "questions", loaded.question
         if loaded is None:
             raise UserError(f"no questions left to collect; {tally}")
-        yield from (("passages", passage) for passage in corpus if is_new(passage))
+        yield from (("passages", passage) for passage in corpus if not ids.add(passage.id, passage.id, 0))
 
-    with FirstSeen() as ids:
-
-        def is_new(passage: Passage) -> bool:
-            return ids.add(passage.id, passage.id, 0) is None
-
-        n = jsonl.write_each({"questions": run / "questions.jsonl", "passages": collected}, records())
+    n = jsonl.write_each({"questions": run / "questions.jsonl", "passages": collected}, records())
     if n["passages"]:
         put_in_place(collected, passages)
     else:

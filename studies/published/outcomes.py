@@ -94,14 +94,14 @@ def read_closed_book(path: Path) -> Iterator[ClosedBook]:
 
 def _rows(path: Path) -> Iterator[tuple[DataFile, SourceRecord]]:
     n = 0
-    with FirstSeen() as ids:
-        for file in data_files(path, OBJECTS):
-            for row in any_rows(file):
-                earlier = ids.add(row.identifier("id"), row.file, row.line)
-                if earlier is not None:
-                    raise row.error("id", f"duplicate {row.identifier('id')!r}, first in line {earlier[1]}")
-                n += 1
-                yield file, row
+    ids = FirstSeen()
+    for file in data_files(path, OBJECTS):
+        for row in any_rows(file):
+            earlier = ids.add(row.identifier("id"), row.file, row.line)
+            if earlier is not None:
+                raise row.error("id", f"duplicate {row.identifier('id')!r}, first in line {earlier[1]}")
+            n += 1
+            yield file, row
     if not n:
         raise UserError(f"{at(path)}: no rows in it")
 

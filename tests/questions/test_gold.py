@@ -147,8 +147,8 @@ def test_a_cell_of_several_answers_is_cut_where_no_name_has_the_sign(cell: str, 
 )
 def test_a_column_that_looks_like_another_one_is_reported(golds: list[str], line: str) -> None:
     counts = GoldCounts()
-    with FirstSeen() as texts:
-        for i, gold in enumerate(golds):
-            counts.add(Question(f"q{i}", f"Which is city {i}?", (gold,), "train", "t"), LeftOutAnswers(0, 0), texts)
+    texts = FirstSeen()
+    for i, gold in enumerate(golds):
+        counts.add(Question(f"q{i}", f"Which is city {i}?", (gold,), "train", "t"), LeftOutAnswers(0, 0), texts)
     lines = list(counts.lines())
     assert [text[: len(line)] for text in lines] == ([line] if line else [])
