@@ -154,7 +154,7 @@ def test_a_refusal_is_part_of_exports(tmp_path: Path) -> None:
         assert store.get("main", "q", "llm") == refused and store.refusals("main") == [("q", "llm", refused.refused)]
         assert store.cut_prompts("main") == 1 and store.set_sizes("main") == {0: 1}
         assert export(store, "main", tmp_path / "s.jsonl") == export(store, "main", tmp_path / "s.parquet") == 1
-        with pytest.raises(ValueError, match="answers and a refusal"):
+        with pytest.raises(ValueError, match="could not be read back"):
             store.put("main", [SampleSet("r", "llm", (), Sample(-1, "Ann", 1, "eos", 0.0), 0, 0, "other: no")])
     (line,) = jsonl.read(SampleSet, tmp_path / "s.jsonl")
     assert line == refused

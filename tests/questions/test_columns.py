@@ -209,10 +209,10 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
         ),
         (
             '{"question": "a?", "answers": ["b"]}\n{"question": "\\u200b", "answers": ["b"]}',
-            "mine.jsonl:2: field 'text'",
+            "mine.jsonl:2: field 'question': empty",
         ),
         ('{"question": "...", "answers": ["b"]}', "mine.jsonl:1: field 'text': empty"),
-        ('{"question": " ", "answers": ["b"]}', "mine.jsonl:1: field 'text': empty"),
+        ('{"question": " ", "answers": ["b"]}', "mine.jsonl:1: field 'question': empty"),
         ('{"question": "a?", "answers": "b", "id": "q"}\n' * 2, "mine.jsonl:2: field 'id': duplicate 'q'"),
         ('{"question": "a?", "answers": "b", "popularty": 1}', "did you mean 'popularity'?"),
         (
@@ -220,7 +220,10 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
             "mine.jsonl:1: field 'topic': not a field of a question; map the columns to read, the others are skipped: "
             '--columns "{text: question, answers: answer}"',
         ),
-        ('{"question": "a?", "answers": ["C"], "options": ["x", "y"]}', "'C' is not an option's letter"),
+        (
+            '{"question": "a?", "answers": ["C"], "options": ["x", "y"]}',
+            "field 'answers': expected one of A, B, found 'C'",
+        ),
         ('{"question": "a?", "answers": {"a": 1}}', "mine.jsonl:1: field 'answers'"),
         ("[1]", "mine.jsonl:1: field '[0]': expected a JSON object, found int"),
     ],
