@@ -18,7 +18,7 @@ MODEL = "--model ./no/such/model"
 
 # stage, its arguments, what the line says
 REFUSED = [
-    ("collect", "--dataset jsonl --path mine.jsonl", "mine.jsonl:2: field 'question'"),
+    ("collect", "--dataset jsonl --path mine.jsonl", "mine.jsonl:2: field 'text'"),
     ("collect", "--dataset atlass", "did you mean 'atlas'"),
     ("collect", "--dataset jsonl --path none.jsonl", "none.jsonl: no such file"),
     ("collect", "--dataset jsonl", "needs a path"),
