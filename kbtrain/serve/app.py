@@ -12,13 +12,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
-from kbtrain.answers.words import normalise
 from kbtrain.answers.writing import is_blank
-from kbtrain.prompts.kbm import INSTRUCTIONS
 from kbtrain.records import TurnExample
 from kbtrain.serve.decide import Input
 from kbtrain.serve.exchange import Endpoint, Exchange
-from kbtrain.serve.openapi import MOST_QUESTIONS, UNUSED, GateBody, OutcomeBody, openapi
+from kbtrain.serve.openapi import UNUSED, DecisionsBody, GateBody, OutcomeBody, SystemOneBody, openapi
 from kbtrain.serve.problem import BadBody, Policy, Refused, read_fields, read_object
 from kbtrain.serve.proxy import forward, passes_all, proxy
 from kbtrain.serve.request_forms import FORMS, gate_input
@@ -147,65 +145,40 @@ def _inputs(service: Service, body: GateBody) -> tuple[list[Input], list[Utteran
 
 
 async def decisions_route(service: Service, exchange: Exchange) -> None:
-    """OpenAI's form of a decision model: ``input`` (text or messages), ``questions`` (a list) of type ``predicate``,
-    answered by ``probability``. Read in litellm 1.109.1 and langchain-openai 1.7.4.
-
-    A gate can answer one question alone, :data:`INSTRUCTIONS`; another one is refused rather than answered as if it
-    were that one.
-    """
+    """The gate as a decision model in OpenAI's form. Read in litellm 1.109.1 and langchain-openai 1.7.4."""
     body = read_object(await exchange.read())
-    questions = _questions(service, body, list, "predicate")
-    for place, question in enumerate(questions):
-        if not isinstance(question.get("name"), str | None):
-            raise BadBody(f"questions[{place}].name: expected text", "questions")
-    probability, common = await _decision(service, exchange, "decisions", body, "input")
-    rows = [{"name": q.get("name"), "type": "predicate", "probability": probability} for q in questions]
+    _check_model(service, body.get("model"))
+    asked = read_fields(DecisionsBody, body)
+    probability, common = await _decision(service, exchange, "decisions", asked.input, "input")
+    rows = [{"name": q.name, "type": "predicate", "probability": probability} for q in asked.questions]
     await exchange.reply(200, {"object": "decision", "answers": rows, **common})
 
 
 async def systemone_route(service: Service, exchange: Exchange) -> None:
-    """TypeSafe's form: ``state`` (text or messages), ``questions`` (a map) of type ``noul``, answered by P(yes).
-    Read in langchain-typesafe 0.0.1a3.
-    """
+    """The gate as a decision model in TypeSafe's form. Read in langchain-typesafe 0.0.1a3."""
     body = read_object(await exchange.read())
-    questions = _questions(service, body, dict, "noul")
-    probability, common = await _decision(service, exchange, "systemone", body, "state")
-    answers = {name: {"type": "noul", "noul": probability} for name in questions}
+    _check_model(service, body.get("model"))
+    asked = read_fields(SystemOneBody, body)
+    probability, common = await _decision(service, exchange, "systemone", asked.state, "state")
+    answers = {name: {"type": "noul", "noul": probability} for name in asked.questions}
     await exchange.reply(200, {"answers": answers, "request_id": secrets.token_hex(12), **common})
 
 
-def _questions(service: Service, body: dict[str, Any], form: type[list[Any]] | type[dict[str, Any]], kind: str) -> Any:
-    """The questions of a decision model's request. Raises :class:`Refused` for any other than the gate's."""
-    loaded, name = service.decider.loaded, body.get("model")
+def _check_model(service: Service, name: Any) -> None:
+    loaded = service.decider.loaded
     if name not in (None, "kbtrain", loaded.name, loaded.gate.name):
         message = f"the decision model here is '{loaded.name}' (or '{loaded.gate.name}', or 'kbtrain')"
         raise Refused(404, "model_not_found", message, "model")
-    questions: Any = body.get("questions")
-    if not isinstance(questions, form) or not 1 <= len(questions) <= MOST_QUESTIONS:
-        word = "list" if form is list else "map"
-        raise BadBody(f"expected a {word} of 1 to {MOST_QUESTIONS} questions", "questions")
-    for place, question in questions.items() if isinstance(questions, dict) else enumerate(questions):
-        where = f"question {place!s:.40}"
-        if not isinstance(question, dict):
-            raise BadBody(f"{where}: expected an object", "questions")
-        if question.get("type") != kind:
-            raise BadBody(f"{where}: this gate answers questions of type '{kind}' alone", "questions")
-        instructions = question.get("instructions")
-        alone = question.get("criteria") in (None, "", {}, [])
-        if not alone or not isinstance(instructions, str) or normalise(instructions) != normalise(INSTRUCTIONS):
-            message = f'{where}: this gate answers one question: instructions "{INSTRUCTIONS}", no criteria'
-            raise BadBody(message, "questions")
-    return questions
 
 
 async def _decision(
-    service: Service, exchange: Exchange, route: str, body: dict[str, Any], field: str
+    service: Service, exchange: Exchange, route: str, messages: Any, field: str
 ) -> tuple[float, dict[str, Any]]:
-    """The probability for the text or messages in a field, and the fields of both forms' replies.
+    """The probability for a field's text or messages, and the fields of both forms' replies.
 
     Raises :class:`Refused` for a gate without a probability, and for a field that it cannot read.
     """
-    gate, messages = service.decider.loaded.gate, body.get(field)
+    gate = service.decider.loaded.gate
     if gate.unit is None:
         message = f"the score of gate '{gate.name}' is not a probability; ask /v1/gate"
         raise Refused(400, "no_probability", message)

@@ -7,9 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
+from kbtrain.answers.words import normalise
 from kbtrain.prompts.kbm import INSTRUCTIONS
 from kbtrain.serve.problem import PREFIX, Aim, Policy
 
@@ -21,8 +22,13 @@ ABOUT = (
 )
 STATUSES = ("400", "401", "403", "404", "405", "408", "413", "415", "431", "502", "503", "504")
 MOST_QUESTIONS = 128
-GATE, IDENTITY = "features@3f1c9a0be274", "a4ad7a4676cc422c9dcc6f203a29658b"
-ASKED = "Who signs travel requests?"
+UNUSED = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+
+
+def _is_the_one(instructions: str) -> str:
+    if normalise(instructions) != normalise(INSTRUCTIONS):
+        raise ValueError("another question")
+    return instructions
 
 
 class GateBody(Aim):
@@ -66,20 +72,49 @@ class OutcomeReply(BaseModel):
     right: float
 
 
-class Predicate(BaseModel):
-    """The one question that a gate answers."""
+class GatesQuestion(BaseModel):
+    """The one question that a gate answers, without criteria: another one is refused rather than answered as if it were
+    this one.
+    """
 
+    instructions: Annotated[str, AfterValidator(_is_the_one)] = Field(description=INSTRUCTIONS)
+    criteria: Literal[""] | Annotated[list[Any] | dict[str, Any], Field(max_length=0)] | None = None
+
+
+class Predicate(GatesQuestion):
     type: Literal["predicate"]
-    instructions: str = Field(description=INSTRUCTIONS)
     name: str | None = None
 
 
-class DecisionsBody(BaseModel):
-    """OpenAI's form of a decision model's request; ``model``: kbtrain, or the gate's name."""
+class Noul(GatesQuestion):
+    type: Literal["noul"]
+
+
+class DecisionModelBody(BaseModel):
+    """A request to the gate as a decision model. ``model``: kbtrain, or the gate's name."""
+
+    model: Any = None
+
+
+EXPECTED = f"1 to {MOST_QUESTIONS} questions of type '{{}}' with the instructions \"{INSTRUCTIONS}\" and no criteria"
+
+
+class DecisionsBody(DecisionModelBody):
+    """OpenAI's form."""
 
     input: Any = Field(description="a text, messages, or an object with messages")
-    questions: list[Predicate] = Field(min_length=1, max_length=MOST_QUESTIONS)
-    model: str | None = None
+    questions: list[Predicate] = Field(
+        min_length=1, max_length=MOST_QUESTIONS, description=f"a list of {EXPECTED.format('predicate')}"
+    )
+
+
+class SystemOneBody(DecisionModelBody):
+    """TypeSafe's form."""
+
+    state: Any = Field(description="a text, messages, or an object with messages")
+    questions: dict[str, Noul] = Field(
+        min_length=1, max_length=MOST_QUESTIONS, description=f"a map of {EXPECTED.format('noul')}"
+    )
 
 
 class RawDecision(BaseModel):
@@ -104,21 +139,6 @@ class DecisionsReply(BaseModel):
     answers: list[PredicateAnswer]
     usage: dict[str, int]
     kbtrain: RawDecision
-
-
-class Noul(BaseModel):
-    """The one question that a gate answers, without criteria."""
-
-    type: Literal["noul"]
-    instructions: str = Field(description=INSTRUCTIONS)
-
-
-class SystemOneBody(BaseModel):
-    """TypeSafe's form of a decision model's request; ``model``: kbtrain, or the gate's name."""
-
-    state: Any = Field(description="a text, messages, or an object with messages")
-    questions: dict[str, Noul] = Field(min_length=1, max_length=MOST_QUESTIONS)
-    model: str | None = None
 
 
 class NoulAnswer(BaseModel):
@@ -165,54 +185,30 @@ class Refusal(BaseModel):
 
 @dataclass(frozen=True)
 class OwnRoute:
-    """A route of the server's own. ``example``: a request's body and the reply."""
+    """A route of the server's own."""
 
     method: Literal["get", "post"]
     about: str
     body: type[BaseModel] | None = None
     reply: type[BaseModel] | None = None
-    example: tuple[Any, Any] = (None, None)
     statuses: tuple[str, ...] = STATUSES
 
 
-RAW = {"gate": GATE, "score": 0.63, "threshold": 0.5, "retrieve": True, "id": IDENTITY}
-UNUSED = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
-QUESTION = {"type": "predicate", "name": "search", "instructions": INSTRUCTIONS}
-DECIDED = {
-    "question": ASKED, "retrieve": True, "id": IDENTITY, "reason": "above-threshold", "score": 0.63,
-    "probability": 0.63, "threshold": 0.5, "scores": {"features_benefit": 0.63},
-}  # fmt: skip
 OWN: dict[str, OwnRoute] = {
-    "/v1/gate": OwnRoute(
-        "post", "Decisions of the gate alone, of many questions or one chat", GateBody, GateReply,
-        ({"questions": [ASKED]}, {"gate": GATE, "decisions": [DECIDED], "seconds": 0.0021}),
-    ),
+    "/v1/gate": OwnRoute("post", "Decisions of the gate alone, of many questions or one chat", GateBody, GateReply),
     "/v1/outcomes": OwnRoute(
         "post", "A verdict on an answer that was given, into the decision log (409 without a log)", OutcomeBody,
-        OutcomeReply, ({"id": IDENTITY, "right": True, "source": "thumb"}, {"id": IDENTITY, "right": 1.0}),
-        ("409", *STATUSES),
+        OutcomeReply, ("409", *STATUSES),
     ),
     "/v1/decisions": OwnRoute(
-        "post", "The gate as a decision model, in OpenAI's form", DecisionsBody, DecisionsReply,
-        ({"model": "kbtrain", "input": ASKED, "questions": [QUESTION]},
-         {"object": "decision", "model": GATE, "usage": UNUSED, "kbtrain": RAW,
-          "answers": [{"name": "search", "type": "predicate", "probability": 0.63}]}),
+        "post", "The gate as a decision model, in OpenAI's form", DecisionsBody, DecisionsReply
     ),
     "/v1/systemone": OwnRoute(
-        "post", "The gate as a decision model, in TypeSafe's form", SystemOneBody, SystemOneReply,
-        ({"model": "kbtrain", "state": ASKED, "questions": {"search": {"type": "noul", "instructions": INSTRUCTIONS}}},
-         {"model": GATE, "answers": {"search": {"type": "noul", "noul": 0.63}}, "usage": UNUSED,
-          "request_id": "2222b368e704cdd14ce56778", "kbtrain": RAW}),
+        "post", "The gate as a decision model, in TypeSafe's form", SystemOneBody, SystemOneReply
     ),
-    "/v1/models": OwnRoute(
-        "get", "The models behind the gate, then the gate", None, ModelList,
-        (None, {"object": "list", "data": [{"id": GATE, "object": "model", "created": 0, "owned_by": "kbtrain"}]}),
-    ),
-    "/health": OwnRoute("get", "The process is up", None, Health, (None, {"status": "ok"}), ("431",)),
-    "/ready": OwnRoute(
-        "get", "The gate is open, and the model behind it answers", None, Ready,
-        (None, {"status": "ready", "gate": GATE, "search": "ok"}), ("431", "503"),
-    ),
+    "/v1/models": OwnRoute("get", "The models behind the gate, then the gate", None, ModelList),
+    "/health": OwnRoute("get", "The process is up", None, Health, ("431",)),
+    "/ready": OwnRoute("get", "The gate is open, and the model behind it answers", None, Ready, ("431", "503")),
     "/metrics": OwnRoute("get", "Figures for Prometheus"),
     "/openapi.json": OwnRoute("get", "This document"),
 }  # fmt: skip
@@ -261,19 +257,17 @@ def document() -> dict[str, Any]:
 
 def _operation(route: OwnRoute) -> dict[str, Any]:
     """One operation of a route of the server's own."""
-    request, reply = route.example
-    refused = {"description": "Why there is no answer", "content": _content(Refusal, None)}
+    refused = {"description": "Why there is no answer", "content": _content(Refusal)}
     kind = "text/plain" if route.about.endswith("Prometheus") else "application/json"
-    answer = {kind: {}} if route.reply is None else _content(route.reply, reply)
+    answer = {kind: {}} if route.reply is None else _content(route.reply)
     operation = {
         "summary": route.about,
         "responses": {"200": {"description": "The answer", "content": answer}} | dict.fromkeys(route.statuses, refused),
     }
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": _content(route.body, request)}
+        operation["requestBody"] = {"required": True, "content": _content(route.body)}
     return operation
 
 
-def _content(kind: type[BaseModel], example: Any) -> dict[str, Any]:
-    shown = {} if example is None else {"example": example}
-    return {"application/json": {"schema": {"$ref": REF.format(model=kind.__name__)}, **shown}}
+def _content(kind: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": REF.format(model=kind.__name__)}}}

@@ -11,7 +11,7 @@ from support import gate_folders
 
 from kbtrain import load_gate
 from kbtrain.errors import UserError
-from kbtrain.serve.app import INSTRUCTIONS
+from kbtrain.prompts.kbm import INSTRUCTIONS
 
 
 def test_decisions_are_those_of_the_gate_in_python(server, gate):
@@ -226,15 +226,20 @@ def test_typesafe_s_form(server):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"questions": [{**PREDICATE, "instructions": "Is this polite?"}]}, INSTRUCTIONS),
-        ({"questions": [{**PREDICATE, "criteria": {"true": "always"}}]}, "no criteria"),
-        ({"questions": [{**PREDICATE, "criteria": False}]}, "no criteria"),
-        ({"questions": [{**PREDICATE, "type": "choice"}]}, "type 'predicate' alone"),
-        ({"questions": [{**PREDICATE, "name": 3}]}, "expected text"),
-        ({"questions": [PREDICATE] * 129}, "1 to 128"),
-        ({"questions": []}, "1 to 128"),
-        ({"questions": {"q": PREDICATE}}, "a list"),
-        ({"questions": ["search?"]}, "expected an object"),
+        *(
+            ({"questions": wrong}, "expected a list of 1 to 128 questions of type 'predicate' with the instructions")
+            for wrong in (
+                [{**PREDICATE, "instructions": "Is this polite?"}],
+                [{**PREDICATE, "criteria": {"true": "always"}}],
+                [{**PREDICATE, "criteria": False}],
+                [{**PREDICATE, "type": "choice"}],
+                [{**PREDICATE, "name": 3}],
+                [PREDICATE] * 129,
+                [],
+                {"q": PREDICATE},
+                ["search?"],
+            )
+        ),
         ({"input": None}, "expected text or messages"),
         ({"input": " "}, "nothing here that the gate reads"),
         ({"input": {"a": 1}}, "expected text or messages"),
