@@ -45,7 +45,7 @@ coverage: setup $(TRAINERS)  ## the suite with lines and branches counted, in ch
 
 TORTURE := 1800
 torture: setup $(TRAINERS)  ## damage to every script's input for 30 minutes (TORTURE=SECONDS): a table; fails if any broke
-	cd tests && PYTHONPATH=. OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 WORKERS=$(WORKERS) $(CURDIR)/$(PY) -m torture.campaign $(TORTURE)
+	cd tests && PYTHONPATH=.:../tools OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 WORKERS=$(WORKERS) $(CURDIR)/$(PY) -m torture.campaign $(TORTURE)
 
 examples: setup $(TRAINERS)  ## the property tests on new random examples, a thousand of each
 	$(PYTEST) -m hypothesis --hypothesis-profile examples

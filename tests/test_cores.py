@@ -1,7 +1,9 @@
-"""OpenMP's threads sleep soon while they wait, in every process of kbtrain, unless the user chose otherwise."""
+"""OpenMP's threads sleep soon while they wait, Python searches for garbage seldom, unless the user chose otherwise."""
 
+import gc
 import re
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from support import scripts
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from kbtrain.gates.probe.head import fit_layers
-from kbtrain.runtime.cores import SPIN_COUNT, leave_a_core, share_cores, threads_of_torch
+from kbtrain.runtime.cores import SPIN_COUNT, THRESHOLD, freeze_objects, leave_a_core, share_cores, threads_of_torch
 
 
 def seen_by_openmp(*command: object, **variables: str) -> set[str]:
@@ -83,3 +85,41 @@ def test_a_probe_s_fit_does_not_depend_on_the_number_of_threads():
             fits += fit_layers("ridge", [0], lambda layer: states, [labels])[0]
             assert {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"} == {threads}
     assert fits[0].predicted.tobytes() == fits[1].predicted.tobytes()
+
+
+SAY = "print(gc.get_threshold()[0])"
+SCRIPT = f"from kbtrain.config import Config, run_script\nrun_script(lambda _: {SAY}, Config)"
+COMMAND = f"from kbtrain.cli import main\nmain(['ls', 'launch'])\n{SAY}"
+
+
+def said(path, code):
+    """The last word of a process that runs this code."""
+    path.write_text(f"import gc\n{code}\n")
+    done = scripts.run(path)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1])
+
+
+@pytest.mark.parametrize("code", [SCRIPT, COMMAND], ids=["a script", "kbtrain"])
+def test_every_command_searches_seldom_unless_someone_has_chosen(code, tmp_path):
+    assert said(tmp_path / "a.py", code) == THRESHOLD
+    assert said(tmp_path / "a.py", f"gc.set_threshold(50)\n{code}") == 50
+
+
+def test_what_a_gate_before_left_in_circles_is_collected():
+    class Part:
+        pass
+
+    try:
+        part = Part()
+        part.itself = part
+        there = weakref.ref(part)
+        freeze_objects()
+        del part
+        gc.collect()
+        freeze_objects()
+        assert there() is not None, "collections do not look at what was set aside"
+        freeze_objects(again=True)
+        assert there() is None
+    finally:
+        gc.unfreeze()

@@ -1,7 +1,8 @@
-"""Scripts by name: found, listed, copied and launched, from any folder."""
+"""Scripts by name: found, listed, copied and launched, from any folder; texts name them as they are run."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.runtime import scripts
-from kbtrain.runtime.scripts import home
+from kbtrain.runtime.scripts import FOLDERS, as_commands, home
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -118,3 +119,29 @@ def test_a_launch_on_a_cpu_gives_the_number_of_threads_that_accelerate_would_tak
 def test_a_file_that_is_no_launch_file_is_refused(tmp_path):
     with pytest.raises(UserError, match="not a launch file of accelerate"):
         scripts.launch_command(ROOT / "x.py", home() / "recipes/configs/kbm_smollm2.yaml", [])
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("no such file; run eval/end_to_end.py first", "no such file; run `kbtrain run end_to_end` first"),
+        ("run eval/score.py --run runs/x first", "run kbtrain run score --run runs/x first"),
+        ("python data_gen/sample.py --config data_gen/configs/sample_demo.yaml",
+         "kbtrain run sample --config sample_demo"),
+        ("`eval/calibrate.py` chooses one", "`kbtrain run calibrate` chooses one"),
+        ("runs/demo/eval/score.py and eval/mine.py are mine", "runs/demo/eval/score.py and eval/mine.py are mine"),
+    ],
+)  # fmt: skip
+def test_a_script_is_shown_as_the_command_that_runs_it(written, shown):
+    assert as_commands(written) == shown
+
+
+def test_every_script_and_configuration_that_a_text_names_exists():
+    """Nothing else would notice a script that was renamed and is still named in a message, a docstring or a page."""
+    assert home() == ROOT
+    sources = [path for folder in ("kbtrain", *FOLDERS, "docs") for path in (ROOT / folder).rglob("*.*")]
+    texts = {path: path.read_text(encoding="utf-8") for path in sources if path.suffix in {".py", ".yaml", ".md"}}
+    pattern = re.compile(r"(?<![\w/.-])(?:(?:data_gen|recipes|eval)/[\w/]+\.(?:py|yaml)|ds_configs/\w+\.(?:yaml|json))")
+    named = {(path, name) for path, text in texts.items() for name in pattern.findall(text)}
+    assert len(named) > 100
+    assert sorted(f"{path}: {name}" for path, name in named if not (ROOT / name).is_file()) == []

@@ -28,7 +28,7 @@ from kbtrain.metrics.turns import best_f1_threshold, classifier_metrics, format_
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples
-from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard
+from kbtrain.training.model_card import USE_QUESTION, USE_TURN, training_page
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -192,30 +192,13 @@ class DevScores:
         """Number of examples, and of positive ones, for a heading."""
         return f"{len(self.need)} {unit}, {sum(self.need):.0f} positive; 95 % intervals"
 
-    def page(
-        self,
-        title: str,
-        what: str,
-        points: Sequence[str],
-        limits: str,
-        run: Mapping[str, object],
-        unit: str = "examples",
-        **more: Any,
-    ) -> ModelCard:
-        """A model card with these figures and this threshold; ``more``: its further fields."""
-        return ModelCard(
-            title=title,
-            what=what,
+    def page(self, worst: float, unit: str = "examples", more: Mapping[str, str] | None = None, **parts: Any) -> str:
+        """A model card with these figures and this threshold; ``more`` sections about dev; ``parts``: its others."""
+        return training_page(
+            dev={f"On dev ({self.counts(unit)})": self.table, **(more or {})},
+            checked=f"{len(self.need)} {unit}: a score differs by at most {worst:.1e}",
             use=USE_TURN if isinstance(self.examples[0], TurnExample) else USE_QUESTION,
-            points=tuple(points),
-            limits=limits,
-            of_dev=self.counts(unit),
-            unit=unit,
-            metrics=self.table,
-            threshold=self.threshold_text,
-            run=run,
-            n_probe=len(self.need),
-            **more,
+            **{"threshold": self.threshold_text, **parts},
         )
 
     @property
@@ -342,7 +325,8 @@ class ClassifierEnding(ExampleEnding):
             f"Reads: {', '.join(f'{key} {value}' for key, value in card.reads.items())}",
             f"Labels: {card.labels}" + "".join(f", {key} {value}" for key, value in card.label_rule.items()),
         )
-        page = self.dev.page(
+        return self.dev.page(
+            worst,
             title=f"Retrieval gate ({card.kind}{f' on {card.base_model}' if card.base_model else ''})",
             what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. "
             "Score: p(retrieval needed) in [0, 1].",
@@ -350,6 +334,4 @@ class ClassifierEnding(ExampleEnding):
             limits="trained on the data named below; other dialogues, domains and languages were not tried.",
             run=card.run,
             versions=card.versions,
-            tags=("adaptive-retrieval", "ragate"),
         )
-        return page.text(worst)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from kbtrain.io.provenance import check_data, defaults_of, git_state, package_ve
 from kbtrain.records import GateExample, Split, Target
 from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
-from kbtrain.training.finish import COMPARED, DevScores, Ending, largest_difference
+from kbtrain.training.finish import DevScores, Ending, largest_difference
 from kbtrain.training.recipe import claim_folder
 
 
@@ -134,19 +134,19 @@ class KeyedEnding(Ending):
 
     def readme(self, worst: float) -> str:
         fit, card = self.fit, self.card
-        (name, scores), *others = self.dev.items()
-        page = scores.page(
+        (_, scores), *others = self.dev.items()
+        return scores.page(
+            worst,
+            "questions",
+            {f"{key} on dev ({other.counts('questions')})": other.table for key, other in others},
             title=f"Retrieval gate (`{card.kind}`)",
             what=fit.what,
             points=fit.points,
             limits=fit.limits,
             run=card.run,
             versions=card.versions,
-            tags=("adaptive-retrieval",),
-            sections={f"{key} on dev ({more.counts('questions')})": more.table for key, more in others},
+            threshold="\n".join(scores.threshold_text for scores in self.dev.values()),
         )
-        lines = "\n".join(scores.threshold_text for scores in self.dev.values())
-        return replace(page, of_dev=f"{name}; {scores.counts('questions')}", threshold=lines).text(worst)
 
 
 @dataclass(frozen=True)
@@ -199,13 +199,13 @@ class SingleEnding(Ending):
         self.card.write(folder)
 
     def difference(self, folder: Path) -> float:
-        again = self.open_again(folder).score(self.dev.examples[:COMPARED])
-        return largest_difference(self.dev.scores[:COMPARED], again)
+        return largest_difference(self.dev.scores, self.open_again(folder).score(self.dev.examples))
 
     def readme(self, worst: float) -> str:
         gate, base = self.gate, self.card.base_model
         learnt = {name: value for name, value in (gate.card.run if gate.card else {}).items() if isinstance(value, str)}
-        page = self.dev.page(
+        return self.dev.page(
+            worst,
             title=f"Retrieval gate (`{gate.name}`)",
             what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
             points=(
@@ -216,9 +216,7 @@ class SingleEnding(Ending):
             limits="it was fitted to the data named below; other data were not tried.",
             run=self.run,
             versions=package_versions(),
-            tags=("adaptive-retrieval",),
         )
-        return page.text(worst)
 
 
 def _fit_facts(counts: Mapping[str, Any], started: float) -> dict[str, Any]:

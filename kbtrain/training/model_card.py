@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kbtrain.gate.card import README, THRESHOLD_HEADING, GateCard, kept_thresholds
@@ -30,57 +29,47 @@ print(gate.decide([turn], threshold=0.5))  # without threshold: the one noted be
 _NOTHING_NOTED = "None is noted yet: `eval/end_to_end.py` notes one, `eval/calibrate.py` one with its evidence."
 
 
-@dataclass(frozen=True)
-class ModelCard:
-    """The parts of the page. ``points``: what is read, which labels were learnt, and how, a line each.
+NO_DEV = "No dev examples were given."
+NOT_SET = "None is set by training. `eval/calibrate.py` chooses one on dev and writes it into `gate.json`."
 
-    ``metrics`` is Markdown; ``threshold`` says what decides; ``sections`` are further ones, by their heading.
+
+def training_page(
+    title: str,
+    what: str,
+    points: Sequence[str],
+    limits: str,
+    dev: Mapping[str, str],
+    checked: str,
+    run: Mapping[str, object],
+    versions: Mapping[str, str],
+    *,
+    base: str | None = None,
+    use: str = USE_QUESTION,
+    threshold: str = NOT_SET,
+) -> str:
+    """The page of what was trained.
+
+    ``points``: what is read, which labels were learnt, and how, a line each. ``dev``: Markdown by heading. ``checked``:
+    what was compared when the folder was opened again, and by how much it differs. ``threshold``: what decides.
     """
-
-    title: str
-    what: str
-    use: str
-    points: tuple[str, ...]
-    limits: str
-    metrics: str
-    threshold: str
-    run: Mapping[str, object]
-    versions: Mapping[str, str]
-    n_probe: int
-    tags: tuple[str, ...]
-    of_dev: str = ""
-    base: str | None = None
-    library: str = "kbtrain"
-    unit: str = "examples"
-    quantity: str = "a score"
-    sections: Mapping[str, str] = field(default_factory=dict)
-
-    def text(self, worst: float) -> str:
-        """The file's content; ``worst`` is the largest difference that the check after saving found."""
-        sections = {
-            f"## On dev ({self.of_dev})" if self.of_dev else "## On dev": self.metrics,
-            THRESHOLD_HEADING: self.threshold,
-            **{f"## {heading}": text for heading, text in self.sections.items()},
-        }
-        checked = f"Saved, opened again and checked on {self.n_probe} {self.unit}"
-        points = (*self.points, f"Limits: {self.limits}", f"{checked}: {self.quantity} differs by at most {worst:.1e}.")
-        intro = f"{self.what}\n\n```python\n{self.use}\n```\n\n" + "\n".join(f"- {point}" for point in points)
-        front = {"library_name": self.library, "base_model": self.base, "tags": f"[{', '.join(self.tags)}]"}
-        return _page(front, self.title, intro, sections, self.run, self.versions)
+    lines = (*points, f"Limits: {limits}", f"Saved, opened again and checked on {checked}.")
+    intro = f"{what}\n\n```python\n{use}\n```\n\n" + "\n".join(f"- {line}" for line in lines)
+    sections = {**{f"## {heading}": text for heading, text in dev.items()}, THRESHOLD_HEADING: threshold}
+    return _page(base, title, intro, sections, run, versions)
 
 
 def _page(
-    front: Mapping[str, str | None],
+    base: str | None,
     title: str,
     intro: str,
     sections: Mapping[str, str],
     run: Mapping[str, object],
     versions: Mapping[str, str],
 ) -> str:
-    lines = "".join(f"{key}: {value}\n" for key, value in front.items() if value)
+    front = "library_name: kbtrain\n" + (f"base_model: {base}\n" if base else "") + "tags: [adaptive-retrieval]\n"
     ends = {"## Run": table(run), "## Versions": table(versions)}
     parts = [f"# {title}\n{intro}", *(f"{heading}\n{text}" for heading, text in {**sections, **ends}.items())]
-    return as_commands(f"---\n{lines}---\n" + "\n\n".join(parts) + "\n")
+    return as_commands(f"---\n{front}---\n" + "\n\n".join(parts) + "\n")
 
 
 def write_made(folder: Path, card: GateCard, what: str, turns: bool = False) -> None:
@@ -93,7 +82,7 @@ def write_made(folder: Path, card: GateCard, what: str, turns: bool = False) -> 
     card = card.model_copy(update={"thresholds": {**card.thresholds, **thresholds}})
     lines = "\n".join(threshold.line(name) for name, threshold in card.thresholds.items())
     text = _page(
-        {"library_name": "kbtrain", "tags": "[adaptive-retrieval]"},
+        None,
         f"Retrieval gate (`{card.kind}`)",
         f"{what}\n\n```python\n{USE_TURN if turns else USE_QUESTION}\n```",
         {THRESHOLD_HEADING: lines or _NOTHING_NOTED},

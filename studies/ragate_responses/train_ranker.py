@@ -13,7 +13,7 @@ from kbtrain.io.provenance import file_sha256, package_versions, write_atomicall
 from kbtrain.records import Split, TurnExample
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.finish import Ending, largest_difference, save_checked, steps_of
-from kbtrain.training.model_card import ModelCard, table
+from kbtrain.training.model_card import table, training_page
 from ragate_responses.ranker import RANKER, Candidates, Ranker, TfIdfRank, read_snippets, recall
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class RankerEnding(Ending):
 
     def readme(self, worst: float) -> str:
         """As in the base class."""
-        return _model_card(self.base_model, self.ranker.max_length, self.ranks, self.run, len(self.rows)).text(worst)
+        checked = f"{len(self.rows)} pairs: a score differs by at most {worst:.1e}"
+        return _page(self.base_model, self.ranker.max_length, self.ranks, self.run, checked)
 
     def save(self) -> float:
         """As in the base class; ``ranks.json`` marks the folder as whole."""
@@ -117,11 +118,9 @@ def measure_recall(
     return by_split
 
 
-def _model_card(
-    base: str, max_length: int, ranks: Mapping[str, Any], run: Mapping[str, object], n_probe: int
-) -> ModelCard:
+def _page(base: str, max_length: int, ranks: Mapping[str, Any], run: Mapping[str, object], checked: str) -> str:
     dev = {f"{name} {key}": f"{value:.4f}" for name in ("ranker", "tfidf") for key, value in ranks["dev"][name].items()}
-    return ModelCard(
+    return training_page(
         title=f"Ranker of knowledge snippets on {base}",
         what="Orders a dialogue's knowledge snippets by how well they fit its next turn. Score: log-odds that the "
         "snippet is the one to use.",
@@ -133,13 +132,10 @@ hits = [Hit("p1", "Museum", "The museum opens at 8.", 1.0), Hit("p2", "Park", "T
 print(ranker.best("Tell me about the museum.", hits, k=1))""",
         points=(f"Reads: context and one snippet, at most {max_length} tokens; the oldest turns are skipped.",),
         limits="trained on the dialogues named below; other domains and languages were not tried.",
-        of_dev=f"{ranks['dev']['turns']} turns",
-        metrics=table(dev),
+        dev={f"On dev ({ranks['dev']['turns']} turns)": table(dev)},
+        checked=checked,
         threshold="None: it orders.",
         run=run,
         versions=package_versions(),
-        n_probe=n_probe,
-        unit="pairs",
-        tags=("retrieval", "ragate"),
         base=base,
     )

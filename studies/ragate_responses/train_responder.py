@@ -23,7 +23,7 @@ from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Collator, Tra
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import check_dialogues_apart
 from kbtrain.training.finish import Ending, steps_of
-from kbtrain.training.model_card import ModelCard, table
+from kbtrain.training.model_card import table, training_page
 from ragate_responses.responder import CARD, Responder, ResponderCard, ResponsePrompts, dialogue_fingerprint
 from ragate_responses.responses import reference
 
@@ -240,13 +240,16 @@ class ResponderEnding(Ending):
 
     def readme(self, worst: float) -> str:
         """As in the base class."""
-        return _model_card(self.card, self.facts, len(self.rows), len(self.prompts)).text(worst)
+        checked = f"{len(self.rows)} rows: a loss (nats a token) differs by at most {worst:.1e}"
+        return _page(self.card, self.facts, checked, len(self.prompts))
 
 
-def _model_card(card: ResponderCard, facts: Mapping[str, Any], n_probe: int, n_shown: int) -> ModelCard:
+def _page(card: ResponderCard, facts: Mapping[str, Any], checked: str, n_shown: int) -> str:
     reads, loss = card.reads, facts["dev_loss"]
     acts = ("<|action|> acts with slots and values " if reads.act_values else "<|action|> ... ") if reads.acts else ""
-    return ModelCard(
+    lacking = "\n".join(f"- {k}: {n}" for k, n in facts["lacking"].items()) or "Nothing."
+    on_dev = "No dev turns were given." if loss is None else table({"loss (nats a token)": f"{loss:.4f}"})
+    return training_page(
         title=f"Response generator on {card.base_model}",
         what="Writes the next system turn of a task-oriented dialogue, with or without knowledge snippets (after "
         "KETOD's SimpleTOD-plus).",
@@ -263,15 +266,10 @@ print(responder.respond([responder.prompts.prompt(turn).ids])[0].text)""",
             f"{n_shown} responses of the saved model are those of the trained one.",
         ),
         limits="trained on the dialogues named below; other domains and languages were not tried.",
-        metrics="No dev turns were given." if loss is None else table({"loss (nats a token)": f"{loss:.4f}"}),
+        dev={"On dev": on_dev, "What the data lacks": lacking},
+        checked=checked,
         threshold="None: it generates; `studies/ragate_tables.py` compares gates by its responses.",
-        sections={"What the data lacks": "\n".join(f"- {k}: {n}" for k, n in facts["lacking"].items()) or "Nothing."},
         run=card.run,
         versions=card.versions,
-        n_probe=n_probe,
-        unit="rows",
-        quantity="a loss (nats a token)",
-        tags=("dialogue", "retrieval-augmented-generation", "ragate"),
         base=card.base_model,
-        library="transformers",
     )

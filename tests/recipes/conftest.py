@@ -1,7 +1,7 @@
 """A tiny model folder, example files, and the recipe as a user runs it."""
 
 import pytest
-from support import scripts
+from support.recipes import Recipe
 from tiny_kbm import labelled, make_folder
 
 from kbtrain.io.jsonl import write
@@ -21,16 +21,18 @@ def data(tmp_path_factory):
 def arguments(data, tmp_path):
     """Command line of a training of 3 epochs of 5 steps in fp32; further keys are added or replaced."""
 
-    def make(**changes):
-        keys = {"model": data / "model", "train": data / "train.jsonl", "dev": data / "dev.jsonl"}
-        keys |= {"output": tmp_path / "kbm", "epochs": 3, "learning_rate": 3e-3, "dtype": "fp32", "device": "cpu"}
-        keys |= {"save_steps": 3, **changes}
-        return [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
-
-    return make
+    return lambda **changes: words_of(data, **{"output": tmp_path / "kbm", **changes})
 
 
-@pytest.fixture
-def run():
-    """The recipe in a process of its own."""
-    return lambda arguments: scripts.run("recipes/train_kbm.py", *arguments)
+def words_of(data, **changes):
+    keys = {"model": data / "model", "train": data / "train.jsonl", "dev": data / "dev.jsonl"}
+    keys |= {"epochs": 3, "learning_rate": 3e-3, "dtype": "fp32", "device": "cpu", "save_steps": 3, **changes}
+    return [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """The folder of a training of a KBM that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole") / "kbm"
+    Recipe("kbm")(words_of(data, output=folder))
+    return folder

@@ -31,7 +31,7 @@ RUNS = {  # recipe's config, ZeRO file, tiny model of the class that the config 
     "qwen2_lora": ("kbm_qwen2_7b_lora", "zero2", "qwen2"),
     **({"qwen2_qlora": ("kbm_qwen2_7b_qlora", "zero2", "qwen2")} if HAS_4_BITS else {}),
 }
-RESUMED = ("llama_offload", "qwen2_lora")  # qwen2_zero2: killed, see below
+RESUMED = ("qwen2_lora",)  # qwen2_zero2: killed, see below
 
 
 def losses(folder):
@@ -135,11 +135,8 @@ def test_stopped_and_resumed_it_has_the_same_losses_and_weights(folder, name):
 
 
 def test_zero2_equals_one_process(folder):
-    """In fp32 to rounding; in bf16 within its 8 bits."""
-    for output, options in (("one_fp32", {"dtype": "fp32", "learning_rate": 1e-3}), ("one_bf16", {})):
-        alone(arguments(folder, "qwen2_zero2", output, device_batch_size=8, **options))
+    alone(arguments(folder, "qwen2_zero2", "one_fp32", device_batch_size=8, dtype="fp32", learning_rate=1e-3))
     assert losses(folder / "fp32_zero2") == pytest.approx(losses(folder / "one_fp32"), rel=1e-4)
-    assert losses(folder / "qwen2_zero2") == pytest.approx(losses(folder / "one_bf16"), rel=2e-2)
     one, two = (load_file(folder / made / "model.safetensors") for made in ("one_fp32", "fp32_zero2"))
     assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
 

@@ -153,7 +153,7 @@ def test_a_probe_leaves_the_encoder_as_it_is_and_is_saved_whole(recipe, data, tm
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("encoder", {}), ("encoder", {"method": "probe"}), ("ragate_mha", {})], ids=str
+    ("name", "changes"), [("encoder", {"method": "probe"}), ("ragate_mha", {"epochs": 1})], ids=str
 )
 def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(
     recipe, data, tmp_path, monkeypatch, name, changes
@@ -197,11 +197,11 @@ def test_gradient_checkpointing_recomputes_and_ends_with_the_same_weights(recipe
     assert all(torch.allclose(values, less[key], atol=1e-6) for key, values in plain.items())
 
 
-@pytest.mark.parametrize("name", ["encoder", "ragate_mha"])
-def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path, name):
-    whole = arguments(data, tmp_path / "whole", name, epochs=6, select="last")
+def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path):
+    name = "encoder"
+    whole = arguments(data, tmp_path / "whole", name, epochs=3, select="last")
     recipe(name, whole)
-    cut = arguments(data, tmp_path / "cut", name, epochs=6, select="last")
+    cut = arguments(data, tmp_path / "cut", name, epochs=3, select="last")
     killed(f"recipes/train_{name}.py", cut, tmp_path / "cut" / "checkpoints")
     recipe(name, cut)
     whole_weights, cut_weights = (tmp_path / folder / "model.safetensors" for folder in ("whole", "cut"))

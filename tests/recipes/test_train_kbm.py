@@ -24,7 +24,6 @@ from kbtrain.prompts.kbm import encode, kbm_fingerprint, kbm_prompt
 from kbtrain.training.base_trainer import MARK
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = sorted((ROOT / "recipes" / "configs").glob("kbm_*.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +70,7 @@ def test_a_training_ends_in_a_gate_that_has_learned_its_labels(recipe, arguments
     assert re.fullmatch(rf"\{{{values}\}}<\|im_end\|>", text)  # it stops: EOS is learned
 
 
-def test_killed_at_any_moment_it_ends_with_the_same_losses_and_weights(recipe, arguments, run, tmp_path):
-    recipe(arguments(output=tmp_path / "whole"))
+def test_killed_at_any_moment_it_ends_with_the_same_losses_and_weights(recipe, arguments, whole, tmp_path):
     killed = tmp_path / "killed"
     for step in (3, 9):  # killed while or after the checkpoint of this step is written
         process = scripts.start("recipes/train_kbm.py", *arguments(output=killed))
@@ -81,13 +79,13 @@ def test_killed_at_any_moment_it_ends_with_the_same_losses_and_weights(recipe, a
         process.kill()
         process.wait()
     recipe(arguments(output=killed))
-    assert losses(killed) == losses(tmp_path / "whole")
-    assert len(losses(killed)) == 15
-    assert weights(killed) == weights(tmp_path / "whole")
+    assert losses(killed) == losses(whole) and len(losses(killed)) == 15
+    assert weights(killed) == weights(whole)
 
 
-def test_a_checkpoint_without_its_mark_is_left_out_and_the_one_before_is_used(recipe, arguments, tmp_path, capsys):
-    recipe(arguments(output=tmp_path / "whole"))
+def test_a_checkpoint_without_its_mark_is_left_out_and_the_one_before_is_used(
+    recipe, arguments, whole, tmp_path, capsys
+):
     recipe(arguments(keep_checkpoints=True, select="last"))
     folder = tmp_path / "kbm"
     last = folder / "checkpoints" / "checkpoint-15"
@@ -101,7 +99,7 @@ def test_a_checkpoint_without_its_mark_is_left_out_and_the_one_before_is_used(re
     recipe(arguments(keep_checkpoints=True, select="last"))
     out = capsys.readouterr().out
     assert "checkpoint-15: incomplete" in out and "checkpoint-99: incomplete" in out
-    assert losses(folder) == losses(tmp_path / "whole")
+    assert losses(folder) == losses(whole)
 
 
 @pytest.mark.parametrize("merged", [True, False])
@@ -192,12 +190,12 @@ def test_ranks_that_do_not_share_the_output_are_told_in_one_line_before_anything
     assert [list((tmp_path / rank).rglob("*.json")) for rank in "01"] == [[], []]
 
 
-def test_a_dry_run_shows_the_prompt_the_answer_and_the_steps(run, arguments, tmp_path):
-    done = run([*arguments(), "--dry-run"])
-    assert done.returncode == 0, done.stderr
-    assert "Question: What is the capital of place 0?" in done.stdout
-    assert '[[{"mastery": "True", "certainty": "True", "benefit": "False"}<|im_end|>]]' in done.stdout
-    assert "15 steps of 4 rows" in done.stdout
+def test_a_dry_run_shows_the_prompt_the_answer_and_the_steps(recipe, arguments, tmp_path, capsys):
+    recipe([*arguments(), "--dry-run"])
+    shown = capsys.readouterr().out
+    assert "Question: What is the capital of place 0?" in shown
+    assert '[[{"mastery": "True", "certainty": "True", "benefit": "False"}<|im_end|>]]' in shown
+    assert "15 steps of 4 rows" in shown
     assert not (tmp_path / "kbm").exists()
 
 
@@ -211,19 +209,14 @@ def test_a_dry_run_shows_the_prompt_the_answer_and_the_steps(run, arguments, tmp
         ({"model": "/no/such/model"}, "model '/no/such/model': no such folder"),
         ({"dtype": "fp16"}, "fp16 training needs a GPU"),
         ({"max_length": 64}, "raise max_length"),
+        ({"dev": "long.jsonl"}, "example 'dev0': .*raise max_length"),  # before the training, not after an epoch
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(run, arguments, changes, message):
-    done = run(arguments(**changes))
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len([line for line in done.stderr.splitlines() if line.startswith("error:")]) == 1
-    assert "Traceback" not in done.stderr
-
-
-def test_a_dev_question_that_does_not_fit_is_named_before_the_training(run, arguments, tmp_path):
-    long = replace(labelled(0, "dev"), question="Is it so? " * 600)
-    write(tmp_path / "dev.jsonl", [*(labelled(i, "dev") for i in range(1, 9)), long])
-    done = run(arguments(dev=tmp_path / "dev.jsonl"))
-    assert done.returncode == 2 and f"example '{long.id}': " in done.stderr and "raise max_length" in done.stderr
+def test_bad_input_is_told_in_one_line_before_the_training(recipe, arguments, tmp_path, changes, message, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    long = replace(labelled(0, "dev"), id="dev0", question="Is it so? " * 600)
+    write(tmp_path / "long.jsonl", [*(labelled(i, "dev") for i in range(1, 9)), long])
+    with pytest.raises(UserError, match=re.escape(message) if "*" not in message else message) as error:
+        recipe(arguments(**changes))
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "kbm" / "checkpoints").exists()

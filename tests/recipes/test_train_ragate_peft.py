@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -67,6 +68,14 @@ def arguments(data, output, **changes):
     return [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
 
 
+@pytest.fixture(scope="module")
+def merged(recipe, data, tmp_path_factory):
+    """A gate's folder with merged weights, of one epoch."""
+    folder = tmp_path_factory.mktemp("merged") / "g"
+    recipe(arguments(data, folder, epochs=1, merge_adapter=True))
+    return folder
+
+
 def adapter(folder):
     return load_file(folder / "adapter" / "adapter_model.safetensors")
 
@@ -99,7 +108,7 @@ def test_it_learns_the_rule_and_its_folder_opens_to_the_same_scores(recipe, data
     assert all("lora_" in name and "lm_head" not in name for name in adapter(tmp_path / "g"))
     card = (tmp_path / "g" / "README.md").read_text()
     assert "auroc | 1.0000 [1.0000, 1.0000]" in card and "12 turns, 3 positive" in card
-    recipe(arguments(data, tmp_path / "g", epochs=12, learning_rate=2e-2, save_steps=25))
+    recipe(arguments(data, tmp_path / "g", epochs=12, learning_rate=2e-2, save_steps=25))  # a finished one stays
     assert "finished already" in capsys.readouterr().out
 
 
@@ -157,13 +166,11 @@ def test_killed_while_saving_it_ends_with_the_same_adapter_bit_for_bit(recipe, d
     assert all(torch.equal(one[name], two[name]) for name in one) and one.keys() == two.keys()
 
 
-def test_merged_weights_are_in_16_bits_and_only_where_asked(recipe, data, tmp_path):
-    recipe(arguments(data, tmp_path / "g", epochs=1, merge_adapter=True))
-    merged = load_file(tmp_path / "g" / "merged" / "model.safetensors")
-    assert {tensor.dtype for tensor in merged.values()} == {torch.bfloat16}
-    base = load_file(data / "model" / "model.safetensors")
+def test_merged_weights_are_in_16_bits_and_only_where_asked(data, merged):
+    weights, base = load_file(merged / "merged" / "model.safetensors"), load_file(data / "model" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
     name = "model.layers.0.mlp.up_proj.weight"
-    assert not torch.equal(merged[name].float(), base[name].bfloat16().float())
+    assert not torch.equal(weights[name].float(), base[name].bfloat16().float())
 
 
 @needs_bitsandbytes
@@ -192,8 +199,8 @@ def test_nf4_weights_train_are_saved_as_adapter_and_merge_into_16_bits(recipe, d
     assert again.score(dev) == pytest.approx(gate.score(dev), abs=0.02)  # rounding to 16 bits
 
 
-def test_another_base_or_prompt_is_refused_before_weights_are_opened(recipe, data, tmp_path):
-    recipe(arguments(data, tmp_path / "g", epochs=1))
+def test_another_base_or_prompt_is_refused_before_weights_are_opened(merged, tmp_path):
+    shutil.copytree(merged, tmp_path / "g")
     card = json.loads((tmp_path / "g" / "gate.json").read_text())
     make_folder(tmp_path / "other")
     make_model(vocabulary=708, seed=3).save_pretrained(tmp_path / "other")

@@ -24,7 +24,7 @@ from kbtrain.training.answer_trainer import IGNORE, AnswerLoss, AnswerTrainer, T
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import COMPARED, Ending, intervals_of_keys, largest_difference, steps_of
-from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
+from kbtrain.training.model_card import NO_DEV, table, training_page
 
 
 def dev_metrics(
@@ -189,17 +189,17 @@ class KBMEnding(Ending):
         figures = {name: f"{value:.4f}" for name, value in self.figures.items()}
         if self.examples:
             figures |= intervals_of_keys(self.examples, self.of_dev)
-        return _model_card(self.card, figures, len(self.compared_examples)).text(worst)
+        checked = f"{len(self.compared_examples)} examples: a probability differs by at most {worst:.1e}"
+        return _page(self.card, figures, checked)
 
 
-def _model_card(card: KBMCard, figures: Mapping[str, str], n_probe: int) -> ModelCard:
+def _page(card: KBMCard, figures: Mapping[str, str], checked: str) -> str:
     method = {"full": "full fine-tune", "lora": "LoRA", "qlora": "LoRA beside NF4 weights"}[card.method]
     base = card.base_model
-    return ModelCard(
+    return training_page(
         title=f"Knowledge-boundary model on {base}",
         what=f"Says before any retrieval whether `{base}` masters a question, is certain of it, and gains from "
         f"retrieved text.\nOne forward pass gives p({'), p('.join(card.keys)}).",
-        use=USE_QUESTION,
         points=(
             f"Answers are not written by this model: it scores, `{base}` answers. Its scores hold for that model only.",
             f"Method: {method}, {card.labels} labels, weights in {card.dtype}, prompts of at most {card.max_length} "
@@ -210,13 +210,9 @@ def _model_card(card: KBMCard, figures: Mapping[str, str], n_probe: int) -> Mode
         limits="learnt from questions like those named below; other languages, question forms and later versions of "
         f"`{base}` were not tried. Scores rank questions; as probabilities they are calibrated on no data but the "
         "training's.",
-        of_dev="95 % intervals where given: questions resampled",
-        metrics=table(figures) or "No dev examples were given.",
-        threshold="None is set by training. `eval/calibrate.py` chooses one on dev and writes it into `gate.json`.",
+        dev={"On dev (95 % intervals where given: questions resampled)": table(figures) or NO_DEV},
+        checked=checked,
         run=card.run,
         versions=card.versions,
-        n_probe=n_probe,
-        quantity="a probability",
-        tags=("knowledge-boundary", "adaptive-retrieval"),
         base=base,
     )

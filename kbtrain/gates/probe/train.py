@@ -31,7 +31,7 @@ from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import Ending, intervals_of_keys, largest_difference
 from kbtrain.training.folds import groups_of
-from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
+from kbtrain.training.model_card import NO_DEV, table, training_page
 
 if TYPE_CHECKING:
     from kbtrain.training.config import RecipeConfig
@@ -165,7 +165,8 @@ class ProbeEnding(Ending):
         return max(largest_difference(self.kept[name], again[name]) for name in self.kept)
 
     def readme(self, worst: float) -> str:
-        return _model_card(self.card, self.gate, self.intervals, len(self.examples)).text(worst)
+        checked = f"{len(self.examples)} examples: a score differs by at most {worst:.1e}"
+        return _page(self.card, self.gate, self.intervals, checked)
 
 
 def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], gate: Probe) -> dict[Target, str]:
@@ -185,12 +186,13 @@ _DRAFT = (
 )
 
 
-def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_compared: int) -> ModelCard:
+def _page(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], checked: str) -> str:
     heads = [
         f"Head {key}: layers {', '.join(map(str, head.layers))}, {head.weight.size} weights; cross-validated AUROC of "
         f"them {', '.join(str(layer.auroc) for layer in card.heads[key] if layer.used)} (training questions)"
         for key, head in gate.heads.items()
     ]
+    areas = {f"auroc_{key}": text for key, text in figures.items()}
     base, draft = card.base_model, isinstance(card, DraftProbeCard)
     reads = "at the last token of its own answering prompt (the plain question)"
     reads += " and at the tokens of its draft of the answer" if draft else ""
@@ -204,10 +206,9 @@ def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_c
             f"A proxy: labels are of the answers of `{card.answered_by}`, whose own states are not seen; the reader is "
         )
         holds += f"`{base}` with weights of fingerprint `{card.base_fingerprint}`, which is checked."
-    return ModelCard(
+    return training_page(
         title=f"{'Draft probe' if draft else 'Probe'} of {base}",
         what=f"Says from the states of `{base}`, {reads}, whether retrieval is needed.\n{price}",
-        use=USE_QUESTION,
         points=(
             holds,
             f"Method: {card.method}, {card.labels} labels; fitted to states in "
@@ -218,12 +219,9 @@ def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_c
         ),
         limits="learnt from questions like those named below; probes of this kind fall on other domains. The scores of "
         "ridge are estimates, not bounded to [0, 1].",
-        of_dev="95 % intervals: questions resampled",
-        metrics=table({f"auroc_{key}": text for key, text in figures.items()}) or "No dev examples were given.",
-        threshold="None is set by training. `eval/calibrate.py` chooses one on dev and writes it into `gate.json`.",
+        dev={"On dev (95 % intervals: questions resampled)": table(areas) or NO_DEV},
+        checked=checked,
         run=card.run,
         versions=card.versions,
-        n_probe=n_compared,
-        tags=("knowledge-boundary", "adaptive-retrieval", "probe"),
         base=base,
     )

@@ -27,7 +27,6 @@ from kbtrain.training.answer_trainer import TrainingRow
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, read_classifier_data
 from kbtrain.training.finish import DevScores, ExampleEnding, largest_difference
-from kbtrain.training.model_card import ModelCard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, TrainerState
@@ -140,13 +139,15 @@ class PeftEnding(ExampleEnding):
         return largest_difference(self.dev.scores, again.score(self.dev.examples))
 
     def readme(self, worst: float) -> str:
-        return _model_card(self.card, self.dev).text(worst)
+        return _page(self.card, self.dev, worst)
 
 
-def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:
+def _page(card: RagatePeftCard, dev: DevScores, worst: float) -> str:
     nf4 = " in NF4 (4 bits, doubly quantised)" if card.method == "qlora" else ""
     rule = "".join(f", {key} {value}" for key, value in card.label_rule.items())
     return dev.page(
+        worst,
+        "turns",
         title=f"RAGate-PEFT on {card.base_model}",
         what="Says whether a dialogue's next turn needs retrieved knowledge. Score: p(True) against p(False) in "
         f"[0, 1], one forward pass. The folder holds the adapter; the base model is opened beside it{nf4}.",
@@ -159,7 +160,5 @@ def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:
         "for data with the same share of positives. Scores rank turns; they are not calibrated probabilities.",
         run=card.run,
         versions=card.versions,
-        unit="turns",
-        tags=("adaptive-retrieval", "ragate"),
         base=card.base_model,
     )
