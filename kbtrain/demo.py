@@ -259,7 +259,7 @@ def finish_own(run: Path, say: Say, prices: str | None = None, gate: str = FEATU
     if not meta_path(run / "samples.db").exists():  # written by the last answer
         raise UserError(
             f"{run / 'samples.db'}: not all answers are in it; give the command that began it again: kbtrain run "
-            f"sample --run {shlex.quote(str(run))} with its --config or --model{_answers_stored(run)}"
+            f"sample --run {shlex.quote(str(run))} with its --config or --model"
         )
     warned = check_passages(run)
     check_gold(run / "questions.jsonl")
@@ -270,17 +270,6 @@ def finish_own(run: Path, say: Say, prices: str | None = None, gate: str = FEATU
 def imported(run: Path) -> bool:
     """True if the run's answers were made elsewhere."""
     return meta_of(run / "samples.db").get("stage") == "import_answers"
-
-
-def _answers_stored(run: Path) -> str:
-    """Number of question-conditions in a run's store and the model of their answers, in brackets."""
-    from kbtrain.io.store import SampleStore
-
-    with SampleStore(run / "samples.db", read_only=True) as store:
-        if "main" not in store.runs():
-            return ""
-        n, model = sum(store.counts("main").values()), store.run_meta("main").get("model")
-    return f" ({n} question-conditions of {model} are stored)"
 
 
 def run_demo(size: Size, say: Say) -> None:

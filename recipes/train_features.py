@@ -48,7 +48,7 @@ class TrainFeaturesConfig(KeyedFitConfig):
 def main(config: TrainFeaturesConfig) -> None:
     """Bind the folder to this gate, read, fit, score the training questions held out, write."""
     started = time.monotonic()
-    claim_fit_folder(config, "features", frozenset({"index"}), frozenset({"evidence"}))
+    claim_fit_folder(config, "features", frozenset({"index", "evidence"}), after_search=config.evidence is not None)
     data = read_keyed(config)
     if config.evidence:
         data = with_evidence(data, config.evidence)

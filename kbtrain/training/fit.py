@@ -50,12 +50,9 @@ def read_keyed(config: KeyedFitConfig) -> KeyedData:
 DATA = frozenset({"output", "train", "dev"})  # keys of paths
 
 
-def claim_fit_folder(
-    config: FitConfig, kind: str, paths: frozenset[str] = frozenset(), optional: frozenset[str] = frozenset()
-) -> None:
-    """Bind the output folder to a gate's kind and settings.
-
-    ``paths``: keys that say where something lies; of ``optional`` ones only counts if they are given.
+def claim_fit_folder(config: FitConfig, kind: str, paths: frozenset[str] = frozenset(), **facts: bool) -> None:
+    """Bind the output folder to a gate's kind and settings, and to ``facts``; ``paths``: keys that say where something
+    lies.
 
     Data do not bind it: a gate that is fitted in seconds is fitted again where they, or its code, have changed. Raises
     :class:`UserError` if another gate, or one with other settings, is in the folder.
@@ -68,7 +65,7 @@ def claim_fit_folder(
             f"{at(card)}: a gate '{stored_kind}' is in this folder; choose another output, or delete the folder"
         )
     settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in DATA | paths}
-    claim_folder(config.output, {"gate": kind, **settings}, defaults_of(config), optional)
+    claim_folder(config.output, {"gate": kind, **settings, **facts}, defaults_of(config))
 
 
 Scores = Mapping[str, Sequence[float]]  # by name, of all dev questions in their order

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import sys
 import time
 import warnings
@@ -23,7 +22,6 @@ from uuid import uuid4
 from kbtrain.errors import UserError, at, require
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.provenance import (
-    ABSENT,
     MODEL_FILES,
     change_message,
     check_data,
@@ -165,17 +163,12 @@ def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: f
     return {**settings, "train_sha256": file_sha256(train), "dev_sha256": None if dev is None else file_sha256(dev)}
 
 
-def claim_folder(
-    folder: Path,
-    run: Mapping[str, Any],
-    defaults: Mapping[str, Any] | None = None,
-    places: frozenset[str] = frozenset(),
-) -> None:
+def claim_folder(folder: Path, run: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
     """Write a training's key as ``run.json``, or compare it with the one there.
 
     A training is bound to its folder by its first checkpoint or gate: a first attempt that failed binds nothing. What
-    an older version did not know yet counts as left at its default (``defaults``). Of ``places``, keys that say where
-    something lies, only counts if they are given. Raises :class:`UserError` naming what differs.
+    an older version did not know yet counts as left at its default (``defaults``). Raises :class:`UserError` naming
+    what differs.
     """
     path, new = folder / RUN, plain(run)
     if path.exists():
@@ -185,11 +178,7 @@ def claim_folder(
             raise UserError(f"{error}; choose another output folder") from None
         old = {key: value for key, value in {**(defaults or {}), **stored}.items() if key in new or key in stored}
         old.pop(MEASURED, None)
-        others = [
-            (name, before, now)
-            for name, before, now in differing(old, new)
-            if name not in places or before in (None, ABSENT) or now in (None, ABSENT)
-        ]
+        others = differing(old, new)
         if not others:
             return
         if has_training(folder):
@@ -286,15 +275,12 @@ def check_shared(folder: Path, patience: float = 60) -> None:
     until = time.monotonic() + patience
     while not (is_visible := note.exists()) and time.monotonic() < until:
         time.sleep(0.1)
-    without: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(without, None if is_visible else socket.gethostname())
+    seen: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(seen, is_visible)
     if first:
         note.unlink()
-    if lacking := sorted({name for name in without if name is not None}):
-        raise UserError(
-            f"{at(folder)}: not the same folder on all machines ({', '.join(lacking)} did not see what the first rank "
-            "wrote there); give an output on a disk that they share"
-        )
+    if not all(seen):
+        raise UserError(f"{at(folder)}: not the same folder on all machines; give an output on a disk that they share")
 
 
 def main_first(task: Callable[[], T]) -> T:

@@ -185,7 +185,7 @@ def test_ranks_that_do_not_share_the_output_are_told_in_one_line_before_anything
         env = {**shared, "RANK": rank, "LOCAL_RANK": "0"}
         ranks.append(scripts.start(given[0], *given[1:], env=env, cwd=tmp_path / rank))
     assert [rank.wait() for rank in ranks] == [2, 2]
-    assert ranks[0].stderr.startswith("error: kbm: not the same folder on all machines (")
+    assert ranks[0].stderr.startswith("error: kbm: not the same folder on all machines; ")
     assert ranks[0].stderr.count("\n") == 1
     assert [list((tmp_path / rank).rglob("*.json")) for rank in "01"] == [[], []]
 
