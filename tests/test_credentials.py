@@ -106,36 +106,28 @@ def test_a_key_is_struck_however_a_file_spells_it(key: str, monkeypatch: pytest.
 
 
 NAMED = "the address holds a name or a password"
+EXTRA = "key 'server_extra': input should be a valid dictionary"
 
 
 @pytest.mark.parametrize(
-    ("url", "problem"),
+    ("option", "text", "problem"),
     [
-        ("http://me:sk-planted@host/v1", NAMED),
-        ("http://sk-planted@host/v1", NAMED),
-        ("me:sk-planted@host/v1", NAMED),
-        ("//me:sk-planted@host", NAMED),
-        ("http://me%3Ask-planted%40host/v1", NAMED),
-        ("http://host:sk-planted/v1", "no valid address"),
-        ("http:/me:sk-planted@host", "begins with http:// or https://"),
-        ("sk-planted", "begins with http:// or https://"),
-        ("http://[sk-planted/v1", "no valid address"),
-        ("http:///sk-planted", "no valid address"),
+        ("url", "http://me:sk-planted@host/v1", NAMED),
+        ("url", "me:sk-planted@host/v1", NAMED),
+        ("url", "http://me%3Ask-planted%40host/v1", NAMED),
+        ("url", "http://host:sk-planted/v1", "no valid address"),
+        ("url", "http:/me:sk-planted@host", "begins with http:// or https://"),
+        ("url", "sk-planted", "begins with http:// or https://"),
+        ("url", "http://[sk-planted/v1", "no valid address"),
+        ("url", "http:///sk-planted", "no valid address"),
+        ("extra", "{api_key: sk-planted-key", EXTRA),
+        ("extra", "api_key=sk-planted-key", EXTRA),
+        ("extra", "[api_key, sk-planted-key]", EXTRA),
     ],
 )
-def test_what_is_no_address_is_said_to_be_so_without_its_text(url: str, problem: str) -> None:
-    with pytest.raises(UserError, match=f"key 'server_url': .*{problem}") as caught:
-        parse_args(LLMConfig, ["--server-url", url])
-    assert "planted" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["{api_key: sk-planted-key", "api_key=sk-planted-key", "[api_key, sk-planted-key]", "Bearer sk-planted-key"],
-)
-def test_a_field_that_may_hold_a_key_is_not_repeated_by_an_error(text: str) -> None:
-    with pytest.raises(UserError, match="key 'server_extra': input should be a valid dictionary") as caught:
-        parse_args(LLMConfig, ["--server-extra", text])
+def test_what_may_hold_a_key_is_not_repeated_by_an_error(option: str, text: str, problem: str) -> None:
+    with pytest.raises(UserError, match=f"{'' if problem == EXTRA else 'server_url.*'}{problem}") as caught:
+        parse_args(LLMConfig, [f"--server-{option}", text])
     assert "planted" not in str(caught.value)
 
 

