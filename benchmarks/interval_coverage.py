@@ -38,7 +38,7 @@ class CoverageConfig(Config):
     judged: int = Field(400, ge=20, description="turns that a judge labels, where people label a part")
     requests: list[int] = Field([500, 2000], description="sizes of the logs")
     explore: float = Field(0.05, gt=0, lt=1, description="share of the requests that a coin decides")
-    seed: int = Field(0, ge=0, description="of the draws")
+    seed: int = Field(0, ge=0, description="seed of the draws")
 
 
 def main(config: CoverageConfig) -> None:

@@ -58,7 +58,7 @@ def resplit_rows(config: ResplitsConfig) -> list[list[str]]:
         table = Dev(scores[dev], known.llm[dev], known.rag[dev], np.zeros(n_dev), train)
         always = table.rag.sum() - table.llm.sum() + of_train > 1e-9
         thresholds = (
-            control(table, MOST_LOST, DELTA, None).threshold,
+            control(table, MOST_LOST, DELTA).threshold,
             choose("best_accuracy", table).value,
             -np.inf if always else np.inf,
         )

@@ -38,13 +38,17 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 class BuildConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and labels.jsonl")
-    keys: tuple[Target, ...] = Field(DEFAULT_KEYS, description="targets a training example needs")
-    tau_benefit: float = Field(0.0, ge=-1, le=1, description="hard benefit iff mastery(rag) - mastery(llm) > tau")
+    keys: tuple[Target, ...] = Field(DEFAULT_KEYS, description="targets that a training example must have")
+    tau_benefit: float = Field(0.0, ge=-1, le=1, description="hard benefit if mastery(rag) - mastery(llm) > tau")
     benefit_tail: float = Field(0.0, ge=0, lt=0.5, description="soft benefit is 0 and 1 at these quantiles of train")
-    benefit_greedy: float = Field(0.0, ge=0, description="weight of the greedy answers in benefit (samples have 1)")
-    with_reference: bool = Field(False, description="also examples with the evidence, labelled from rag samples")
-    folder: str = Field("examples", description="folder of the examples in the run folder")
-    on_leak: Literal["fail", "drop"] = Field("fail", description="training questions in dev or test, dev in test")
+    benefit_greedy: float = Field(
+        0.0, ge=0, description="weight of the greedy answers in benefit (the weight of samples is 1)"
+    )
+    with_reference: bool = Field(False, description="also make examples with the evidence, labelled by rag samples")
+    folder: str = Field("examples", description="folder for the examples, inside the run folder")
+    on_leak: Literal["fail", "drop"] = Field(
+        "fail", description="training questions that are also in dev or test, or dev questions in test"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> BuildConfig:

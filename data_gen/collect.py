@@ -49,35 +49,39 @@ from kbtrain.runtime.progress import progress_bar
 
 
 class CollectConfig(Config):
-    run: Path = Field(Path("runs/demo"), description="run folder; it is made if it is not there")
+    run: Path = Field(Path("runs/demo"), description="run folder; created if it does not exist")
     dataset: str = Field(
         "atlas", description="name of a data set (--list shows them); jsonl, csv or datasets for your own questions"
     )
-    path: Path | None = Field(None, description="its file, archive or folder; the atlas needs none")
-    only: str | None = Field(None, description="of an archive or folder: files whose names match, like '*dev*'")
-    split: Split | None = Field(None, description="train, dev or test; null: as the files say, else test")
-    dev_share: float = Field(0.0, ge=0, lt=1, description="so much of the test questions becomes dev, by their ids")
+    path: Path | None = Field(None, description="the data set's file, archive or folder; not needed for the atlas")
+    only: str | None = Field(
+        None, description="in an archive or folder, read only files whose names match, such as '*dev*'"
+    )
+    split: Split | None = Field(None, description="train, dev or test; null: as the files say, otherwise test")
+    dev_share: float = Field(0.0, ge=0, lt=1, description="share of the test questions that becomes dev, by their ids")
     shares: Shares | None = Field(None, description="shares of train, dev, test, as 0.5,0.25,0.25: splits by a hash")
     group_by: str | None = Field(None, description="jsonl, csv, datasets: column whose equal values stay in one split")
     columns: ColumnMap = Field({}, description="jsonl, csv, datasets: our field -> their column")
     answer_as: AnswerAs = Field("letter", description="with options: letter, number (from 1), index (from 0), text")
-    language: Language = Field("en", description="of jsonl, csv, datasets")
+    language: Language = Field("en", description="language of the questions, for jsonl, csv and datasets")
     subset: str | None = Field(None, description="configuration of a Hugging Face data set")
     train: int | None = Field(None, ge=0, description="largest number of training questions; null: all")
-    dev: int | None = Field(None, ge=0, description="the same for dev")
-    test: int | None = Field(None, ge=0, description="the same for test")
-    limit: int | None = Field(None, ge=0, description="the same for all splits together")
-    pick: Literal["first", "random"] = Field("first", description="the first ones, or a draw by seed")
-    seed: int = Field(0, description="of a random draw; the draw depends on it and on the ids only")
-    impossible: Literal["keep", "drop"] = Field("keep", description="questions that have no answer (SQuAD 2.0)")
+    dev: int | None = Field(None, ge=0, description="largest number of dev questions; null: all")
+    test: int | None = Field(None, ge=0, description="largest number of test questions; null: all")
+    limit: int | None = Field(None, ge=0, description="largest number of questions in all splits together; null: all")
+    pick: Literal["first", "random"] = Field("first", description="take the first questions, or draw them by seed")
+    seed: int = Field(0, description="seed of a random draw, which depends only on it and on the ids")
+    impossible: Literal["keep", "drop"] = Field(
+        "keep", description="what to do with questions that have no answer (SQuAD 2.0)"
+    )
     hidden: Literal["keep", "drop"] = Field(
-        "drop", description="questions whose answers are not published (C-Eval test)"
+        "drop", description="what to do with questions whose answers are not published (C-Eval test)"
     )
     without_gold: bool = Field(False, description="jsonl, csv, datasets: there are no reference answers")
     placeholders: tuple[str, ...] = Field(
-        (), description="more texts that stand for a missing answer, as [None, unknown]"
+        (), description="additional texts that mean a missing answer, as [None, unknown]"
     )
-    list: bool = Field(False, description="show the data sets and stop")
+    list: bool = Field(False, description="list the data sets and stop")
 
     @model_validator(mode="after")
     def _check_data_set(self) -> CollectConfig:

@@ -31,10 +31,10 @@ from kbtrain.runtime.progress import progress_bar
 
 
 class CollectTurnsConfig(Config):
-    run: Path = Field(description="run folder; it is made if it is not there")
+    run: Path = Field(description="run folder; created if it does not exist")
     dataset: str = Field(description="sgd, ketod, ketod_lines or jsonl")
     path: Path = Field(description="the data set's folder, or one of its files")
-    split: Split | None = Field(None, description="take this split only; for a single file: what it is")
+    split: Split | None = Field(None, description="read only this split; for a single file: its split")
     history: History = Field(
         "plain", description="earlier enriched turns: plain, or enriched as KETOD's generator has them"
     )

@@ -33,7 +33,7 @@ class EmbedConfig(Embeddings):
         {}, description="of the corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
     )
     batch: int = Field(64, ge=1, description="passages in one request")
-    parallel: int = Field(4, ge=1, description="requests under way at once")
+    parallel: int = Field(4, ge=1, description="requests in progress at once")
 
     def writes(self) -> tuple[Path, ...]:
         return (folder_of(self),)

@@ -41,25 +41,31 @@ from kbtrain.runtime.progress import progress_bar
 
 
 class ImportConfig(Config):
-    run: Path = Field(Path("runs/imported"), description="run folder; it is made if it is not there")
+    run: Path = Field(Path("runs/imported"), description="run folder; created if it does not exist")
     path: Path = Field(description="JSON, Parquet or CSV file (or archive, folder of such) of questions with answers")
-    model: str = Field(description="name of the model that gave the answers")
+    model: str = Field(description="name of the model that wrote the answers")
     columns: ColumnMap = Field({}, description="our field of a question -> their column (as in collect.py)")
     answers: dict[Condition, str] = Field(
         {"llm": "llm", "rag": "rag"}, description="condition -> column of the greedy answer"
     )
-    stated: dict[Condition, str] = Field({}, description="condition -> column with the file's own verdict (1, 0)")
-    scores: dict[str, str] = Field({}, description="gate -> column of its score; -column: lower = retrieval needed")
+    stated: dict[Condition, str] = Field({}, description="condition -> column with the file's own verdict (1 or 0)")
+    scores: dict[str, str] = Field(
+        {}, description="gate -> column of its score; -column if a lower score means that retrieval is needed"
+    )
     splits: dict[str, Split] = Field(
         {}, description="their name of a split -> train, dev or test; empty: as collect.py reads it"
     )
-    dev_share: float = Field(0.2, ge=0, lt=1, description="share of the train rows that becomes dev, by hash of the id")
+    dev_share: float = Field(
+        0.2, ge=0, lt=1, description="share of the train rows that becomes dev, by a hash of the id"
+    )
     shares: Shares | None = Field(None, description="shares of train, dev, test, as 0.5,0.25,0.25: splits by a hash")
-    grading: Literal["contains", "exact"] = Field("contains", description="of open questions")
-    language: Language = Field("en", description="of the questions")
-    placeholders: tuple[str, ...] = Field((), description="more texts that stand for a missing answer, as [None]")
+    grading: Literal["contains", "exact"] = Field("contains", description="grading rule of open questions")
+    language: Language = Field("en", description="language of the questions")
+    placeholders: tuple[str, ...] = Field((), description="additional texts that mean a missing answer, as [None]")
     copied_gold: Literal["refuse", "allow"] = Field(
-        "refuse", description="reference answers that repeat the model's own word for word on nearly every row"
+        "refuse",
+        description="what to do if the reference answers repeat the model's own answers word for word on nearly "
+        "every row",
     )
     sampling_run: str = Field("main", description="name of the run in samples.db")
 

@@ -32,7 +32,9 @@ SPLITS: tuple[Split, ...] = ("test", "dev", "train")  # what is evaluated keeps 
 class JoinConfig(Config):
     runs: tuple[Path, ...] = Field(min_length=2, description="run folders with examples/")
     output: Path = Field(description="run folder that gets the joined examples")
-    on_leak: Literal["fail", "drop"] = Field("fail", description="training questions in dev or test, dev in test")
+    on_leak: Literal["fail", "drop"] = Field(
+        "fail", description="training questions that are also in dev or test, or dev questions in test"
+    )
     on_shared_entity: Literal["fail", "drop", "keep"] = Field(
         "fail", description="the same of questions that share an entity alone; keep: they are counted in the meta data"
     )

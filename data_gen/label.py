@@ -48,14 +48,20 @@ from kbtrain.runtime.progress import progress_bar
 class LabelConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and samples.db")
     sampling_run: str = Field("main", description="name of the sampling run in the store")
-    tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number, {quantile: SHARE}, or middle")
-    tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number, {quantile: SHARE}, or middle")
-    max_empty: float = Field(MAX_EMPTY, ge=0, le=1, description="share of empty answers: no certainty above")
-    by: LabelledBy = Field("samples", description="samples, or greedy: right or wrong by the greedy answer alone")
+    tau_mastery: Tau = Field(0.8, description="known if mastery > tau: a number, {quantile: SHARE}, or middle")
+    tau_certainty: Tau = Field(0.8, description="certain if certainty > tau: a number, {quantile: SHARE}, or middle")
+    max_empty: float = Field(
+        MAX_EMPTY, ge=0, le=1, description="share of empty answers above which a question has no certainty"
+    )
+    by: LabelledBy = Field("samples", description="samples, or greedy: labels from the greedy answer alone")
     cut: Cut = Field("keep", description="answers cut at the token limit: keep, drop, or prefix (their first sentence)")
-    certainty: Literal["common", "paper"] = Field("common", description="one scale for all splits, or 1 - U / ln I")
-    certainty_answers: int | None = Field(None, ge=2, description="I of the common scale; null: the fewest of a split")
-    verdicts: bool = Field(False, description="graded by the judge of RUN/verdicts.jsonl, see data_gen/judge.py")
+    certainty: Literal["common", "paper"] = Field(
+        "common", description="common: one scale for all splits; paper: 1 - U / ln I"
+    )
+    certainty_answers: int | None = Field(
+        None, ge=2, description="number of answers of the common scale; null: the smallest number of any split"
+    )
+    verdicts: bool = Field(False, description="grade by the verdicts in RUN/verdicts.jsonl, see data_gen/judge.py")
 
     @model_validator(mode="after")
     def _possible(self) -> LabelConfig:

@@ -30,9 +30,9 @@ from kbtrain.runtime.progress import progress_bar
 
 class MergeConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder; samples.db is written there")
-    shards: tuple[Path, ...] = Field((), description="the shards' stores; none: all of the run folder")
+    shards: tuple[Path, ...] = Field((), description="the shards' stores; empty: all in the run folder")
     sampling_run: str = Field("main", description="name of the sampling run in the stores")
-    allow_gaps: bool = Field(False, description="merge what there is, though shards are missing or not finished")
+    allow_gaps: bool = Field(False, description="merge the existing answers although shards are missing or unfinished")
 
 
 def main(config: MergeConfig) -> None:

@@ -51,9 +51,11 @@ class PilotConfig(ForecastConfig, LLMConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and candidates.jsonl")
     candidates: tuple[Path, ...] = Field((), description="files of hits to compare; empty: RUN/candidates.jsonl")
     ks: tuple[int, ...] = Field((1, 2, 3, 5), min_length=1, description="numbers of passages to compare")
-    splits: tuple[Split, ...] = Field(("dev",), min_length=1, description="questions that are asked")
-    questions: int | None = Field(None, ge=1, description="at most so many of each split; null: all")
-    k: int | None = Field(None, ge=1, description="use this number whatever the table says; null: the best")
+    splits: tuple[Split, ...] = Field(("dev",), min_length=1, description="splits whose questions are asked")
+    questions: int | None = Field(None, ge=1, description="largest number of questions of each split; null: all")
+    k: int | None = Field(
+        None, ge=1, description="use this number of passages regardless of the result; null: the best"
+    )
 
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "evidence.jsonl", self.run / "pilot.json")

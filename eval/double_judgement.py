@@ -39,7 +39,7 @@ from kbtrain.report.words import by_rule, points_interval
 
 class DoubleJudgementConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
-    gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty"), description="those with second scores, in order")
+    gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty"), description="gates with second scores, in order")
     accuracy: AccuracyKind = Field("greedy", description="greedy answers, or expected (samples)")
 
     def writes(self) -> tuple[Path, ...]:

@@ -75,24 +75,26 @@ OF_SETTINGS = ("target_ratio", "bootstrap_draws", "random_draws", "seed", "max_l
 
 class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
-    yes_no: YesNo = Field("with", description="questions whose gold answer is yes or no: with, without, or only these")
+    yes_no: YesNo = Field(
+        "with", description="questions whose reference answer is yes or no: with, without, or only these"
+    )
     threshold_rule: AnyRule = Field(
         "ratio", description="0.5, best_f1, best_accuracy, ratio, max_loss, chosen on dev; or given"
     )
     target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio' and of the random gate")
-    max_loss: float = Field(0.05, gt=0, lt=1, description="rule 'max_loss': accuracy that may be lost against All-RAG")
-    delta: float = Field(0.1, gt=0, lt=1, description="rule 'max_loss': probability that the promise fails")
-    thresholds: dict[str, float] = Field({}, description="rule 'given': gate: threshold; without one the noted ones")
+    max_loss: float = Field(0.05, gt=0, lt=1, description="rule 'max_loss': largest accuracy lost against All-RAG")
+    delta: float = Field(0.1, gt=0, lt=1, description="rule 'max_loss': probability with which the promise may fail")
+    thresholds: dict[str, float] = Field({}, description="rule 'given': gate: threshold; null: the stored ones")
     noted_rule: Rule | None = Field(
-        None, description="rule of the thresholds noted in the gates' folders; without it threshold_rule"
+        None, description="rule of the thresholds stored in the gates' folders; null: threshold_rule"
     )
-    replace_thresholds: bool = Field(False, description="note the thresholds in place of calibrated ones too")
-    keep_thresholds: bool = Field(False, description="leave a noted threshold by another rule, as finish does")
-    accuracy: AccuracyKind = Field("greedy", description="of the main figures: greedy answers, or expected (samples)")
+    replace_thresholds: bool = Field(False, description="also replace calibrated thresholds")
+    keep_thresholds: bool = Field(False, description="keep a stored threshold that another rule chose, as finish does")
+    accuracy: AccuracyKind = Field("greedy", description="main figures from greedy answers, or expected (samples)")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the questions for the intervals")
     random_draws: int = Field(1_000, ge=100, description="random gates drawn at each retrieval ratio")
-    seed: int = Field(0, ge=0, lt=2**31, description="of the resamples and the random gates")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of the resamples and the random gates")
 
     @model_validator(mode="after")
     def _keys_count(self) -> EndToEndConfig:

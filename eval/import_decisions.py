@@ -4,7 +4,7 @@ Reads JSON Lines (a column may be a path, a.b) or a CSV and RUN/questions.jsonl;
 RUN/imported_scores.jsonl, which eval/compare_scores.py sets beside our own. With --as-gate it stands among these
 (RUN/scores/GATE.jsonl), in every table and page: accuracy against searches, p, thresholds; that takes a score of every
 dev and test question. Yes and no become 1 and 0; --choices maps other words, and --tools reads a model's
-own calls of tools from a log. Where outcomes are there, yes and no are compared with what a search changed: in vain,
+own calls of tools from a log. Where outcomes are there, yes and no are compared with what a search changed: needless,
 missed. Ids that the run does not have are an
 error, unless --other-questions drop, which counts them; rows without the column are counted.
 
@@ -45,15 +45,21 @@ class ImportDecisionsConfig(Config):
     path: Path = Field(description="JSON Lines or CSV file, one decision a row")
     gate: str = Field(description="name of the system in the tables: small letters, digits and _")
     id: str = Field("id", description="column of the question's id")
-    column: str = Field("score", description="column of the score, or of the yes or no")
+    column: str = Field("score", description="column of the score, or of yes and no")
     lower_means_search: bool = Field(False, description="a lower score means that retrieval is more needed")
     choices: dict[str, float] = Field({}, description="their word -> number; empty: numbers, yes/no, true/false")
     tools: list[str] = Field(
-        [], description="names (patterns) of search tools: the column holds a model's calls, and one of these is a yes"
+        [],
+        description="names (patterns) of search tools: the column contains a model's calls, and a call of one of "
+        "these means yes",
     )
-    other_questions: Literal["error", "drop"] = Field("error", description="what to do with ids that the run lacks")
-    as_gate: bool = Field(False, description="beside the run's own gates in every table: RUN/scores/GATE.jsonl")
-    seconds: float = Field(0.0, ge=0, description="as_gate: what a decision takes, for tables of costs")
+    other_questions: Literal["error", "drop"] = Field(
+        "error", description="what to do with ids that are not in the run"
+    )
+    as_gate: bool = Field(
+        False, description="store it as RUN/scores/GATE.jsonl, beside the run's own gates in every table"
+    )
+    seconds: float = Field(0.0, ge=0, description="as_gate: seconds per decision, for tables of costs")
 
     @model_validator(mode="after")
     def _counts(self) -> ImportDecisionsConfig:
@@ -130,7 +136,7 @@ def beside_benefit(gate: str, outcomes: Sequence[Outcome], decisions: Mapping[st
         return f"{count} of {n} ({100 * count / n:.0f} % [{100 * low:.0f}, {100 * high:.0f}])"
 
     return (
-        f"{gate}, on {len(test_outcomes)} test questions: {share(yes, len(test_outcomes))} searched for; in vain "
+        f"{gate}, on {len(test_outcomes)} test questions: {share(yes, len(test_outcomes))} with a search; needless "
         f"{share(table.in_vain, yes)} of these, {table.broken} right answers broken; missed "
         f"{share(table.missed, n_needed)} that a search fixes"
     )

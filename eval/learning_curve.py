@@ -56,18 +56,20 @@ PROMPT_OF: dict[str, Asked] = {"probe": "llm", "draft_probe": "draft"}
 class LearningCurveConfig(StoredAnswersConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
     gates: tuple[str, ...] = Field(("features",), min_length=1, description=f"of {', '.join(KEYS_OF)}")
-    keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
+    keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels to learn")
     sizes: tuple[int, ...] = Field(
-        (50, 100, 200, 400, 800, 1400), min_length=1, description="training questions; all are added"
+        (50, 100, 200, 400, 800, 1400),
+        min_length=1,
+        description="numbers of training questions; all questions are added as the last size",
     )
-    draws: int = Field(3, ge=1, description="random parts of each size")
+    draws: int = Field(3, ge=1, description="random subsets of each size")
     index: Path | None = Field(None, description="features: BM25 index; null: RUN/bm25")
     encoder: str = Field("all-minilm-l6-v2", description="encoder_probe: embedded name, folder or hub id")
     model: str | None = Field(None, description="probes: the answering model")
-    states: Path | None = Field(None, description="probe: where its states are kept; null: RUN/states/llm")
+    states: Path | None = Field(None, description="probe: folder of its hidden states; null: RUN/states/llm")
     dtype: DtypeName = Field("auto", description="probes: of the model, as it answered")
     device: str = Field("auto", description="auto, cpu or cuda")
-    seed: int = Field(0, ge=0, lt=2**31, description="of the draws")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of the draws")
     out: Path | None = Field(None, description="name of the files, without their ends; null: RUN/learning_curve")
 
     @model_validator(mode="after")

@@ -46,7 +46,7 @@ LEVELS = {"never": "llm_only", "always": "all_rag"}
 class ReportConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with results.json")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
-    gate: str | None = Field(None, description="gate of the headline and the errors; without it the best on dev")
+    gate: str | None = Field(None, description="gate of the headline and the errors; null: the best on dev")
     prices: Path = Field(
         PRICES, description="YAML file with prices and latencies, for the bill of a thousand questions"
     )

@@ -43,13 +43,13 @@ class FitGateConfig(FitConfig):
     """Settings of this script."""
 
     gate: str = Field(description=f"kind of gate: {names_to_fit()}, or the name of an entry point")
-    run: Path | None = Field(None, description="run folder: its examples or turns, and a folder in it, where not given")
+    run: Path | None = Field(None, description="run folder; its examples or turns and a folder in it are the defaults")
     train: Path = Field(Path("RUN/examples/train.jsonl"), description="training examples (JSONL), or turns")
     dev: Path = Field(
-        Path("RUN/examples/dev.jsonl"), description="dev examples; they choose the threshold noted in the folder"
+        Path("RUN/examples/dev.jsonl"), description="dev examples, which choose the threshold stored in the folder"
     )
     output: Path = Field(Path("RUN/GATE"), description="folder the gate is written to")
-    key: Key | None = Field(None, description="questions: label to learn; without it the one that dev chooses")
+    key: Key | None = Field(None, description="questions: label to learn; null: the label that ranks dev best")
 
     @model_validator(mode="before")
     @classmethod

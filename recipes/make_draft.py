@@ -41,23 +41,29 @@ class MakeDraftConfig(Config):
         description="the signal that decides: draft_margin, draft_entropy or first_token_entropy; all are scored",
     )
     prompts: dict[Part, Path] = Field(
-        {}, description="the product's templates in files, as at sampling: {llm: FILE, rag: FILE, system: FILE}"
+        {}, description="files with your templates, as for sampling: {llm: FILE, rag: FILE, system: FILE}"
     )
-    tokens: int = Field(TOKENS, ge=1, le=64, description="tokens of a draft")
-    dtype: DtypeName = Field("auto", description="auto: by the processor; noted in the folder")
+    tokens: int = Field(TOKENS, ge=1, le=64, description="longest draft, in tokens")
+    dtype: DtypeName = Field("auto", description="auto: chosen for the processor; stored in the folder")
     device: str = Field("auto", description="auto, cpu or cuda")
 
     server_config: Path | None = Field(
-        None, description="server: file that kbtrain check-server wrote, in place of address, name, endpoint and key"
+        None, description="server: file that kbtrain check-server wrote, instead of address, name, endpoint and key"
     )
-    server_url: str | None = Field(None, description="server: address up to and with /v1; without it the model is here")
+    server_url: str | None = Field(None, description="server: address up to and with /v1; null: the model runs here")
     server_model: str | None = Field(None, description="server: the model's name there; null: as in model")
     server_endpoint: Literal["completions", "chat"] = Field("chat", description="server: as for sampling")
     server_key_env: str = Field("OPENAI_API_KEY", description="server: environment variable that holds the key")
-    server_tries: int = Field(8, ge=1, description="server: tries of a request that fails; noted in the folder")
-    server_timeout: float = Field(600.0, gt=0, description="server: seconds to wait for an answer; noted in the folder")
-    server_patience: float = Field(LONGEST_ASKED, ge=0, description="server: seconds it may ask to wait (Retry-After)")
-    top: int = Field(TOP, ge=2, le=1000, description="server: log-probabilities asked for at each token")
+    server_tries: int = Field(
+        8, ge=1, description="server: number of tries for a failing request; stored in the folder"
+    )
+    server_timeout: float = Field(
+        600.0, gt=0, description="server: seconds to wait for an answer; stored in the folder"
+    )
+    server_patience: float = Field(
+        LONGEST_ASKED, ge=0, description="server: longest wait that the server may ask for (Retry-After), in seconds"
+    )
+    top: int = Field(TOP, ge=2, le=1000, description="server: log-probabilities requested at each token")
 
     def writes(self) -> tuple[Path, ...]:
         return (self.output,)

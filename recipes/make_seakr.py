@@ -26,21 +26,21 @@ from kbtrain.training.model_card import write_made
 class MakeSeakrConfig(Config):
     model: str = Field(..., description="embedded name, folder or hub id")
     output: Path = Field(..., description="gate folder to write")
-    signal: str = Field("seakr", description="the signal that decides; all others are measured beside it")
+    signal: str = Field("seakr", description="the signal that decides; all others are scored as well")
     k: int = Field(20, ge=2, description="samples per question")
     alpha: float = Field(1e-3, gt=0, description="regularisation of the Gram matrix")
-    layer: int | None = Field(None, description="layer whose states are read, from 0; without it the middle one")
-    mlp: str | None = Field(None, description="its MLP's name within the layer; without it found by structure")
-    temperature: float = Field(1.0, gt=0, description="of the samples")
-    top_k: int = Field(50, ge=0, description="of the samples; 0: off")
-    top_p: float = Field(0.9, gt=0, le=1, description="of the samples; 1: off")
+    layer: int | None = Field(None, description="layer whose hidden states are read, from 0; null: the middle one")
+    mlp: str | None = Field(None, description="the MLP's name within the layer; null: found by structure")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature")
+    top_k: int = Field(50, ge=0, description="top k of the sampling; 0: off")
+    top_p: float = Field(0.9, gt=0, le=1, description="top p of the sampling; 1: off")
     max_new_tokens: int = Field(24, ge=1, description="tokens of an answer")
-    max_prompt_tokens: int = Field(2048, ge=16, description="a longer prompt loses evidence from its tail")
+    max_prompt_tokens: int = Field(2048, ge=16, description="a longer prompt loses evidence at the end")
     prompts: dict[Part, Path] = Field(
-        {}, description="the product's templates in files, as at sampling: {llm: FILE, rag: FILE, system: FILE}"
+        {}, description="files with your templates, as for sampling: {llm: FILE, rag: FILE, system: FILE}"
     )
     seed: str = Field("seakr", description="name of the random numbers")
-    dtype: DtypeName = Field("auto", description="auto: by the processor; noted in the folder")
+    dtype: DtypeName = Field("auto", description="auto: chosen for the processor; stored in the folder")
     device: str = Field("auto", description="auto, cpu or cuda")
 
     def settings(self) -> SeakrSettings:

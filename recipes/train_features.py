@@ -36,13 +36,17 @@ class TrainFeaturesConfig(KeyedFitConfig):
     """Settings of this script."""
 
     index: Path | None = Field(
-        None, description="folder of the BM25 index, whose document frequencies are kept; null: it reads the form alone"
+        None,
+        description="folder of the BM25 index, whose document frequencies are stored; null: only the form of the "
+        "question is read",
     )
     evidence: Path | None = Field(
-        None, description="evidence.jsonl of these questions; the gate is asked after a search"
+        None, description="evidence.jsonl of these questions; the gate then decides after the search"
     )
     knots: int = Field(KNOTS, ge=2, description="knots of the piecewise linear function of each feature")
-    least_passages: int = Field(1, ge=1, description="words of fewer passages count as unknown: a smaller folder")
+    least_passages: int = Field(
+        1, ge=1, description="words in fewer passages count as unknown, which makes the folder smaller"
+    )
 
 
 def main(config: TrainFeaturesConfig) -> None:

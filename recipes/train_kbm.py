@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class TrainKBMConfig(LanguageModelConfig):
-    keys: tuple[Key, ...] = Field(DEFAULT_KEYS, description="what the gate learns to say, in this order")
+    keys: tuple[Key, ...] = Field(DEFAULT_KEYS, description="labels that the gate learns to predict, in this order")
     labels: Labels = Field("hard", description="hard: True/False as in the paper; soft: the sampled shares")
 
     @model_validator(mode="after")

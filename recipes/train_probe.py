@@ -48,8 +48,8 @@ class TrainProbeConfig(RecipeConfig):
     answered_by: str | None = Field(
         None, description="the model whose answers made the labels, if model only reads the question; null: model"
     )
-    dev: Path | None = Field(None, description="dev examples (JSONL), for figures; they choose nothing")
-    states: Path | None = Field(None, description="folder where states are kept; null: OUTPUT/states")
+    dev: Path | None = Field(None, description="dev examples (JSONL), only for figures")
+    states: Path | None = Field(None, description="folder where hidden states are stored; null: OUTPUT/states")
     condition: Asked = Field("llm", description="read the plain prompt, or the prompt and a draft (draft)")
     tokens: int = Field(DRAFT_TOKENS, ge=1, le=64, description="condition draft: longest draft, in tokens")
     keys: tuple[Target, ...] = Field(DEFAULT_KEYS, description="labels that get a head, in this order")

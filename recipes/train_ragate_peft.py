@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 class TrainRagatePeftConfig(HeldOutConfig, LanguageModelConfig):
     features: tuple[PeftFeature, ...] = Field(
-        (), description="what is read beside the context: resp, syn-resp, ner, know, source"
+        (), description="additional inputs beside the context: resp, syn-resp, ner, know, source"
     )
-    max_length: int = Field(512, ge=64, description="tokens of prompt and answer; the oldest turns are skipped")
+    max_length: int = Field(512, ge=64, description="longest prompt and answer, in tokens; the oldest turns are cut")
     method: Literal["lora", "qlora"] = Field(  # type: ignore[assignment]
-        "qlora", description="adapters beside 16-bit weights, or beside NF4"
+        "qlora", description="adapters beside parameters in 16 bits, or in NF4"
     )
     lora_alpha: LoraAlpha = 64
     lora_dropout: LoraDropout = 0.1
-    merge_adapter: bool = Field(False, description="also write 16-bit weights with the adapter in them")
+    merge_adapter: bool = Field(False, description="also save 16-bit parameters with the adapter merged in")
 
     @model_validator(mode="after")
     def _possible(self) -> TrainRagatePeftConfig:

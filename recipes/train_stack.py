@@ -39,8 +39,8 @@ class TrainStackConfig(KeyedFitConfig):
 
     run: Path = Field(description="run folder with scores/ and the members' folders")
     members: tuple[Path, ...] = Field(min_length=1, description="gate folders, relative to the run")
-    leave_out: tuple[str, ...] = Field((), description="names of members' scores that are not read")
-    fit_on: Literal["train", "dev"] = Field("train", description="questions that the weights are fitted to")
+    leave_out: tuple[str, ...] = Field((), description="names of members' scores to ignore")
+    fit_on: Literal["train", "dev"] = Field("train", description="questions that the regression is fitted to")
 
 
 def main(config: TrainStackConfig) -> None:

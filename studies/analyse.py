@@ -42,7 +42,7 @@ class AnalyseConfig(Config):
     out: Path | None = Field(None, description="folder of the results; null: the first run folder")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="null: that of labels.jsonl, else the paper's 0.8")
     tau_certainty: float | None = Field(None, ge=0, le=1, description="null: that of labels.jsonl, else 0.8")
-    verdicts: bool = Field(False, description="graded by the judge of RUN/verdicts.jsonl, see data_gen/judge.py")
+    verdicts: bool = Field(False, description="grade by the verdicts in RUN/verdicts.jsonl, see data_gen/judge.py")
     examples: int = Field(10, ge=0, description="least certain questions that are shown")
     title: str = Field("What the model knows, and what retrieval changes", description="headline of the page")
 

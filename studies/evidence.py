@@ -47,7 +47,7 @@ class EvidenceConfig(Config):
     sizes: tuple[Annotated[int, Field(ge=LEAST)], ...] = Field(
         (150, 300, 600, 1000), description="training questions of the learning curve; all are added"
     )
-    draws: int = Field(3, ge=1, description="random parts of each size")
+    draws: int = Field(3, ge=1, description="random subsets of each size")
     out: Path = Field(Path("runs/evidence"), description="folder of the results")
 
     def writes(self) -> tuple[Path, ...]:

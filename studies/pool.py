@@ -41,8 +41,8 @@ class PoolConfig(Config):
     runs: tuple[Path, ...] = Field(min_length=1, description="run folders with questions.jsonl")
     output: Path = Field(description="run folder that gets the pooled questions")
     train: int = Field(800, ge=0, description="training questions of all groups together, at most")
-    dev: int = Field(200, ge=0, description="the same for dev")
-    test: int = Field(500, ge=0, description="the same for test")
+    dev: int = Field(200, ge=0, description="largest number of dev questions; null: all")
+    test: int = Field(500, ge=0, description="largest number of test questions; null: all")
     shares: Shares = Field((0.5, 0.15, 0.35), description="shares of train, dev, test in the fresh split")
     by_relation: tuple[str, ...] = Field((), description="data sets whose relations are groups of their own")
     popular: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(

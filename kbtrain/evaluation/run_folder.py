@@ -219,7 +219,7 @@ class StoredAnswersConfig(Config):
     """Keys of every script that evaluates the stored answers of run folders."""
 
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
-    allow_missing: bool = Field(False, description="continue although stored answers are missing, and count them")
+    allow_missing: bool = Field(False, description="continue although stored answers are missing; they are counted")
 
 
 def read_run(

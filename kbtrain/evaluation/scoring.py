@@ -71,20 +71,27 @@ class ChoiceConfig(ScoringConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with examples/ or turns.jsonl")
     turns: Path | None = Field(None, description="another file of turns, e.g. turns_features.jsonl of the run")
     allow_trained: bool = Field(
-        False, description="score questions that a gate was trained on, or dev has of test; all tables count them"
+        False,
+        description="score questions that a gate was trained on, or that dev shares with test; all tables count them",
     )
     allow_entities: bool = Field(
-        False, description="score questions about entities of a gate's training, or dev's of test's; all tables count"
+        False,
+        description="score questions about entities of a gate's training, or that dev shares with test; all "
+        "tables count them",
     )
-    only: tuple[str, ...] = Field((), description="names of the gates to score; without it all")
-    gates: dict[str, Path] = Field({}, description="name: folder of gates that lie elsewhere")
-    model: str | None = Field(None, description="language model of the prompted gates; without it they are skipped")
+    only: tuple[str, ...] = Field((), description="names of the gates to score; null: all")
+    gates: dict[str, Path] = Field({}, description="name: folder, for gates in other folders")
+    model: str | None = Field(None, description="language model of the prompted gates; null: they are skipped")
     prompt_llm: Path | None = Field(
         None, description="YAML as of data_gen/sample.py: model, back end, server that gate prompt asks, not model"
     )
-    prompt_samples: int = Field(10, ge=1, description="prompt_llm: replies to each question; the score is their share")
+    prompt_samples: int = Field(
+        10, ge=1, description="prompt_llm: replies per question; the score is the share that asks for more information"
+    )
     states: Path | None = Field(
-        None, description="YAML of kbtrain check-server: vLLM that gives the states which probes read, not a copy here"
+        None,
+        description="YAML of kbtrain check-server: a vLLM server that returns the probes' hidden states, instead "
+        "of a local copy",
     )
 
     @field_validator("only", mode="before")

@@ -125,7 +125,7 @@ JUDGE_AGAIN = "move or delete this file to judge again"  # remedy for verdicts t
 class LLMJudgeConfig(LLMConfig):
     """Settings of a judge by a model."""
 
-    votes: int = Field(0, ge=0, description="llm: replies that vote; 0: the greedy reply decides")
+    votes: int = Field(0, ge=0, description="llm: number of replies that vote; 0: the greedy reply decides")
 
 
 def is_judged(verdicts: Artifact, config: LLMJudgeConfig) -> bool:

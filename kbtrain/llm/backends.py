@@ -94,21 +94,23 @@ class LLMConfig(Config):
     backend: str = Field("transformers", description=", ".join(kind.description for kind in BACKENDS.values()))
     dtype: DtypeName = Field("auto", description="auto: by the processor; vllm: the model's own")
     device: str = Field("auto", description="transformers: auto, cpu, cuda, cuda:1, ...")
-    seed: str = Field("0", description="names the run's random numbers")
+    seed: str = Field("0", description="seed of the run's random numbers")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     top_k: int = Field(0, ge=0, description="keep the k most probable tokens; 0: all")
     top_p: float = Field(1.0, gt=0, le=1, description="keep the most probable tokens up to this mass")
-    max_new_tokens: int = Field(64, ge=1, description="longest answer, in tokens; labels warn where 5 % are cut")
+    max_new_tokens: int = Field(
+        64, ge=1, description="longest answer, in tokens; label warns if 5 % of the answers are cut"
+    )
     max_thought_tokens: int = Field(
         0, ge=0, description="additional tokens for a model that reasons before it answers; labels count what is cut"
     )
-    max_prompt_tokens: int = Field(2048, ge=32, description="longer prompts lose evidence from their tail")
+    max_prompt_tokens: int = Field(2048, ge=32, description="longer prompts lose evidence at the end")
     stop: tuple[str, ...] = Field(("\n",), description="strings that end an answer")
-    batch_rows: int = Field(248, ge=1, description="answers drawn at once")
-    batch_prompt_tokens: int = Field(16384, ge=32, description="prompt tokens prefilled at once, padding counted")
-    window: int = Field(256, ge=1, description="prompts looked at together; also the unit of shards and of Ray tasks")
+    batch_rows: int = Field(248, ge=1, description="answers sampled at once")
+    batch_prompt_tokens: int = Field(16384, ge=32, description="prompt tokens prefilled at once, including padding")
+    window: int = Field(256, ge=1, description="prompts handled together; also the unit of shards and of Ray tasks")
     tensor_parallel: int = Field(1, ge=1, description="vllm: GPUs that share one model")
-    vllm_extra: dict[str, Any] = Field({}, description="more arguments of vllm.LLM, e.g. {enforce_eager: true}")
+    vllm_extra: dict[str, Any] = Field({}, description="additional arguments of vllm.LLM, e.g. {enforce_eager: true}")
     server_url: str = Field("http://127.0.0.1:8000/v1", description="openai: address up to and with /v1")
     server_model: str | None = Field(None, description="openai: the model's name on the server; null: as in model")
     server_endpoint: Literal["completions", "chat"] = Field(
@@ -122,26 +124,30 @@ class LLMConfig(Config):
     server_alias: bool = Field(
         False, description="openai, completions: server_model is another name of model itself, with its tokenizer"
     )
-    server_concurrency: int = Field(32, ge=1, description="openai: requests under way at once")
+    server_concurrency: int = Field(32, ge=1, description="openai: requests in progress at once")
     server_n: bool | Annotated[int, Field(ge=1)] = Field(
-        True, description="openai: answers in one request: true (all), false (one), or the most that it gives"
+        True, description="openai: answers in one request: true (all), false (one), or the most that the server returns"
     )
     server_logprobs: bool = Field(True, description="openai: ask for log-probabilities; false: they are stored as 0")
-    server_tries: int = Field(8, ge=1, description="openai: tries of a request that fails")
+    server_tries: int = Field(8, ge=1, description="openai: number of tries for a failing request")
     server_timeout: float = Field(600.0, gt=0, description="openai: seconds to wait for an answer")
-    server_patience: float = Field(LONGEST_ASKED, ge=0, description="openai: seconds it may ask to wait (Retry-After)")
+    server_patience: float = Field(
+        LONGEST_ASKED, ge=0, description="openai: longest wait that the server may ask for (Retry-After), in seconds"
+    )
     server_key_env: str = Field("OPENAI_API_KEY", description="openai: environment variable that holds the key")
     server_key_header: KeyHeader = Field("Authorization", description="openai: header that carries the key")
     server_limit: LimitName = Field(
         "max_tokens", description="openai: the server's name for the longest answer, which is max_new_tokens"
     )
     server_greedy: bool = Field(
-        True, description="openai: temperature 0 for the greedy answer; false: one more drawn answer takes its place"
+        True, description="openai: temperature 0 for the greedy answer; false: one more sampled answer replaces it"
     )
     server_refused: float = Field(
-        0.2, ge=0, le=1, description="openai: share of prompts that the server may refuse; above it sampling stops"
+        0.2, ge=0, le=1, description="openai: share of refused prompts above which sampling stops"
     )
-    server_extra: dict[str, Any] = Field({}, description="openai: more fields of each request; null takes one out")
+    server_extra: dict[str, Any] = Field(
+        {}, description="openai: additional fields of each request; null removes a field"
+    )
 
     @property
     def kind(self) -> Backend:

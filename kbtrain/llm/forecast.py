@@ -73,9 +73,9 @@ def read_prices(name: Path) -> Prices:
 class ForecastConfig(Config):
     """Keys of a look ahead."""
 
-    dry_run: bool = Field(False, description="say requests, tokens, money and time, and stop")
+    dry_run: bool = Field(False, description="print requests, tokens, money and time, and stop")
     measure: int = Field(
-        0, ge=0, description="dry_run: number of them to do, without keeping any, to state the time of all"
+        0, ge=0, description="dry_run: number of prompts to run without storing answers, to estimate the time of all"
     )
     prices: Path = Field(PRICES, description="dry_run: YAML file with prices")
 

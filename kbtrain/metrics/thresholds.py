@@ -255,11 +255,12 @@ class Promised:
         if self.n < self.fewest:
             most = f"{100 * self.limit:g}"
             return (
-                f"To promise at most {most} points lost takes {self.fewest} dev questions or more, there are {self.n}."
+                f"To promise at most {most} points lost takes at least {self.fewest} dev questions; there are {self.n}."
             )
         if self.with_more is None or (self.guarantee and self.with_more > self.guarantee.ratio - 0.005):
             return ""
-        return f"{MORE * self.n} dev questions, answered alike, would allow to skip {1 - self.with_more:.1%} of dev."
+        skipped = f"{1 - self.with_more:.1%} of the searches on dev"
+        return f"{MORE * self.n} dev questions with the same results would allow it to skip {skipped}."
 
 
 def promised(dev: Dev, limit: float, delta: float = 0.1) -> Promised:

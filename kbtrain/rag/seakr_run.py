@@ -39,17 +39,19 @@ class SeakrPipelineConfig(Config):
     method: Method = Field("multi_hop", description="single_hop or multi_hop")
     split: Split = Field("test", description="questions to answer")
     limit: int | None = Field(
-        None, ge=1, description="answer at most this number; a smaller limit is a part of a larger"
+        None, ge=1, description="largest number of questions to answer; a smaller limit takes a subset of a larger one"
     )
     threshold: float | None = Field(None, description="search if U exceeds it; without it chosen on dev by ratio")
-    ratio: float = Field(0.5, gt=0, lt=1, description="share of the dev questions' first thoughts above the threshold")
+    ratio: float = Field(
+        0.5, gt=0, lt=1, description="share of the dev questions whose first reasoning step is above the threshold"
+    )
     threshold_questions: int = Field(40, ge=1, description="dev questions to choose the threshold on")
-    documents: int = Field(3, ge=1, description="N: documents of a search that are tried")
+    documents: int = Field(3, ge=1, description="N: documents tried after each search")
     no_rerank: bool = Field(False, description="take the search's best document instead of trying each")
     no_reason: bool = Field(False, description="answer from the rationales alone instead of the less uncertain way")
     signal: str | None = Field(None, description="another signal than the gate's decides, see gates/seakr/signals.py")
-    max_steps: int = Field(7, ge=1, description="sentences of a rationale")
-    max_documents: int = Field(5, ge=1, description="documents that are kept")
+    max_steps: int = Field(7, ge=1, description="largest number of sentences in a rationale")
+    max_documents: int = Field(5, ge=1, description="largest number of documents to keep")
     word_confidence: float = Field(
         0.4, ge=0, le=1, description="probability from which a word goes into the query; SeaKR's code has 0.9"
     )
@@ -59,8 +61,8 @@ class SeakrPipelineConfig(Config):
     demonstrations: int = Field(10, ge=0, le=10, description="worked examples in the prompt")
     max_new_tokens: int = Field(48, ge=1, description="tokens of a sentence")
     chain_tokens: int = Field(192, ge=1, description="tokens of a chain of reasoning over the kept documents")
-    at_once: int = Field(4, ge=1, description="questions in work at the same time")
-    batch_rows: int = Field(256, ge=1, description="samples drawn at once; a GPU has room for more")
+    at_once: int = Field(4, ge=1, description="questions answered at the same time")
+    batch_rows: int = Field(256, ge=1, description="answers sampled at once; a GPU has room for more")
     batch_prompt_tokens: int = Field(20_480, ge=64, description="prompt tokens held at once")
     dtype: DtypeName = Field("auto", description="auto: as the gate was made")
     device: str = Field("auto", description="auto, cpu or cuda")

@@ -90,8 +90,8 @@ def telling_examples(answered: AnsweredRun, scores: Mapping[str, float], cut: fl
     """Of the questions that a gate does not search for, one that a search would have broken, and one that it would have
     repaired, picked by a hash of their ids."""
     kinds: list[tuple[str, str, Callable[[Outcome], bool]]] = [
-        ("Spared", "not searched, and the search would have broken the answer", _broken),
-        ("Missed", "not searched, and the search would have repaired the answer", _repaired),
+        ("Spared", "the gate skipped a search that would have broken the answer", _broken),
+        ("Missed", "the gate skipped a search that would have repaired the answer", _repaired),
     ]
     left = [o for o in answered.outcomes if scores[o.question_id] <= cut]
     parts = []

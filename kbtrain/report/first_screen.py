@@ -25,8 +25,8 @@ HEAD = (
 
 
 AFTER_SEARCH = (
-    "This gate reads what was found: every question is searched for, and the gate leaves the passages of some out of "
-    "the prompt. It saves tokens and wrong answers, no searches."
+    "This gate reads the passages: the system searches for every question, and the gate drops the passages of some "
+    "from the prompt. It saves tokens and wrong answers, but no searches."
 )
 
 
@@ -77,7 +77,7 @@ def first_screen(
     saves = saving is not None and saving.noted.dev_saved > 0
     return FirstScreen(
         subtitle=subtitle(results.meta, questions),
-        news=text[0].partition(": ")[0] + "." if saves else text[0],
+        news=_capital(text[0].partition(": ")[0] + "." if saves else text[0]),
         certainty=text[2] if saves else "",
         sentences=text,
         certain=saving is not None and saving.certain,
@@ -87,6 +87,10 @@ def first_screen(
         rows=table(results, savings),
         note=_note(saving, results),
     )
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def tiles(results: Results, saving: Saving, counts: FourFold) -> list[Tile]:
@@ -196,12 +200,12 @@ def _certainty(saving: Saving) -> str:
     elif setting.change.mean >= -saving.limit:
         loss = f"A loss of more than {limit} is not ruled out."
     else:
-        loss = f"More than {limit} were lost."
+        loss = f"It lost more than {limit}."
     if saving.certain:
-        return f"Yes, on these questions: skipping as many searches at random would cost more ({gain}). {loss}"
+        return f"Yes, on these questions: skipping the same number of searches at random costs more ({gain}). {loss}"
     if setting.over_random.high < -1e-12:  # rounding errors aside
-        return f"This is worse than chance: skipping as many searches at random would cost less ({gain}). {loss}"
-    return f"Not shown by these questions: skipping as many searches at random may do as well ({gain}). {loss}"
+        return f"This is worse than chance: skipping the same number of searches at random costs less ({gain}). {loss}"
+    return f"Not shown by these questions: skipping the same number at random may do as well ({gain}). {loss}"
 
 
 def _at_most_right(saving: Saving, setting: ThresholdSaving) -> str:
@@ -260,11 +264,10 @@ def _note(saving: Saving | None, results: Results) -> str:
     if saving is None:
         return ""
     return (
-        f"In percent of the {saving.n} {results.meta['split']} questions and in points, with 95 % intervals (bootstrap "
-        f"over {bootstrap_units(results.meta)}). Each gate's threshold is the one noted in its folder, or else the "
-        "evaluation's "
-        f"(the first gate's: rule {saving.rule}). Gates stand in the order of their area on dev. "
-        "Against chance: accuracy minus that of skipping as many at random."
+        f"Shares are in percent of the {saving.n} {results.meta['split']} questions, differences in points, with 95 % "
+        f"intervals (bootstrap over {bootstrap_units(results.meta)}). Each gate uses the threshold in its folder, or "
+        f"else the evaluation's (the first gate's: rule {saving.rule}). Gates are ordered by area on dev. Against "
+        "chance: accuracy minus that of skipping the same number of searches at random."
     )
 
 
@@ -286,7 +289,7 @@ def closing_block(
     saves = saving is not None and saving.noted.dev_saved > 0
     best = bool(savings) and saving is savings[0]
     texts = sentences(results, saving, len(savings), best=best)
-    gate_line, real = texts[0], "nothing is skipped, so there is nothing to be sure of; take more dev questions"
+    gate_line, real = texts[0], "no search is skipped, so there is nothing to test; add dev questions"
     if saving is not None and saves:
         setting, other = saving.noted, saving.other
         gate_line = (

@@ -65,8 +65,8 @@ def caption(results: Results) -> str:
         + (f"; area of the sampled answers' own benefit {percent(reachable)}" if reachable is not None else "")
         + "".join(f"; {excluded[key]} questions {why} skipped" for key, why in skipped.items() if excluded.get(key))
         + (f"; {shared} dev questions share an entity with test" if shared else "")
-        + (f"; {ruled} are small talk, sums or instructions, which no gate in use searches for" if ruled else "")
-        + (f"; {', '.join(late)}: asked after every search, what is saved is reading" if late else "")
+        + (f"; {ruled} are small talk, arithmetic or instructions, for which no gate in use searches" if ruled else "")
+        + (f"; {', '.join(late)}: decides after every search and saves only reading" if late else "")
     )
 
 

@@ -15,7 +15,7 @@ _WHOLE = {
     "random": "search at random",
     "oracle": "oracle (knows both answers)",
     "prompt": "asking the model itself",
-    "relation_only": "relation alone",
+    "relation_only": "kind of question alone",
     "form_only": "form of the question alone",
     "by_source": "never or always by source",
     "retriever_score": "retriever's top score alone",

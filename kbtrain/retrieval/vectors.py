@@ -45,14 +45,16 @@ class Embeddings(Config):
     """The server that makes vectors. Many models want a prefix before queries and another before passages."""
 
     server_url: str = Field(description="server of embeddings in OpenAI's protocol, up to and with /v1")
-    server_model: str = Field(description="the model's name there")
+    server_model: str = Field(description="the model's name on the server")
     server_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the server's key")
     server_key_header: KeyHeader = Field("Authorization", description="header that carries the server's key")
-    server_tries: int = Field(8, ge=1, description="tries of a request that fails")
+    server_tries: int = Field(8, ge=1, description="number of tries for a failing request")
     server_timeout: float = Field(60.0, gt=0, description="seconds to wait for one batch of vectors")
-    server_patience: float = Field(LONGEST_ASKED, ge=0, description="seconds it may ask to wait (Retry-After)")
-    query_prefix: str = Field("", description="put before every query, as the model wants it: 'query: '")
-    passage_prefix: str = Field("", description="put before every passage: 'passage: '")
+    server_patience: float = Field(
+        LONGEST_ASKED, ge=0, description="longest wait that the server may ask for (Retry-After), in seconds"
+    )
+    query_prefix: str = Field("", description="text before every query, as the model expects it: 'query: '")
+    passage_prefix: str = Field("", description="text before every passage: 'passage: '")
 
 
 class VectorCard(Embeddings):

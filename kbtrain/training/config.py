@@ -30,11 +30,13 @@ class RecipeConfig(Config):
 
     model: str = Field(description="model to fine-tune: embedded name, local folder or hub id")
     train: Path = Field(description="training examples (JSONL)")
-    dev: Path | None = Field(None, description="dev examples (JSONL); they choose the checkpoint")
+    dev: Path | None = Field(None, description="dev examples (JSONL), which choose the checkpoint")
     output: Path = Field(description="folder the gate is written to")
-    dtype: DtypeName = Field("auto", description="compute in it; auto: by the processor; weights are kept in fp32")
+    dtype: DtypeName = Field(
+        "auto", description="number format of the computation; auto: chosen for the processor; parameters stay in fp32"
+    )
     device: str = Field("auto", description="auto, cpu or cuda")
-    dry_run: bool = Field(False, description="show rendered examples, lengths, steps and estimates, and stop")
+    dry_run: bool = Field(False, description="print rendered examples, lengths, steps and estimates, and stop")
 
     def writes(self) -> tuple[Path, ...]:
         return (self.output,)
@@ -44,7 +46,7 @@ class FitConfig(Config):
     """Settings of every recipe that fits a gate in seconds."""
 
     train: Path = Field(description="training examples (JSONL)")
-    dev: Path = Field(description="dev examples (JSONL); they choose the thresholds noted in the folder")
+    dev: Path = Field(description="dev examples (JSONL), which choose the thresholds stored in the folder")
     output: Path = Field(description="folder the gate is written to")
     labels: Labels = Field("soft", description="hard, or soft (sampled shares)")
 
@@ -55,7 +57,7 @@ class FitConfig(Config):
 class KeyedFitConfig(FitConfig):
     """Settings of every such recipe for gates with several keys."""
 
-    keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
+    keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels to learn")
     seed: int = Field(0, ge=0, lt=2**31, description="of the folds")
 
     @model_validator(mode="after")
@@ -78,19 +80,24 @@ class TrainingConfig(RecipeConfig):
     gradient_accumulation_steps: int = Field(1, ge=1, description="forward passes per step")
     learning_rate: float = Field(1e-5, gt=0, le=1, description="peak learning rate")
     warmup_share: float = Field(0.02, ge=0, lt=1, description="share of the steps over which the rate rises")
-    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the rate falls afterwards")
+    schedule: Literal["cosine", "linear", "constant"] = Field(
+        "cosine", description="decay of the learning rate after the warm-up"
+    )
     weight_decay: float = Field(0.0, ge=0, le=1e3, description="AdamW's weight decay")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     adam_beta2: float = Field(
-        0.999, gt=0, lt=1, description="how long AdamW remembers the size of gradients: over 1 / (1 - beta2) steps"
+        0.999,
+        gt=0,
+        lt=1,
+        description="AdamW's beta2: the size of gradients is averaged over about 1 / (1 - beta2) steps",
     )
-    save_steps: int | None = Field(None, ge=1, description="checkpoint and dev scores every N steps; else every epoch")
+    save_steps: int | None = Field(None, ge=1, description="checkpoint and dev scores every N steps; null: every epoch")
     select: Literal["loss", "auroc", "last"] = Field(
-        "loss", description="checkpoint kept: best dev loss or auroc, last"
+        "loss", description="which checkpoint to keep: best dev loss or auroc, or the last"
     )
     gradient_checkpointing: bool = Field(False, description="less memory for a third more time")
     seed: int = Field(0, ge=0, lt=2**31, description="order of the rows, dropout, initial adapters")
-    report_to: Literal["none", "wandb", "tensorboard"] = Field("none", description="where else losses go")
+    report_to: Literal["none", "wandb", "tensorboard"] = Field("none", description="other places to report losses to")
     keep_checkpoints: bool = Field(False, description="keep the last and best checkpoint of a finished run")
 
     def trained_by(self) -> Literal["full", "lora", "qlora"]:
@@ -161,14 +168,16 @@ LoraDropout = Annotated[float, Field(ge=0, lt=1, description="dropout before the
 class LanguageModelConfig(TrainingConfig):
     """Settings of every fine-tuning of a causal language model, whole or by adapters."""
 
-    max_length: int = Field(1580, ge=64, description="tokens of prompt and answer; a longer reference loses its tail")
+    max_length: int = Field(
+        1580, ge=64, description="longest prompt and answer, in tokens; a longer reference loses its end"
+    )
     method: Literal["full", "lora", "qlora"] = Field(
-        "full", description="train all weights, low-rank adapters, or these beside weights in 4 bits (NF4)"
+        "full", description="train all parameters, low-rank adapters, or adapters beside parameters in 4 bits (NF4)"
     )
     lora_rank: LoraRank = 16
     lora_alpha: LoraAlpha = 32
     lora_dropout: LoraDropout = 0.05
-    merge_adapter: bool = Field(True, description="also save merged weights, so that the folder needs no base model")
+    merge_adapter: bool = Field(True, description="also save merged parameters, so that the folder needs no base model")
 
     def trained_by(self) -> Literal["full", "lora", "qlora"]:
         return self.method
@@ -183,16 +192,18 @@ class LanguageModelConfig(TrainingConfig):
 class HeldOutConfig(TrainingConfig):
     """Settings of every gate whose dev examples choose its threshold, and that is scored at its end."""
 
-    dev: Path = Field(description="dev examples (JSONL); they choose checkpoint and threshold")
-    test: Path | None = Field(None, description="scored after the training; chooses nothing")
+    dev: Path = Field(description="dev examples (JSONL), which choose checkpoint and threshold")
+    test: Path | None = Field(None, description="test examples, scored after the training")
     select: Literal["loss", "auroc", "average_precision", "f1", "last"] = Field(  # type: ignore[assignment]
-        "f1", description="checkpoint kept, by dev: loss, auroc, average_precision, f1; or the last"
+        "f1", description="which checkpoint to keep, by dev: loss, auroc, average_precision, f1; or the last"
     )
 
 
 class ClassifierConfig(HeldOutConfig):
     """Settings of every gate that classifies questions or turns (encoder, probe, RAGate-MHA)."""
 
-    key: Key = Field("mastery", description="questions only: which label says that retrieval is needed")
+    key: Key = Field("mastery", description="questions only: label to learn")
     labels: Labels = Field("hard", description="questions only: hard, or soft (sampled shares)")
-    class_weight: float = Field(1.0, ge=0, le=1, description="0: classes as they are; 1: both have the same say")
+    class_weight: float = Field(
+        1.0, ge=0, le=1, description="0: no class weights; 1: both classes have the same total weight"
+    )

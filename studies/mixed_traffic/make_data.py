@@ -43,8 +43,8 @@ class MixedDataConfig(Config):
     data: Path = Field(description="folder with the data sets' files and passages.jsonl")
     run: Path = Field(Path("runs/mixed"), description="run folder; the sets' own folders are beside it")
     train: int = Field(500, ge=20, description="training questions of all sets together")
-    dev: int = Field(200, ge=1, description="the same for dev")
-    test: int = Field(400, ge=1, description="the same for test")
+    dev: int = Field(200, ge=1, description="largest number of dev questions; null: all")
+    test: int = Field(400, ge=1, description="largest number of test questions; null: all")
     k: int = Field(5, ge=1, description="passages found for each question, of which the pilot takes the best number")
 
     def writes(self) -> tuple[Path, ...]:

@@ -155,7 +155,7 @@ def closing_block(document: Mapping[str, Any], page: Path) -> list[str]:
     one = whole["decisions"][table["chosen"]]
     change, over = (Delta(**one[f"minus_{other}"]) for other in ("always", "random"))
     gain = f"{points(over.mean)} points, {points_interval(over)}"
-    certain = "Yes, on these questions: as many searches skipped at random would cost more"
+    certain = "Yes, on these questions: skipping the same number of searches at random costs more"
     doubtful = "Not shown by these questions: as many searches skipped at random may do as well"
     return aligned_block({
         "tested": f"published answers of {table['model']} · {whole['n']} test questions",

@@ -84,7 +84,7 @@ def test_a_model_s_own_calls_are_read_from_a_log_and_compared_with_what_a_search
     outcomes = [Outcome(f"q{i}", "test", None, llm, rag, None, None, 1, 1) for i, (llm, rag) in enumerate(right)]
     said = load("eval/import_decisions.py").beside_benefit("own", outcomes, {one.id: one.score for one in found.rows})
     assert said == (
-        "own, on 7 test questions: 3 of 7 (43 % [16, 75]) searched for; in vain 2 of 3 (67 % [21, 94]) of these, 1 "
+        "own, on 7 test questions: 3 of 7 (43 % [16, 75]) with a search; needless 2 of 3 (67 % [21, 94]) of these, 1 "
         "right answers broken; missed 1 of 2 (50 % [9, 91]) that a search fixes"
     )
 

@@ -140,7 +140,7 @@ def test_the_page_says_what_was_measured(written: Path) -> None:
     for said in ("n = 200", "accuracy of greedy answers", "NOT better than random", "0123456789abcdef", "made-up"):
         assert said in text
     assert re.search(r"NOT better than random[^.]*: [^.]*\basking the model itself\b", text)
-    assert re.search(r"Better than relation alone[^.]*: [^.]*\bKBM, benefit\b", re.sub(r"\d %", "", text))
+    assert re.search(r"Better than kind of question alone[^.]*: [^.]*\bKBM, benefit\b", re.sub(r"\d %", "", text))
     read = text[: text.index("Provenance")]
     assert "kbm_benefit" not in read  # gates in words, percent everywhere
     assert f"{100 * results['gates'][-1]['auroc']:.1f}" in read
@@ -305,7 +305,10 @@ def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_thres
     best = max(chosen, key=lambda gate: dev_area(rows, chosen[gate][1]))
     saved, change = saved_and_changed(rows, chosen[best][1], chosen[best][0], "test")
     text = Page((written / "report.html").read_text()).text.replace("\u00a0", " ")
-    sentence = f"{gate_name(best)}, the best of 4 gates on dev, skips {100 * saved:.1f} % of the searches for "
+    name = gate_name(best)
+    sentence = (
+        f"{name[:1].upper() + name[1:]}, the best of 4 gates on dev, skips {100 * saved:.1f} % of the searches for "
+    )
     assert sentence + f"{-100 * change:.1f} points of accuracy" in text
     assert "model made-up · 200 test questions of made-up" in text
     block = said[-7:]
@@ -338,7 +341,7 @@ def test_the_first_screen_and_every_gate_page_say_that_accuracy_is_the_expected_
 
 
 FOUR_FOLD = (
-    r"(\d+) repaired\s*(\d+) in vain,\s*(\d+) broken\s*did not search\s*(\d+) missed\s*(\d+) saved,\s*(\d+) spared"
+    r"(\d+) repaired\s*(\d+) needless,\s*(\d+) broken\s*did not search\s*(\d+) missed\s*(\d+) saved,\s*(\d+) spared"
 )
 
 
@@ -370,7 +373,7 @@ def test_the_tiles_the_counts_and_the_examples_of_the_first_screen_are_one_gate_
         fates[row["question_id"]] = row["llm_correct"], row["rag_correct"], of[row["question_id"]] > cut
     assert [fates[questions[text]] for text in asked] == [(True, False, False), (False, True, False)]
     five = re.findall(r"<tr><td>(.*?)</td>", start[start.index('class="five"') :])
-    assert five == ["never search", "always search", "relation alone", gate_name(best)]
+    assert five == ["never search", "always search", "kind of question alone", gate_name(best)]
 
 
 def test_the_slider_s_curve_goes_from_never_to_always(written: Path) -> None:

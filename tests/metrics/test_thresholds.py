@@ -167,7 +167,7 @@ def test_the_fewest_searches_with_a_promise_and_what_more_questions_would_allow(
     assert found.with_more is not None and found.with_more <= found.guarantee.ratio
     few = Dev(*(column[::8] for column in (dev.scores, dev.llm, dev.rag, dev.needed)))
     found = promised(few, 0.02)
-    assert found.guarantee is None and "takes 149 dev questions or more, there are 50." in found.more
+    assert found.guarantee is None and "takes at least 149 dev questions; there are 50." in found.more
     blind = Dev(np.random.default_rng(0).permutation(scores), dev.llm, dev.rag, dev.needed)
     lost = promised(blind, 0.02)  # whatever is skipped loses half of it
     assert lost.guarantee is not None and lost.guarantee.ratio > 0.95

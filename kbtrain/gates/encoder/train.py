@@ -26,16 +26,20 @@ if TYPE_CHECKING:
 class TunedConfig(ClassifierConfig):
     """Keys of an encoder's training: what learns how fast, what is foreseen besides the label."""
 
-    max_length: int = Field(256, ge=16, description="tokens; the oldest turns are cut away, or a reference's tail")
+    max_length: int = Field(
+        256, ge=16, description="longest input, in tokens; the oldest turns, or the end of a reference, are cut"
+    )
     base: Literal["dialogue_state"] | None = Field(
-        None, description="method probe, turns only: what the regression reads beside the text: dialogue_state"
+        None, description="method probe, turns only: additional input of the regression: dialogue_state"
     )
     method: Literal["full", "lora", "probe"] = Field(
-        "full", description="train all weights, low-rank adapters, or no weight (nothing about steps is read then)"
+        "full", description="train all parameters, low-rank adapters, or none (the keys about steps are then ignored)"
     )
 
     head_learning_rate: float = Field(1e-3, gt=0, le=1, description="peak learning rate of the new layers")
-    act_weight: float = Field(0.0, ge=0, description="turns only: weight of foreseeing what the system will do next")
+    act_weight: float = Field(
+        0.0, ge=0, description="turns only: weight of the auxiliary task, predicting the system's next act"
+    )
     lora_rank: LoraRank = 16
     lora_alpha: LoraAlpha = 32
 

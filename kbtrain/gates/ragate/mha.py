@@ -135,14 +135,14 @@ class RagateMHA(ClassifierGate):
 class MHAConfig(ClassifierConfig):
     """Settings of one network and its training."""
 
-    model: None = Field(None, description="none: the network is trained from nothing")  # type: ignore[assignment]
+    model: None = Field(None, description="not used: the network is trained from scratch")  # type: ignore[assignment]
     inputs: Inputs = Field("contx", description="contx, contx+know, contx*know, contx+resp or contx+syn-resp")
     layers: int = Field(5, ge=1, description="layers of the encoder")
     heads: int = Field(4, ge=1, description="attention heads")
     d_model: int = Field(64, ge=2, description="embedding size and width of the feed-forward network")
     dropout: float = Field(0.1, ge=0, lt=1, description="after embedding, attention and feed-forward network")
-    vocabulary: int = Field(8000, ge=300, description="entries of the tokenizer, at most")
-    max_length: int = Field(512, ge=16, description="tokens; the oldest turns are cut away")
+    vocabulary: int = Field(8000, ge=300, description="largest number of tokenizer entries")
+    max_length: int = Field(512, ge=16, description="longest input, in tokens; the oldest turns are cut")
     epochs: float = Field(50, gt=0, le=1e6, description="passes over the training examples")
     device_batch_size: int = Field(32, ge=1, description="rows per device and forward pass")
     learning_rate: float = Field(5e-4, gt=0, le=1, description="peak learning rate")
