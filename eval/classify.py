@@ -9,7 +9,7 @@ Examples:
   kbtrain run classify --run runs/demo
   kbtrain run classify --run runs/demo --threshold-rule best_f1
   kbtrain run classify --run runs/ketod --compare encoder \\
-      --gates "{always: [always], structural: [structural], encoder: [encoder0, encoder1, encoder2]}"
+      --gates "{always: [always], dialogue_state: [dialogue_state], encoder: [encoder0, encoder1, encoder2]}"
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Score the dev and test questions, or dialogue turns, of a run folder with every gate that lies in it.
 
-Gates are found by themselves, RUN/*/gate.json; --model adds the gates that prompt an untrained language model. In a run
-folder with turns.jsonl the gates always, structural and dialogue_state need no recipe: they are fitted to the train
-turns here. Writes RUN/scores/<gate>.jsonl (higher = retrieval more needed) with
-the seconds per gate in its .meta.json. Scores stay as long as what they depend on is the same: run it again after an
-interruption, or with another gate. --engine ray spreads the work over a Ray cluster.
+Gates are found by themselves, RUN/*/gate.json; --model adds the gate prompt, which asks an untrained language model.
+Writes RUN/scores/<gate>.jsonl (higher = retrieval more needed) with the seconds per gate in its .meta.json. Scores stay
+as long as what they depend on is the same: run it again after an interruption, or with another gate. --engine ray
+spreads the work over a Ray cluster.
 
 Dev and test questions that a gate was trained on, that ask about an entity of its training, or dev questions that
 stand in test (or share an entity with it), stop the stage; with allow_trained and allow_entities they are scored, and
@@ -14,7 +13,6 @@ Examples:
   kbtrain run score --run runs/demo --model smollm2-135m-instruct
   kbtrain run score --run runs/demo --only kbm --dtype fp32
   kbtrain run score --run runs/qwen2 --only prompt --prompt-llm data_gen/configs/sample_server.yaml
-  kbtrain run score --run runs/ketod --only ragate_prompt_in_context --model smollm2-135m-instruct
 """
 
 from __future__ import annotations
@@ -35,14 +33,12 @@ from kbtrain.evaluation.scoring import (
     within_answer,
 )
 from kbtrain.gates.handles import GateHandle
-from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.scoring import (
     Engine,
     ScoreFile,
     chunks_left,
     files_of_models,
     is_scored,
-    note_best_f1,
     score_chunks,
     score_path,
 )
@@ -118,15 +114,13 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
             **({"within_answer": dict.fromkeys(gate.names, True)} if within else {}),
             **({"after_search": dict.fromkeys(gate.names, True)} if gate.stage == "search" else {}),
             "model": (read_llm_config(config.prompt_llm).model if config.prompt_llm else config.model)
-            if gate.name in PROMPTED
+            if gate.name == "prompt"
             else None,
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),
         }
         scores.finish("score", config, list(to_score.files.values()), started, gate.names, **extra)
-    if to_score.dev and "dev" in config.splits:
-        note_best_f1(gate, target, to_score.dev, to_score.files["turns.jsonl"])
     return Scored(gate.names, total, scores.restarted)
 
 

@@ -6,13 +6,12 @@ is opened again and must give equal scores; it gets a card, dev's figures and th
 --key a gate is fitted to each label there is, and the one that ranks dev best is kept.
 
 Of the gates that come along, encoder_probe reads questions or turns by a frozen sentence encoder, features the form of
-a question (its recipe reads the corpus's word counts too), by_source where it comes from, structural and dialogue_state
-turns. The others have no fit: probe needs the answering model's states; kbm, encoder, ragate_mha and ragate_peft are
-trained in steps; a stack is made of other gates; seakr and draft learn nothing from labels.
+a question (its recipe reads the corpus's word counts too), by_source where it comes from, dialogue_state turns. The
+others have no fit: probe needs the answering model's states; kbm, encoder, ragate_mha and ragate_peft are trained in
+steps; a stack is made of other gates; seakr and draft learn nothing from labels.
 
 Examples:
-  kbtrain run fit_gate --gate structural --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
-      --output runs/ketod/structural
+  kbtrain run fit_gate --gate dialogue_state --run runs/ketod
   kbtrain run fit_gate --gate encoder_probe --run runs/demo
   kbtrain run fit_gate --gate my_gate --train runs/demo/examples/train.jsonl \\
       --dev runs/demo/examples/dev.jsonl --output runs/demo/my_gate --key benefit --labels soft

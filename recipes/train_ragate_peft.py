@@ -31,7 +31,7 @@ from kbtrain.training.finish import SCORES, held_out_examples
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from kbtrain.gates.ragate.prompt_and_peft import TurnPrompts
+    from kbtrain.gates.ragate.peft import TurnPrompts
     from kbtrain.gates.ragate.train_peft import RagatePeftTrainer
     from kbtrain.training.answer_trainer import Opened, TrainingRow
 
@@ -74,7 +74,7 @@ def main(config: TrainRagatePeftConfig) -> None:
     trainer, opened, turns_cut = train(recipe, config, data, test)
     model = trainer.plain_model()
     if recipe.first:
-        from kbtrain.gates.ragate.prompt_and_peft import RagatePeft
+        from kbtrain.gates.ragate.peft import RagatePeft
 
         gate = RagatePeft(model, opened.tokenizer, config.features, config.max_length)
         run = recipe.facts(compute=opened.compute, turns_cut=turns_cut)
@@ -88,7 +88,7 @@ def train(
     recipe: Recipe, config: TrainRagatePeftConfig, data: ClassifierData, test: Sequence[TurnExample]
 ) -> tuple[RagatePeftTrainer, Opened, int]:
     """Also the number of old turns that the training prompts have no room for."""
-    from kbtrain.gates.ragate.prompt_and_peft import RagatePeft
+    from kbtrain.gates.ragate.peft import RagatePeft
     from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, paged_on_gpu, turns_of
     from kbtrain.training.answer_trainer import answer_loss, open_to_train
 
@@ -110,7 +110,7 @@ def train(
 def prompts_and_rows(
     config: TrainRagatePeftConfig, data: ClassifierData, device: str
 ) -> tuple[TurnPrompts, list[TrainingRow]]:
-    from kbtrain.gates.ragate.prompt_and_peft import peft_prompts
+    from kbtrain.gates.ragate.peft import peft_prompts
     from kbtrain.gates.ragate.train_peft import turn_row, turns_of
     from kbtrain.training.checks import check_base
 

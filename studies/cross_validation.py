@@ -20,7 +20,7 @@ import numpy as np
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import logistic
 from kbtrain.gates.encoder.probe import SPREAD, fit_head
-from kbtrain.gates.turns import FEATURES, C, dialogue_features, structure
+from kbtrain.gates.turns import C, dialogue_features
 from kbtrain.io.files import replacing
 from kbtrain.io.provenance import Artifact
 from kbtrain.metrics.calibration import calibration
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from kbtrain.arrays import Bools, Floats
 
 Numbers = Literal["none", "unannotated", "structural", "dialogue_state"]
-ANNOTATED = ("services", "new_service")  # of the structural gate's features; the others count words and turns
+FEATURES = (  # of the dialogue's features those without any name
+    *("turn", "log_turn", "words_last", "words_context", "question_last", "question_before", "capitals_last"),
+    *("numbers_last", "services", "new_service"),
+)
+ANNOTATED = ("services", "new_service")  # of these; the others count words and turns
 DRAWS, SEED = 2000, 20_244
 _FOLD_DRAWS = 200  # of a fold's dialogues, for the variance of its AUROC
 MAX_LENGTH = 64  # tokens of one utterance that the encoder reads
@@ -84,13 +88,14 @@ class TurnTable:
         self.truth: Bools = np.array([bool(turn.label) for turn in turns])
         said = [[*(vectors[u.text] for u in reversed(turn.context[-2:])), nothing][:2] for turn in turns]
         self._said = np.array(said, dtype=np.float64)
-        counted = [dict(zip(FEATURES, structure(turn), strict=True)) for turn in turns]
+        of_state = [dialogue_features(turn) for turn in turns]
+        counted = [{name: row[name] for name in FEATURES} for row in of_state]
         plain = [{name: v for name, v in row.items() if name not in ANNOTATED} for row in counted]
         self._numbers: dict[Numbers, list[dict[str, float]]] = {
             "none": [{} for _ in turns],
             "unannotated": plain,
             "structural": counted,
-            "dialogue_state": [dialogue_features(turn) for turn in turns],
+            "dialogue_state": of_state,
         }
 
     def read(self, part: Part, places: Sequence[int]) -> tuple[Floats, list[dict[str, float]]]:

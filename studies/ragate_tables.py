@@ -7,7 +7,7 @@ first seed), Random-Aug of its size, Human-label and Aug-All; figures 3 and 4: a
 BERTScore is computed if a model is given for it. What the data lacks is named with counts.
 
 Examples:
-  python studies/ragate_tables.py --run runs/ketod --gates "{structural: [gates/structural], encoder: [encoder]}"
+  python studies/ragate_tables.py --run runs/ketod --gates "{rule: [gates/rule], encoder: [encoder]}"
   python studies/ragate_tables.py --run runs/ketod --gates "{mha: [mha]}" --ranker ranker --bertscore roberta-large
   python studies/ragate_tables.py --run runs/ketod --gates "{mha: [mha]}" --bertscore all-minilm-l6-v2 \\
       --bertscore-layers 6

@@ -73,7 +73,6 @@ UNHASHED = [  # the same of folders without hashes, as older versions made them
     ("features", "tokens.json", {"stemmer": "x"}, "tokens.json: broken"),
     ("encoder", "tokenizer_config.json", {"pad_token": "x"}, "its tokenizer has tokens up to"),
     ("ragate_mha", "config.json", {"n_heads": 0.5}, "n_heads: expected a whole number"),
-    ("structural", "gate.json", {"coefficients": []}, "gate.json: field 'coefficients': "),
     ("ragate_peft", "tokenizer.json", TOKENIZER, "ragate_peft.*tokenizer knows no word"),
     ("kbm", "tokenizer.json", TOKENIZER, "kbm.*tokenizer knows no word"),
     ("seakr", "gate.json", {"base_model": "../.."}, "gate.json: field 'base_model': model '../..': cannot"),

@@ -15,7 +15,6 @@ import numpy as np
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD
-from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.registry import GATES
 from kbtrain.gates.thresholds_store import Source, has_other_gate, missing_reason, source_of
 from kbtrain.io import jsonl
@@ -181,7 +180,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     or if a gate stands in two files.
     """
     folder = run / "scores"
-    order = [*PROMPTED, *GATES]  # other stems follow by name
+    order = ["prompt", *GATES]  # other stems follow by name
     rank = {name: place for place, name in enumerate(order)}
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (rank.get(path.stem, len(rank)), path.stem))
     by_gate = read_score_files(files)

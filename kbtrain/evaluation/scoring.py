@@ -1,6 +1,6 @@
 """Gates that score a run folder, the examples that they score, and scores of gates made of others' stored scores.
 
-Gates are those whose folders lie in the run, prompted models, and those fitted in place. A stack whose members'
+Gates are those whose folders lie in the run, and prompted models. A stack whose members'
 scores a run holds asks no model again.
 """
 
@@ -21,10 +21,8 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.scores import read_scores
 from kbtrain.gate.card import CARD, STAGES
 from kbtrain.gate.gate import ByName, Reads
-from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates.handles import GateHandle, gate_identity, handle, handle_of_prompt, handle_of_replies
-from kbtrain.gates.prompted import PROMPTED
-from kbtrain.gates.registry import GATES, kind_named, read_card
+from kbtrain.gates.registry import kind_named, read_card
 from kbtrain.gates.scoring import (
     Chunk,
     Engine,
@@ -38,8 +36,8 @@ from kbtrain.gates.scoring import (
 from kbtrain.gates.simple import Always
 from kbtrain.gates.training_overlap import AllowedOverlap
 from kbtrain.io import jsonl
-from kbtrain.io.files import path_exists, writing
-from kbtrain.io.provenance import Artifact, file_sha256, meta_of, meta_path, read_meta
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import file_sha256, meta_of, read_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import read_llm_config
 from kbtrain.records import GATE_NAME, Example, GateExample, GateScore, Split, TurnExample
@@ -48,8 +46,6 @@ from kbtrain.training.data import label_rule, own_prompts
 
 if TYPE_CHECKING:
     from kbtrain.gates.stack import Columns, Member
-
-FIT = "fit"  # stage of the gates that are fitted here
 
 
 def within_answer(run: Path, gate: GateHandle, dtype: str) -> bool:
@@ -112,16 +108,11 @@ class ChoiceConfig(ScoringConfig):
 
 @dataclass(frozen=True)
 class ScoringInputs:
-    """Questions or turns to score by split, and their files by the name under which the hash is stored.
-
-    ``train`` and ``dev``: all turns of these splits, also where others are scored.
-    """
+    """Questions or turns to score by split, and their files by the name under which the hash is stored."""
 
     reads: Reads
     examples: Mapping[Split, Sequence[Example]]
     files: Mapping[str, Path]
-    train: Sequence[TurnExample] = ()
-    dev: Sequence[TurnExample] = ()
 
 
 def read_inputs(config: ChoiceConfig) -> ScoringInputs:
@@ -135,8 +126,7 @@ def read_inputs(config: ChoiceConfig) -> ScoringInputs:
     rows = {split: [turn for turn in turns if turn.split == split] for split in config.splits}
     if not any(rows.values()):
         raise UserError(f"{source}: no {' or '.join(config.splits)} turn to score")
-    train, dev = ([turn for turn in turns if turn.split == split] for split in ("train", "dev"))
-    return ScoringInputs("turn", rows, {"turns.jsonl": source}, train, dev)
+    return ScoringInputs("turn", rows, {"turns.jsonl": source})
 
 
 def check_own_prompts(inputs: ScoringInputs, gates: Sequence[GateHandle]) -> None:
@@ -180,20 +170,16 @@ def choose_gates(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle
 
 
 def _possible(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
-    """All gates that can score what is asked; those of turns that need no recipe are made."""
+    """All gates that can score what is asked."""
     model, dtype, device = config.model, config.dtype, config.device
     states = None if config.states is None else str(config.states)
-    gates = [] if model is None else [
-        handle_of_prompt(name, model, dtype, device) for name, kind in PROMPTED.items()
-        if inputs.reads in kind.reads and (name in config.only if name.endswith("_know") else True)
-    ]  # fmt: skip
+    gates = [] if model is None else [handle_of_prompt(model, dtype, device)]
     if config.prompt_llm is not None:
         gates.append(handle_of_replies(read_llm_config(config.prompt_llm), config.prompt_samples))
     if inputs.reads == "turn":
         gates.append(
             GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
         )
-        make_turn_gates(config, inputs)
     gates += gates_of_run(config.run, dtype, device, states)
     gates += [handle(folder, dtype, device, name, states) for name, folder in config.gates.items()]
     return list({gate.name: gate for gate in gates if inputs.reads in gate.reads}.values())
@@ -206,7 +192,7 @@ def _select_named(gates: list[GateHandle], only: Sequence[str]) -> list[GateHand
     names = {name for gate in gates for name in (gate.name, *gate.names)}
     for name in only:
         if name not in names:
-            missing = " (give its --model)" if name in PROMPTED else ""
+            missing = " (give its --model)" if name == "prompt" else ""
             raise UserError(f"key 'only': no gate '{name}'{missing}; {did_you_mean(name, names)}")
     return [gate for gate in gates if {gate.name, *gate.names} & set(only)]
 
@@ -221,26 +207,6 @@ def _check_score_names(gates: Sequence[GateHandle], run: Path) -> None:
     twice = [name for i, gate in enumerate(gates) for name in gate.names if any(name in o.names for o in gates[:i])]
     if twice:
         raise UserError(f"{run}: two gates score under the name '{twice[0]}'; rename the folder of one")
-
-
-def make_turn_gates(config: ChoiceConfig, inputs: ScoringInputs) -> None:
-    """Fit the gates that need no recipe, as far as they are asked for and not there yet, to what recipes fit to."""
-    from kbtrain.gates.fit_kind import fit_and_write
-
-    source, labelled = inputs.files["turns.jsonl"], [turn for turn in inputs.train if turn.label is not None]
-    for name in GATES:
-        requested = name in config.only or (not config.only and bool(labelled))
-        target = config.run / name / CARD
-        gate = Artifact(target, FIT, {"gate": name}, [source], edited=True)
-        if not kind_named(name).unasked or not requested:
-            continue
-        if path_exists(meta_path(target)) and read_meta(target).get("stage") != FIT:
-            continue  # a recipe made it: it is the user's
-        if not gate.is_current():
-            with writing(target.parent):
-                fit_and_write(name, labelled, target.parent)
-                write_trained_on(target.parent, labelled)
-                gate.finish()
 
 
 FromMembers = Callable[[Sequence[ByName]], dict[str, list[float]]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.gate.card import KeyedCard
@@ -11,10 +10,8 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import GATES, Kind, kind_named, kinds
 from kbtrain.metrics.turns import classifier_metrics
 from kbtrain.prompts.kbm import Key
-from kbtrain.records import TurnExample
 from kbtrain.training.data import Labelled
 from kbtrain.training.fit import FittedGate
-from kbtrain.training.model_card import write_made
 
 
 def kind_to_fit(name: str) -> Kind:
@@ -58,15 +55,3 @@ def best_key(tried: Mapping[Key, FittedGate]) -> tuple[Key, dict[str, float]]:
 def plain_rows(rows: tuple[Labelled, ...]) -> list[Labelled]:
     """The rows without retrieved text, if there are any: what a gate is asked about before a search."""
     return [row for row in rows if getattr(row.example, "reference", None) is None] or list(rows)
-
-
-def fit_and_write(name: str, turns: Sequence[TurnExample], folder: Path) -> None:
-    """Fit a gate of turns that needs no recipe to labelled ones; write its folder.
-
-    Raises :class:`UserError` for a single class.
-    """
-    kind = kind_named(name)
-    gate = kind.fit(turns, [float(bool(turn.label)) for turn in turns]) if kind.fit else None
-    if gate is None or gate.card is None:
-        raise UserError(f"gate '{name}': its fit() gives no gate with a card to write")
-    write_made(folder, gate.card, " ".join((type(gate).__doc__ or "").split()), turns=True)

@@ -14,12 +14,12 @@ from kbtrain.gate.card import GateCard, Stage
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
 from kbtrain.gates.probe.served import connect_states
-from kbtrain.gates.prompted import PROMPTED, SampledPrompt, replies_fingerprint
 from kbtrain.gates.registry import GATES, QUESTION, cards_of, kind_named, load_gate, read_card
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
 from kbtrain.llm.backends import LLMConfig, read_llm_config
 from kbtrain.models.files_read import folder_of as model_folder
+from kbtrain.prompts.kbm import need_fingerprint
 from kbtrain.records import Example, GateExample, Statistic
 
 
@@ -30,7 +30,7 @@ class GateOpening:
     model: str  # the gate's folder; with ``prompt`` a language model: embedded name, folder or hub id
     dtype: str = "auto"
     device: str = "auto"
-    prompt: str | None = None  # name of a prompted gate (:data:`PROMPTED`)
+    prompt: bool = False  # the gate ``prompt``
     name: str | None = None  # that the folder's scores stand under; None: the folder's own
     states: str | None = None  # configuration of the server whose engine gives the states that the gate reads
 
@@ -61,7 +61,7 @@ class GateHandle:
     @property
     def folder(self) -> Path | None:
         """The gate's folder; None for a gate without one."""
-        return Path(self.opening.model) if self.opening is not None and self.opening.prompt is None else None
+        return Path(self.opening.model) if self.opening is not None and not self.opening.prompt else None
 
     @property
     def own_names(self) -> dict[str, str]:
@@ -240,22 +240,24 @@ def _content(folder: Path, cards: Mapping[Path, GateCard]) -> str:
     return ":".join([card.depends(), *weights, *held_out])
 
 
-def handle_of_prompt(name: str, model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
-    """A prompted gate on an embedded model, folder or hub id. Its scores depend on the model's name and the prompt."""
-    kind = PROMPTED[name]
+def handle_of_prompt(model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
+    """The gate ``prompt`` on an embedded model, folder or hub id; its scores depend on the name and the prompt."""
+    from kbtrain.gates.prompted import open_prompt
+
     return GateHandle(
-        names=(name,),
-        identity=identity_of(f"{model}:{kind.wording()}"),
-        open=lambda: kind.open(model, dtype, device),
-        opening=GateOpening(model, dtype, device, name),
-        name=name,
-        reads=kind.reads,
+        names=("prompt",),
+        identity=identity_of(f"{model}:{need_fingerprint()}"),
+        open=lambda: open_prompt(model, dtype, device),
+        opening=GateOpening(model, dtype, device, prompt=True),
+        name="prompt",
         models=(model,),
     )
 
 
 def handle_of_replies(config: LLMConfig, n: int) -> GateHandle:
     """The gate ``prompt`` of any model that answers, by ``n`` replies to a question; only this process can open it."""
+    from kbtrain.gates.prompted import SampledPrompt, replies_fingerprint
+
     config = config.model_copy(update={"stop": ()})  # a whole reply, of however many lines
     requests = 1 if config.server_n or not config.kind.server else n  # all replies to one prompt, where that can be
 
@@ -275,6 +277,6 @@ def handle_of_replies(config: LLMConfig, n: int) -> GateHandle:
 
 def handle_of_opening(opening: GateOpening) -> GateHandle:
     """The handle again, in any process. Raises :class:`UserError` as :func:`handle` does."""
-    if opening.prompt is not None:
-        return handle_of_prompt(opening.prompt, opening.model, opening.dtype, opening.device)
+    if opening.prompt:
+        return handle_of_prompt(opening.model, opening.dtype, opening.device)
     return handle(Path(opening.model), opening.dtype, opening.device, opening.name, opening.states)

@@ -1,28 +1,21 @@
-"""Gates that ask an untrained language model, opened by its name without a folder. A new one is a line in
-:data:`PROMPTED`.
+"""The gate ``prompt``: an untrained language model is asked if it needs more information (KBM, section 4.2).
 
-``prompt`` is the prompting baseline (KBM, section 4.2): if the model needs more information, by the exact probability,
-or by replies where only these are seen (servers, vLLM).
+By the exact probability, or by replies where only these are seen (servers, vLLM). It has no folder.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbtrain.answers.thoughts import without_thought
 from kbtrain.answers.writing import CJK
-from kbtrain.gate.gate import Gate, Reads
-from kbtrain.gates.ragate.prompt_and_peft import RagatePrompt
-from kbtrain.gates.registry import QUESTION, TURN
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.tree_scorer import Scorer
 from kbtrain.gates.true_false import NEED_TEMPLATE, Encoder
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.prompts.kbm import NeedQuestion, fingerprint, need_fingerprint, need_prompt
-from kbtrain.prompts.ragate import Shots, ragate_fingerprint
+from kbtrain.prompts.kbm import NeedQuestion, fingerprint, need_prompt
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
@@ -111,32 +104,8 @@ def replies_fingerprint() -> str:
     return fingerprint(None, *(need_prompt("probe", language) for language in ("en", "zh")))
 
 
-@dataclass(frozen=True)
-class Prompted:
-    """A gate that asks an untrained language model: it has no folder, but is opened by the model's name.
+def open_prompt(model: str, dtype: str = "auto", device: str = "auto") -> PromptGate:
+    """The gate on a model by embedded name, folder or hub id. Raises :class:`UserError`."""
+    from kbtrain.models.load import load_model
 
-    ``gate``: of model and tokenizer. ``wording``: a fingerprint of its prompt's text.
-    """
-
-    gate: Callable[[PreTrainedModel, PreTrainedTokenizerBase], Gate]
-    reads: frozenset[Reads]
-    wording: Callable[[], str]
-
-    def open(self, model: str, dtype: str = "auto", device: str = "auto") -> Gate:
-        """Open a model by embedded name, folder or hub id. Raises :class:`UserError`."""
-        from kbtrain.models.load import load_model
-
-        return self.gate(*load_model(model, dtype, device))
-
-
-def _ragate(shots: Shots, know: bool = False) -> Prompted:
-    return Prompted(partial(RagatePrompt, shots=shots, with_knowledge=know), TURN, partial(ragate_fingerprint, shots))
-
-
-PROMPTED: dict[str, Prompted] = {
-    "prompt": Prompted(PromptGate, QUESTION, need_fingerprint),
-    "ragate_prompt_zero_shot": _ragate("zero_shot"),
-    "ragate_prompt_in_context": _ragate("in_context"),
-    "ragate_prompt_zero_shot_know": _ragate("zero_shot", know=True),
-    "ragate_prompt_in_context_know": _ragate("in_context", know=True),
-}
+    return PromptGate(*load_model(model, dtype, device))

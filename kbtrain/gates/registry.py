@@ -36,9 +36,8 @@ GATES: dict[str, str] = {
     "draft": "kbtrain.gates.draft:KIND",
     "decision_model": "kbtrain.gates.decision_model:KIND",
     "ragate_mha": "kbtrain.gates.ragate.mha:KIND",
-    "ragate_peft": "kbtrain.gates.ragate.prompt_and_peft:KIND",
-    "dialogue_state": "kbtrain.gates.turns:DIALOGUE_STATE",
-    "structural": "kbtrain.gates.turns:STRUCTURAL",
+    "ragate_peft": "kbtrain.gates.ragate.peft:KIND",
+    "dialogue_state": "kbtrain.gates.turns:KIND",
     "stack": "kbtrain.gates.stack:KIND",
 }
 _LONGEST_NAME = 255  # characters: what file systems take
@@ -65,11 +64,6 @@ class Kind:
     files: tuple[str, ...] = ()
     open_served: Callable[[Path, StatesServer], Gate] | None = None
     of_members: Callable[[Any, Sequence[ByName]], dict[str, list[float]]] | None = None
-
-    @property
-    def unasked(self) -> bool:
-        """True for a gate of turns that is made of labels alone, without a recipe: a run gets it when it is scored."""
-        return self.fit is not None and self.made_by == FIT_GATE and "turn" in self.reads
 
 
 def kind_points() -> dict[str, EntryPoint]:

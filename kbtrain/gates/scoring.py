@@ -18,7 +18,7 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError
-from kbtrain.gate.card import CARD, Threshold, set_threshold
+from kbtrain.gate.card import CARD
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_points
@@ -30,7 +30,6 @@ from kbtrain.io.provenance import (
     Records,
     device,
     differing,
-    file_sha256,
     is_resumable,
     meta_of,
     meta_path,
@@ -315,16 +314,3 @@ def gates_of_run(run: Path, dtype: str = "auto", device: str = "auto", states: s
     gates = [handle(path.parent, dtype, device, states=states) for path in run.glob(f"*/{CARD}")]
     order = list(kind_points())
     return sorted(gates, key=lambda gate: (order.index(gate.card.kind) if gate.card else 0, gate.name))
-
-
-def note_best_f1(gate: GateHandle, scores: Path, dev: Sequence[TurnExample], dev_file: Path) -> None:
-    """Note the threshold of the best F1 on labelled dev turns in a gate's card; one that is there stays."""
-    labelled, card = [turn for turn in dev if turn.label is not None], gate.card
-    if gate.folder is None or card is None or not labelled or card.names()[0] in card.thresholds:
-        return
-    from kbtrain.metrics.turns import best_f1_threshold
-
-    by_id = {row.question_id: row.score for row in jsonl.read(GateScore, scores) if row.gate == gate.names[0]}
-    best = best_f1_threshold([float(bool(turn.label)) for turn in labelled], [by_id[turn.id] for turn in labelled])
-    chosen = Threshold(threshold=best.value, rule="best_f1", dev_file_sha256=file_sha256(dev_file), n_dev=len(labelled))
-    set_threshold(gate.folder, card.names()[0], chosen)

@@ -1,21 +1,18 @@
-"""Gates of dialogue turns without a model: logistic regressions on what was said, done and annotated before the turn.
+"""The gate ``dialogue_state`` of dialogue turns, without a model: a logistic regression on what was annotated before.
 
-``dialogue_state`` reads the data set's annotation of the turns before: acts, services and slots, no word and nothing of
-the turn to come. Where turns are not annotated, little is left of it: use ``structural``, which counts words and turns,
-or an encoder there.
+It reads the data set's annotation of the turns before: acts, services and slots, no word and nothing of the turn to
+come. Where turns are not annotated, lengths, marks and progress are left: use an encoder there.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from kbtrain.dialogue.base import domain_of
 from kbtrain.errors import UserError
@@ -137,20 +134,6 @@ def _key(entity: Entity) -> tuple[str, str]:
     return entity.type, entity.text.lower()
 
 
-def labelled_turns(
-    gate: str, examples: Sequence[TurnExample], need: Sequence[float] | None = None
-) -> tuple[list[TurnExample], list[bool]]:
-    """The turns that have a label, and their labels (or those that ``need`` gives).
-
-    Raises :class:`UserError` for a single class.
-    """
-    labelled = [example for example in examples if need is not None or example.label is not None]
-    labels = [bool(example.label) for example in labelled] if need is None else [value > 0.5 for value in need]
-    if len(set(labels)) < 2:
-        raise UserError(f"{gate} gate: {len(labelled)} labelled turns of one class, nothing to learn")
-    return labelled, labels
-
-
 def feature_table(rows: Sequence[Mapping[str, float]], least: int) -> tuple[list[str], np.ndarray]:
     """Names and values (rows, names) of the features that are not 0 in at least that number of rows."""
     from sklearn.feature_extraction import DictVectorizer
@@ -168,28 +151,6 @@ LEAST_TURNS = 3  # a feature that fewer training turns have is skipped
 C = 0.004  # inverse of the L2 penalty on standardised features: hundreds of them, and few positive turns
 
 
-class TurnRegression(Gate):
-    """A logistic regression on numbers of a turn, all of it in the card: score = p(retrieval needed) in [0, 1]."""
-
-    CARD: ClassVar[type[GateCard]]
-    reads: frozenset[Reads] = frozenset({"turn"})
-    unit = "probability"
-
-    def __init__(self, card: Any) -> None:
-        self.card = card
-
-    @abstractmethod
-    def log_odds(self, example: TurnExample) -> float:
-        """Log odds of the score."""
-
-    def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
-        return [logistic(self.log_odds(example)) for example in examples]
-
-    @classmethod
-    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Self:
-        return cls(cls.CARD.read(folder))
-
-
 class DialogueStateCard(GateCard):
     """The whole gate, in ``gate.json``: ``intercept`` plus ``weights`` (log odds per unit, by feature name)."""
 
@@ -200,13 +161,17 @@ class DialogueStateCard(GateCard):
     weights: dict[str, float]
 
 
-class DialogueStateGate(TurnRegression):
+class DialogueStateGate(Gate):
     """Score = p(retrieval needed) in [0, 1], at the classes' true shares: the logistic function of the card's weights
     times the turn's features."""
 
     name = "dialogue_state"
-    CARD = DialogueStateCard
+    reads: frozenset[Reads] = frozenset({"turn"})
+    unit = "probability"
     card: DialogueStateCard
+
+    def __init__(self, card: DialogueStateCard) -> None:
+        self.card = card
 
     @classmethod
     def fit(
@@ -220,7 +185,10 @@ class DialogueStateGate(TurnRegression):
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
-        turns, labels = labelled_turns("dialogue_state", examples, need)
+        turns = [turn for turn in examples if need is not None or turn.label is not None]
+        labels = [bool(turn.label) for turn in turns] if need is None else [value > 0.5 for value in need]
+        if len(set(labels)) < 2:
+            raise UserError(f"dialogue_state gate: {len(turns)} labelled turns of one class, nothing to learn")
         names, table = feature_table([dialogue_features(example) for example in turns], least_turns)
         scaler = StandardScaler()
         model = LogisticRegression(C=c, max_iter=1000).fit(scaler.fit_transform(table), labels)
@@ -230,75 +198,16 @@ class DialogueStateGate(TurnRegression):
         weights = dict(zip(names, slopes.tolist(), strict=True))
         return cls(DialogueStateCard(intercept=intercept, weights=weights, run=facts))
 
-    def log_odds(self, example: TurnExample) -> float:
-        """Log odds of the score."""
-        weights, features = self.card.weights, dialogue_features(example)
+    def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
+        return [logistic(self._log_odds(dialogue_features(example))) for example in examples]
+
+    def _log_odds(self, features: Mapping[str, float]) -> float:
+        weights = self.card.weights
         return self.card.intercept + math.fsum(weights.get(name, 0.0) * value for name, value in features.items())
 
-
-# Of the dialogue's features those without any name; a card holds its numbers in this order.
-FEATURES = (
-    *("turn", "log_turn", "words_last", "words_context", "question_last", "question_before", "capitals_last"),
-    *("numbers_last", "services", "new_service"),
-)
-Numbers = Annotated[list[float], Field(min_length=len(FEATURES), max_length=len(FEATURES))]
-
-
-def structure(example: TurnExample) -> list[float]:
-    """The :data:`FEATURES` of a turn, from its context alone.
-
-    ``turn`` counts from the dialogue's beginning (how long it will be is not known yet); capitals are capitalised
-    words but the first; ``services``: named so far; ``new_service``: the last utterance names one that no earlier one
-    named.
-    """
-    features = dialogue_features(example)
-    return [features[name] for name in FEATURES]
-
-
-class StructuralCard(GateCard):
-    """The whole gate, in ``gate.json``: of each of the :data:`FEATURES` mean, scale and coefficient (log odds)."""
-
-    ABSENT = frozenset({"base_model", "label_rule", "versions"})
-    USES_MODEL = False
-    kind: Literal["structural"] = "structural"
-    mean: Numbers
-    scale: Numbers
-    coefficients: Numbers
-    intercept: float
-
-
-class StructuralGate(TurnRegression):
-    """Score = p(retrieval needed) in [0, 1] with both classes weighed alike."""
-
-    name = "structural"
-    CARD = StructuralCard
-    card: StructuralCard
-
     @classmethod
-    def fit(cls, examples: Sequence[TurnExample], need: Sequence[float] | None = None) -> StructuralGate:
-        """Learn from labelled turns (scikit-learn, L2 with C = 1). Raises :class:`UserError` for a single class."""
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.preprocessing import StandardScaler
-
-        turns, labels = labelled_turns("structural", examples, need)
-        scaler = StandardScaler()
-        values = scaler.fit_transform([structure(example) for example in turns])
-        model = LogisticRegression(class_weight="balanced", max_iter=1000).fit(values, labels)
-        card = StructuralCard(
-            mean=scaler.mean_.tolist(),
-            scale=scaler.scale_.tolist(),
-            coefficients=model.coef_[0].tolist(),
-            intercept=float(model.intercept_[0]),
-            run={"turns": len(turns), "positive": sum(labels)},
-        )
-        return cls(card)
-
-    def log_odds(self, example: TurnExample) -> float:
-        """Log odds of the score."""
-        card = self.card
-        parts = zip(structure(example), card.mean, card.scale, card.coefficients, strict=True)
-        return card.intercept + math.fsum(c * (value - mean) / scale for value, mean, scale, c in parts)
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> DialogueStateGate:
+        return cls(DialogueStateCard.read(folder))
 
 
-DIALOGUE_STATE = Kind(DialogueStateCard, DialogueStateGate.load, TURN, FIT_GATE, fit=DialogueStateGate.fit)
-STRUCTURAL = Kind(StructuralCard, StructuralGate.load, TURN, FIT_GATE, fit=StructuralGate.fit)
+KIND = Kind(DialogueStateCard, DialogueStateGate.load, TURN, FIT_GATE, fit=DialogueStateGate.fit)

@@ -100,15 +100,13 @@ def test_features_are_generated_found_and_retrieved(folder):
 
 
 def test_gates_without_training_are_scored_and_compared(folder):
-    out = run("eval/score.py", "--run", folder, "--only", "[always, structural]")
-    assert out.startswith("scored 24 turns with always, structural in ")
-    stored = (folder / "scores" / "structural.jsonl").read_bytes()
-    run("eval/score.py", "--run", folder, "--only", "structural")
-    assert (folder / "scores" / "structural.jsonl").read_bytes() == stored
+    run("recipes/fit_gate.py", "--gate", "dialogue_state", "--run", folder)
+    out = run("eval/score.py", "--run", folder, "--only", "[always, dialogue_state]")
+    assert out.startswith("scored 24 turns with always, dialogue_state in ")
     write(folder / "gates" / "rule" / "scores.jsonl", [
         GateScore(t.id, "rule", float("about" in t.context[-1].text)) for t in read(TurnExample, folder / "turns.jsonl")
     ])  # fmt: skip
-    gates = "{always: [always], structural: [structural], rule: [gates/rule, gates/rule]}"
+    gates = "{always: [always], dialogue_state: [dialogue_state], rule: [gates/rule, gates/rule]}"
     out = run("eval/classify.py", "--run", folder, "--gates", gates, "--compare", "rule", "--draws", 200)
     document = json.loads((folder / "classify.json").read_text())
     by_name = {gate["gate"]: gate for gate in document["gates"]}
@@ -116,7 +114,7 @@ def test_gates_without_training_are_scored_and_compared(folder):
     assert by_name["rule"]["spread"]["auroc"] == 0
     assert by_name["always"]["metrics"]["precision"]["mean"] == pytest.approx(0.25)
     assert by_name["always"]["metrics"]["f1"]["mean"] == pytest.approx(0.4)
-    assert {d["than"] for d in document["differences"]} == {"always", "structural"}
+    assert {d["than"] for d in document["differences"]} == {"always", "dialogue_state"}
     assert "rule - always" in out and "12 test turns (3 enriched) of 12 dialogues" in out
     error = run("eval/classify.py", "--run", folder, "--gates", gates, "--compare", "rul", fails=True)
     assert "no gate 'rul'; did you mean 'rule'?" in error
@@ -125,12 +123,10 @@ def test_gates_without_training_are_scored_and_compared(folder):
 
 
 def test_gates_of_annotations_are_folders(folder):
-    out = run("eval/score.py", "--run", folder)
-    assert out.startswith("scored 24 turns with always, dialogue_state, structural in ")
+    run("recipes/fit_gate.py", "--gate", "dialogue_state", "--run", folder)
     shutil.copytree(folder / "dialogue_state", folder / "other")
     out = run("eval/score.py", "--run", folder)
-    assert out.startswith("scored 24 turns with other in ")
-    assert "; all 24 turns with always, dialogue_state, structural were scored before -> " in out
+    assert out.startswith("scored 24 turns with ")
     turns = [t for t in read(TurnExample, folder / "turns.jsonl") if t.split != "train"]
     for name in ("dialogue_state", "other"):
         gate = kbtrain.load_gate(folder / name)
@@ -139,17 +135,5 @@ def test_gates_of_annotations_are_folders(folder):
         assert {s.gate for s in stored} == {name}
         noted = gate.card.thresholds[gate.name]
         assert (noted.rule, noted.n_dev, noted.threshold) == ("best_f1", 12, gate.threshold)
-    error = run("eval/score.py", "--run", folder, "--only", "structral", fails=True)
-    assert "key 'only': no gate 'structral'; did you mean 'structural'?" in error
-
-
-def test_the_prompt_gate_is_scored_with_a_model(folder, tmp_path):
-    from tiny_kbm import make_folder
-
-    make_folder(tmp_path / "model")
-    given = ("--run", folder, "--only", "ragate_prompt_in_context", "--dtype", "fp32")
-    assert "no gate 'ragate_prompt_in_context' (give its --model)" in run("eval/score.py", *given, fails=True)
-    out = run("eval/score.py", *given, "--model", tmp_path / "model")
-    assert out.startswith("scored 24 turns with ragate_prompt_in_context in ")
-    scores = [s.score for s in read(GateScore, folder / "scores" / "ragate_prompt_in_context.jsonl")]
-    assert len(scores) == 24 and all(0 < score < 1 for score in scores)
+    error = run("eval/score.py", "--run", folder, "--only", "dialogue_stat", fails=True)
+    assert "key 'only': no gate 'dialogue_stat'; did you mean 'dialogue_state'?" in error

@@ -25,7 +25,7 @@ from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates import scoring
 from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle
 from kbtrain.gates.kbm.gate import KBM, KBMCard
-from kbtrain.gates.prompted import PROMPTED
+from kbtrain.gates.prompted import open_prompt
 from kbtrain.gates.thresholds_store import source_of
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta, write_meta
@@ -276,7 +276,7 @@ def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
     assert len(scores) == 3 * 100
     examples = list(jsonl.read(GateExample, sampled_run / "examples" / "dev.jsonl"))[:5]
     kbm = KBM.load(folder, "fp32")
-    for gate in (PROMPTED["prompt"].open(str(folder), "fp32"), kbm.gate("mastery"), kbm.gate("benefit")):
+    for gate in (open_prompt(str(folder), "fp32"), kbm.gate("mastery"), kbm.gate("benefit")):
         expected = gate.score(examples)
         assert [scores[gate.name, e.question_id] for e in examples] == pytest.approx(expected, abs=1e-5)
     # a threshold noted later does not make the scores stale, other weights do

@@ -22,7 +22,7 @@ from kbtrain.records import Decision, GateExample
 
 TEXTS = ["Who wrote it?", "What is the capital of place 3, and who said that of it in the long run?"]
 # These cannot be asked a bare text: a turn is decided from the dialogue before it, its services, acts and entities.
-TURNS_ONLY = {"ragate_peft", "dialogue_state", "structural"}
+TURNS_ONLY = {"ragate_peft", "dialogue_state"}
 
 
 @pytest.fixture(scope="module")

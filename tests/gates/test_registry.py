@@ -30,7 +30,7 @@ CARDS = {
             "signal": "seakr", "k": 20, "alpha": 0.001, "layer": 3, "mlp": "mlp", "temperature": 1.0, "top_k": 50,
             "top_p": 0.9, "max_new_tokens": 24, "stop": ["\n"], "max_prompt_tokens": 2048, "seed": "seakr",
         },
-        "measured": None, "thresholds": {}, "run": {"n": 1}, "versions": {"torch": "2"},
+        "thresholds": {}, "run": {"n": 1}, "versions": {"torch": "2"},
     },
     "kbm": {
         "schema_version": 1, "kind": "kbm", "base_model": "m", "keys": ["mastery", "benefit"],
@@ -184,13 +184,8 @@ def test_a_broken_entry_point_is_one_line(monkeypatch):
             kinds()
 
 
-@pytest.mark.parametrize(
-    ("name", "where"),
-    [("prompt", "kbtrain.prompts.kbm._NEED"), ("ragate_prompt_in_context", "kbtrain.prompts.ragate._ASK")],
-)
-def test_scores_of_a_prompted_gate_are_made_again_when_its_prompt_has_other_words(name, where, monkeypatch):
-    before = handle_of_prompt(name, "m").identity
-    assert handle_of_prompt(name, "m").identity == before != handle_of_prompt(name, "other").identity
-    new = {"en": "other {query}", "zh": "other {query}"} if name == "prompt" else "other {context}{knowledge}"
-    monkeypatch.setattr(where, new)
-    assert handle_of_prompt(name, "m").identity != before
+def test_scores_of_the_gate_prompt_are_made_again_when_its_prompt_has_other_words(monkeypatch):
+    before = handle_of_prompt("m").identity
+    assert handle_of_prompt("m").identity == before != handle_of_prompt("other").identity
+    monkeypatch.setattr("kbtrain.prompts.kbm._NEED", {"en": "other {query}", "zh": "other {query}"})
+    assert handle_of_prompt("m").identity != before

@@ -11,7 +11,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain import cli
 from kbtrain.gate.trained_on import trained_among
-from kbtrain.gates.registry import GATES, kinds
+from kbtrain.gates.registry import GATES
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
 from kbtrain.records import GateExample, GateScore
@@ -116,16 +116,12 @@ def test_a_gate_of_questions_that_comes_along_is_fitted_to_a_run_by_its_name_alo
         assert gate.card.key == "benefit"
 
 
-def test_turns_of_a_run_are_read_by_the_frozen_encoder_too_and_no_other_command_fits_it_unasked(tmp_path):
+def test_turns_of_a_run_are_read_by_the_frozen_encoder_too(tmp_path):
     rows = {split: [turn(i, split) for i in range(40)] for split in ("train", "dev", "test")}
     jsonl.write(tmp_path / "turns.jsonl", [row for part in rows.values() for row in part])
     done = here("recipes/fit_gate.py", "--gate", "encoder_probe", "--run", tmp_path)
     assert done.returncode == 0 and "40 examples, fitted in" in done.stdout, done.stderr
     assert kbtrain.load_gate(tmp_path / "encoder_probe").needs_retrieval(rows["test"][0]) in (True, False)
-    assert [name for name, kind in kinds().items() if kind.unasked and name != "length"] == [
-        "dialogue_state",
-        "structural",
-    ]
 
 
 def test_a_gate_is_not_fitted_to_what_it_does_not_read(files, tmp_path):
@@ -133,14 +129,14 @@ def test_a_gate_is_not_fitted_to_what_it_does_not_read(files, tmp_path):
     turns = ("--train", tmp_path / "turns.jsonl", "--dev", tmp_path / "turns.jsonl", "--output", tmp_path / "made")
     for name, given, says in (
         ("features", turns, f"error: {tmp_path}/turns.jsonl: turns; gate 'features' reads questions alone\n"),
-        ("structural", files, "questions; gate 'structural' reads turns alone\n"),
+        ("dialogue_state", files, "questions; gate 'dialogue_state' reads turns alone\n"),
     ):
         done = here("recipes/fit_gate.py", *given, "--gate", name)
         assert done.returncode == 2 and done.stderr.endswith(says) and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["structural", "dialogue_state"])
-def test_the_gates_of_turns_are_fitted_by_the_same_command_and_stay_as_they_were_made(name, tmp_path):
+def test_the_gate_of_turns_is_fitted_by_the_same_command_and_stays_as_it_was_made(tmp_path):
+    name = "dialogue_state"
     rows = {split: [turn(i, split) for i in range(40)] for split in ("train", "dev", "test")}
     jsonl.write(tmp_path / "turns.jsonl", [row for part in rows.values() for row in part])
     jsonl.write(tmp_path / "some.jsonl", [*rows["train"][:24], *rows["dev"]])

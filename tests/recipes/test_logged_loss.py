@@ -17,7 +17,7 @@ from tiny_turns import turn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kbtrain.gates.kbm.train import make_row
-from kbtrain.gates.ragate.prompt_and_peft import peft_prompts
+from kbtrain.gates.ragate.peft import peft_prompts
 from kbtrain.gates.ragate.train_peft import turn_row
 from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.io.jsonl import write

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,9 +20,10 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import trained_among
-from kbtrain.gates.ragate.prompt_and_peft import RagatePeft, peft_prompts
+from kbtrain.gates.ragate.peft import RagatePeft, peft_prompts
 from kbtrain.gates.ragate.train_peft import turn_row
 from kbtrain.io.jsonl import read, write
+from kbtrain.models.load import load_tokenizer
 from kbtrain.prompts.ragate import context_text, ragate_peft_prompt
 from kbtrain.records import Entity, GateScore, Hit, TurnExample
 
@@ -122,6 +123,27 @@ def test_every_feature_combination_of_table_2_is_read(recipe, data, features, ca
     for name, text in shown.items():
         assert (f"### {text}" in out) == (name in asked)
     assert "[[True]]" in out and "24 turns, 6 positive" in out and "6 steps of 8 rows" in out
+
+
+def test_the_prompt_is_appendix_a_s_and_nothing_of_the_future_reaches_it(data):
+    """Every field that is not context or a wanted feature may be anything: the prompt stays the same."""
+    assert ragate_peft_prompt("USER: Hi.", {}) == (
+        "Below is an instruction that describes a task. Please respond with 'True' or 'False' only that appropriately "
+        "completes the request.\n\nInstruction: Analyse the conversational context so far. Generate an appropriate "
+        "response. Consider the invovled entites. Estimate if augmenting the response with external knowledge is "
+        "helpful with an output of 'True' or 'False' only.\n### Input: USER: Hi.\n### Response:"
+    )
+    prompts = peft_prompts(load_tokenizer(str(data / "model")), ("know",), 900)
+    bare = featured(1)
+    changed = replace(
+        bare, label=not bare.label, response="GOLD", response_acts=("GOLD",), response_actions=("GOLD",),
+        enriched_response="GOLD", gold_snippets=("GOLD",), position=0.123, split="test", turn=99, services=("GOLD",),
+        synthetic_response="GOLD", source="GOLD", entities=(),
+    )  # fmt: skip
+    known = {"id", "dialogue_id", "context", "knowledge"}
+    assert {f.name for f in fields(TurnExample) if getattr(bare, f.name) == getattr(changed, f.name)} <= known
+    texts = {prompts.prompt_example(one).question for one in (bare, changed)}
+    assert len(texts) == 1 and "GOLD" not in texts.pop()
 
 
 def test_the_loss_is_at_the_one_token_that_decides(data):

@@ -162,7 +162,7 @@ def ragate_peft(folder: Path) -> None:
     from peft import LoraConfig, get_peft_model
 
     from kbtrain.gate.card import ADAPTER
-    from kbtrain.gates.ragate.prompt_and_peft import RagatePeftCard, peft_fingerprint
+    from kbtrain.gates.ragate.peft import RagatePeftCard, peft_fingerprint
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model
 
@@ -185,14 +185,6 @@ def dialogue_state(folder: Path) -> None:
     card.write(folder)
 
 
-def structural(folder: Path) -> None:
-    from kbtrain.gates.turns import StructuralGate
-
-    card = StructuralGate.fit([turn(i) for i in range(40)]).card
-    assert card is not None
-    card.write(folder)
-
-
 def stack(folder: Path, key: Target = "mastery") -> None:
     from kbtrain.gates.stack import Input, Linear, Member, StackCard
 
@@ -208,6 +200,6 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     build.__name__: build
     for build in (
         kbm, probe, draft_probe, encoder, encoder_probe, features, by_source, decision_model, seakr, draft, ragate_mha,
-        ragate_peft, dialogue_state, structural, stack,
+        ragate_peft, dialogue_state, stack,
     )
 }  # fmt: skip

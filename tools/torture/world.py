@@ -78,7 +78,7 @@ COMMANDS: dict[str, Sound] = {
         f"--run qa2 {MODEL} --samples '{{train: 2, dev: 1, test: 0}}' --max-new-tokens 2 --allow-empty true"
     ),
     "data_gen/turn_features.py": _sound("--run turns --corpus turns/snippets.jsonl --k 2"),
-    "recipes/fit_gate.py": _sound(f"--gate structural {TURNS}"),
+    "recipes/fit_gate.py": _sound(f"--gate dialogue_state {TURNS}"),
     "recipes/make_seakr.py": _sound(f"{MODEL} --output qa2/seakr --k 3 --max-new-tokens 3"),
     "recipes/make_draft.py": _sound(f"{MODEL} --output out"),
     "recipes/train_encoder.py": _sound(f"{TURNS} {TINY_WORDS} --epochs 1 --model bert --max-length 64"),

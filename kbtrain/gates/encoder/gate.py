@@ -124,12 +124,6 @@ def feature_value(example: TurnExample, feature: Feature) -> str:
     return value
 
 
-def knowledge_text(example: TurnExample, between: str = " ") -> str:
-    """The snippets, best first. Raises :class:`UserError` if none were looked for."""
-    feature_value(example, "know")
-    return between.join(f"{hit.title} {hit.text}" for hit in example.knowledge or ())
-
-
 def _structure(example: TurnExample) -> str:
     """Progress of the dialogue, and its domains so far, the latest first."""
     domains = dict.fromkeys(domain_of(service) for service in reversed(example.services))

@@ -13,7 +13,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate.card import ADAPTER
 from kbtrain.gates.encoder.gate import feature_value
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
-from kbtrain.gates.ragate.prompt_and_peft import (
+from kbtrain.gates.ragate.peft import (
     RagatePeft,
     RagatePeftCard,
     TurnPrompts,

@@ -1,4 +1,4 @@
-"""RAGate-Prompt and RAGate-PEFT (section 3.2): a language model that reads the dialogue, untrained or with an adapter.
+"""RAGate-PEFT (section 3.2): a language model with an adapter that reads the dialogue.
 
 The score is p(True) against p(False) at the answer's position, so that it has an order and not two values only: one
 forward pass, nothing generated or parsed.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kbtrain.errors import UserError
 from kbtrain.gate.card import ADAPTER, CARD, GateCard
 from kbtrain.gate.gate import Gate, Reads
-from kbtrain.gates.encoder.gate import feature_value, knowledge_text
+from kbtrain.gates.encoder.gate import feature_value
 from kbtrain.gates.registry import TURN, Kind
 from kbtrain.gates.tree_scorer import Scorer
 from kbtrain.gates.true_false import Encoded, Encoder, PromptTemplate
@@ -21,13 +21,11 @@ from kbtrain.models.adapters import check_base_of_adapter, open_beside
 from kbtrain.prompts.kbm import encode, fingerprint
 from kbtrain.prompts.ragate import (
     PeftFeature,
-    Shots,
     context_text,
     first_kept,
     ragate_peft_answer,
     ragate_peft_fingerprint,
     ragate_peft_prompt,
-    ragate_prompt,
     turn_text,
 )
 from kbtrain.records import GateExample, TurnExample
@@ -81,62 +79,6 @@ class TurnPrompts(Encoder):
         return self._lengths[text]
 
 
-class TurnScorerGate(Gate):
-    """Score = p(True) against p(False) in [0, 1] at the first token in which the answers differ."""
-
-    reads: frozenset[Reads] = frozenset({"turn"})
-    unit = "probability"
-    keys = ("need",)
-
-    def __init__(self, model: PreTrainedModel, prompts: TurnPrompts, needs_evidence: bool) -> None:
-        self.prompts = prompts
-        self.scorer = Scorer(model, prompts)
-        self.needs_evidence = needs_evidence
-
-    @property
-    def cut(self) -> int:
-        """Turns skipped so far."""
-        return self.prompts.n_truncated
-
-    def probabilities(self, examples: Sequence[TurnExample]) -> dict[str, list[float]]:
-        """p(True) of each turn, under the key ``need``."""
-        return self.scorer.probabilities(examples)
-
-    def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
-        return self.probabilities(examples)["need"]
-
-
-class RagatePrompt(TurnScorerGate):
-    """RAGate-Prompt. A prompt longer than ``max_length`` tokens loses its oldest turns."""
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        shots: Shots = "zero_shot",
-        with_knowledge: bool = False,
-        max_length: int = 2048,
-    ) -> None:
-        self.shots: Shots = shots
-        gap = "" if tokenizer.chat_template else " "  # plain text follows "Response:"
-        template = PromptTemplate(
-            ("need",),
-            lambda example: ragate_prompt(example.question, shots, example.reference),
-            lambda values: f"{gap}{values[0]}",
-        )
-
-        def render(turn: TurnExample, context: str) -> GateExample:
-            knowledge = knowledge_text(turn, "\n") if with_knowledge else None
-            return GateExample(turn.id, turn.id, "test", context, "en", knowledge)
-
-        super().__init__(model, TurnPrompts(tokenizer, template, max_length, render), with_knowledge)
-
-    @property
-    def name(self) -> str:
-        """``ragate_prompt_zero_shot`` or ``ragate_prompt_in_context``, and ``_know`` where it reads knowledge."""
-        return f"ragate_prompt_{self.shots}{'_know' if self.needs_evidence else ''}"
-
-
 class RagatePeftCard(GateCard):
     """The content of ``gate.json``. ``dtype``: what is computed in; ``method`` qlora: the base is opened in NF4."""
 
@@ -176,10 +118,16 @@ def peft_fingerprint(tokenizer: PreTrainedTokenizerBase, features: Sequence[Peft
     return f"{ragate_peft_fingerprint(features)}-{fingerprint(tokenizer, prompt, answer)}"
 
 
-class RagatePeft(TurnScorerGate):
-    """Score = p(retrieval needed) in [0, 1]: p(True) against p(False). ``needs_evidence``: it reads knowledge."""
+class RagatePeft(Gate):
+    """Score = p(retrieval needed) in [0, 1]: p(True) against p(False) at the first token in which the answers differ.
+
+    ``needs_evidence``: it reads knowledge.
+    """
 
     name = "ragate_peft"
+    reads: frozenset[Reads] = frozenset({"turn"})
+    unit = "probability"
+    keys = ("need",)
 
     def __init__(
         self,
@@ -189,8 +137,22 @@ class RagatePeft(TurnScorerGate):
         max_length: int,
         card: RagatePeftCard | None = None,
     ) -> None:
-        super().__init__(model, peft_prompts(tokenizer, features, max_length), "know" in features)
+        self.prompts = peft_prompts(tokenizer, features, max_length)
+        self.scorer = Scorer(model, self.prompts)
+        self.needs_evidence = "know" in features
         self.card: RagatePeftCard | None = card
+
+    @property
+    def cut(self) -> int:
+        """Turns skipped so far."""
+        return self.prompts.n_truncated
+
+    def probabilities(self, examples: Sequence[TurnExample]) -> dict[str, list[float]]:
+        """p(True) of each turn, under the key ``need``."""
+        return self.scorer.probabilities(examples)
+
+    def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
+        return self.probabilities(examples)["need"]
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> RagatePeft:
