@@ -42,9 +42,9 @@ class TurnFeaturesConfig(LLMConfig):
         model = ("context_words", *LLMConfig.model_fields)
         useless = next((key for key in model if key in self.model_fields_set), None)
         if useless is not None and not self.syn_resp:
-            raise ValueError(f"key '{useless}': no response is generated without syn_resp; set it, or leave this out")
+            raise ValueError(f"key '{useless}': no response is generated without syn_resp; set it, or remove this")
         if self.corpus is None and "k" in self.model_fields_set:
-            raise ValueError("key 'k': no knowledge is searched for without a corpus; name one, or leave this out")
+            raise ValueError("key 'k': no knowledge is searched for without a corpus; name one, or remove this")
         return self
 
     def writes(self) -> tuple[Path, ...]:

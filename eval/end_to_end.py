@@ -118,7 +118,9 @@ def main(config: EndToEndConfig) -> None:
     dev, test = folder.dev, folder.test
     gates = gates_of_run(config, folder, labels)
     if config.threshold_rule == "given" and all(gate.given is None for gate in gates):
-        raise UserError("threshold rule 'given': no gate has a noted threshold; run eval/calibrate.py, or --thresholds")
+        raise UserError(
+            "threshold rule 'given': no gate has a stored threshold; run eval/calibrate.py, or --thresholds"
+        )
     check_sampled([folder], config.accuracy)
     if config.threshold_rule == "max_loss":
         warn_of_dependence(dev.questions)

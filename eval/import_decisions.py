@@ -64,7 +64,7 @@ class ImportDecisionsConfig(Config):
     @model_validator(mode="after")
     def _counts(self) -> ImportDecisionsConfig:
         if self.seconds and not self.as_gate:
-            raise ValueError("key 'seconds': counts with as_gate alone; give that, too, or leave it out")
+            raise ValueError("key 'seconds': counts with as_gate alone; give that, too, or remove it")
         if self.tools and self.choices:
             raise ValueError("key 'tools': give tools or choices, not both")
         return self

@@ -147,7 +147,7 @@ def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
     if texts and args.file:
         raise UserError("command line: give texts or --file, not both")
     if texts and args.field is not None:
-        raise UserError("command line: --field: names a field of JSON lines, in --file or standard input; leave it out")
+        raise UserError("command line: --field: names a field of JSON lines, in --file or standard input; remove it")
     if texts:
         return iter([texts])
     if args.file and args.file != "-":

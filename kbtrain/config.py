@@ -246,7 +246,7 @@ def check_counts(config: Config, key: str, value: str, *names: str) -> None:
         return
     for name in names:
         if name in config.model_fields_set and getattr(config, name) not in (None, {}):
-            raise ValueError(f"key '{name}': counts with {key}: {value} alone; give that, or leave it out")
+            raise ValueError(f"key '{name}': counts with {key}: {value} alone; set that, or remove this key")
 
 
 def check_each_once(key: str, values: Sequence[object], what: str = "key") -> None:

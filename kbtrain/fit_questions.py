@@ -78,7 +78,7 @@ class Fit:
         """Raise :class:`UserError` for options that leave open what is to be done."""
         if self.answers is not None:
             if self.server or self.config:
-                raise UserError("command line: --answers: nothing is asked then; leave out --server and --config")
+                raise UserError("command line: --answers: nothing is asked then; remove --server and --config")
         elif self.corpus is None or (self.server is None) == (self.config is None):
             raise UserError("command line: give --corpus and --server (or --config), or --answers")
 
@@ -214,7 +214,7 @@ def agree(settings: Fit, config: Path, say: Say) -> float:
     _tell(f"forecast, {settings.pilot} questions of the pilot included:", *expected.lines(prices))
     if not settings.yes:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise UserError("stopped after the forecast: nobody can be asked here; the same command with --yes begins")
+            raise UserError("stopped after the forecast: there is no terminal to ask; run the same command with --yes")
         if input("Begin? [y/N] ").strip().lower() not in ("y", "yes"):
             raise UserError("stopped after the forecast; the same command asks again")
     minutes = (expected.seconds or 0) / 60

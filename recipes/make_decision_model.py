@@ -31,7 +31,7 @@ class MakeDecisionModelConfig(Config):
     name: str = Field(description="the model's name on the server")
     output: Path = Field(description="folder of the gate, e.g. RUN/decision_model")
     route: Route = Field("chat", description="decisions, systemone, or chat: a chat model's yes or no")
-    about: str = Field("", description="what the search covers, in a sentence; the model is told it")
+    about: str = Field("", description="what the search covers, in one sentence for the model")
     key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
     tries: int = Field(8, ge=1, description="number of tries for a failing request")
     timeout: float = Field(600.0, gt=0, description="seconds to wait for an answer")

@@ -76,7 +76,7 @@ class AblateSeakrConfig(SeakrPipelineConfig):
             for key in VARIED[ablation]:
                 if getattr(self, key) != FULL[key]:
                     raise ValueError(
-                        f"key '{key}': ablation '{ablation}' sets it itself; leave it out, or leave that ablation out"
+                        f"key '{key}': ablation '{ablation}' sets it itself; remove it, or leave that ablation out"
                     )
         return self
 

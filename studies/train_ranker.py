@@ -45,9 +45,7 @@ class TrainRankerConfig(RankerConfig):
     @model_validator(mode="after")
     def _one_file(self) -> TrainRankerConfig:
         if self.dev is not None and os.path.realpath(self.dev) != os.path.realpath(self.train):
-            raise ValueError(
-                "key 'dev': the dev turns are those in train's file; put all splits there, or leave it out"
-            )
+            raise ValueError("key 'dev': the dev turns are those in train's file; put all splits there, or remove it")
         return self
 
 

@@ -71,7 +71,7 @@ class ScoreWorker(RowWorker):
         opening = _with_dtype(GateOpening(**config["opening"]))
         self.handle = handle_of_opening(opening)
         if self.handle.identity != config["identity"]:
-            raise UserError(f"{opening.model}: other weights or settings here than where scoring was started")
+            raise UserError(f"{opening.model}: other parameters or settings here than where scoring was started")
         self.dtype = opening.dtype
         self.gate = self.handle.open()
 

@@ -21,7 +21,7 @@ def engine_arguments(layers: Sequence[int], end_token: int | None = None) -> dic
     ``end_token``: the token at which SeaKR reads the states of answers; None where no gate reads them.
     """
     if not layers:
-        raise UserError("no layer of hidden states is asked for")
+        raise UserError("no layer of hidden states is requested")
     return {
         "speculative_config": {
             "method": "extract_hidden_states",

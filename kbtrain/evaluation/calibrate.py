@@ -200,7 +200,7 @@ def note_thresholds(folder: RunFolder, gates: Sequence[GateInput], new: ChosenTh
             continue
         if source is None:
             reason = folder.stored.missing.get(result.gate)
-            lines += [f"{result.gate}: its threshold is not noted, {reason}"] if reason else []
+            lines += [f"{result.gate}: its threshold is not stored, {reason}"] if reason else []
             continue
         threshold = _threshold(result, gate, folder, settings, hashed)
         threshold = threshold.model_copy(update={"test": tested.get(result.gate)})
@@ -209,7 +209,7 @@ def note_thresholds(folder: RunFolder, gates: Sequence[GateInput], new: ChosenTh
         lines += [line] if line else []
         if not done.kept and done.old != done.chosen:
             by_folder.setdefault(source.folder, []).append(result.gate)
-    lines += [f"thresholds noted in {path}: {', '.join(names)}" for path, names in by_folder.items()]
+    lines += [f"thresholds stored in {path}: {', '.join(names)}" for path, names in by_folder.items()]
     return lines + _note_best_keys(folder.stored.behind, [inputs[result.gate] for result in chosen], dev, settings.kind)
 
 

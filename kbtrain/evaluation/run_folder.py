@@ -35,7 +35,7 @@ _REASONS: dict[Reason, str] = {
     "neither",
     "unanswered": "greedy answers of {} were cut before they began, or are reasoning alone; sample with more "
     "max_thought_tokens",
-    "without_gold": "no gold answer to grade by for {}",
+    "without_gold": "no reference answer to grade by for {}",
     "refused": "the server refused {}",
 }
 
@@ -244,12 +244,12 @@ def read_run(
         test = read_stored(store, sampling_run, questions, "test", verdicts)
     notes = check_missing([dev, test], store_file, allow_missing)
     if len(questions) + len(leaked) < len(everything):
-        kind = "with a gold answer of yes or no" if yes_no == "without" else "with another gold answer"
+        kind = "with a reference answer of yes or no" if yes_no == "without" else "with another reference answer"
         notes += [f"skipped: {len(everything) - len(questions) - len(leaked)} questions {kind}"]
     entities = {entity for question in test.questions for entity in question.entities}
     shared = [question.id for question in dev.questions if not entities.isdisjoint(question.entities)]
     notes += [f"dev shares an entity with test in {first_ids(shared)}"] if shared else []
-    notes += [f"skipped: the same question stands in test for {first_ids(leaked)} of dev"] if leaked else []
+    notes += [f"skipped: the same question is also in test for {first_ids(leaked)} of dev"] if leaked else []
     if not test.outcomes:
         raise UserError(f"{at(path / 'questions.jsonl')}: no test question with stored answers to evaluate")
     stored = stored_scores(path) if scores else StoredScores(path / "scores")

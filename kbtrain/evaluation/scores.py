@@ -111,7 +111,7 @@ def read_score_files(paths: Sequence[Path], others: ByGate | None = None) -> dic
         scores = read_scores(path)
         twice = next((gate for gate in scores if gate in by_gate), None)
         if twice is not None:
-            raise UserError(f"{path}: gate '{twice}' stands in another score file too; rename it in one of them")
+            raise UserError(f"{path}: gate '{twice}' is in another score file as well; rename it in one of them")
         by_gate |= scores
     return by_gate
 

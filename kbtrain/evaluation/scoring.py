@@ -144,7 +144,7 @@ def check_own_prompts(inputs: ScoringInputs, gates: Sequence[GateHandle]) -> Non
             of_gate, of_run = (p.fingerprint() if p else "the project's" for p in (card.own_prompts(), answered))
             raise UserError(
                 f"{gate.folder}: gate '{gate.name}' is about answers to prompts {of_gate}, the run's answers "
-                f"are to {of_run}; make the gate from this run, or leave it out (only)"
+                f"are to {of_run}; make the gate from this run, or remove it (only)"
             )
 
 

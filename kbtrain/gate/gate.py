@@ -97,7 +97,7 @@ class Gate(ABC):
 
     def gate(self, key: Target) -> Gate:
         """The gate that decides by another label. Raises :class:`UserError`: this one has a single label."""
-        raise UserError(f"key {key!r:.60}: gate '{self.name}' has no keys; leave it out")
+        raise UserError(f"key {key!r:.60}: gate '{self.name}' has no keys; remove it")
 
     def answer_within(self, seconds: float) -> None:
         """Limit in seconds for what a score asks of a server, its members' too: a client waits."""

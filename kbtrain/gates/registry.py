@@ -138,7 +138,7 @@ def load_gate(
     folder = folder_of(folder, revision)
     card = cards_of(Path(folder))[Path(folder)]
     if key is not None and not isinstance(card, KeyedCard):
-        raise UserError(f"key '{key}': a gate of kind '{card.kind}' has no keys; leave it out")
+        raise UserError(f"key '{key}': a gate of kind '{card.kind}' has no keys; remove it")
     card.check_weights(folder)
     kind = kind_named(card.kind)
     try:

@@ -78,7 +78,7 @@ class ThresholdNote:
             for one in (self.old, self.chosen)
         )
         if self.kept:
-            return f"{gate}: {folder} keeps its threshold {old}, not {new}; --replace-thresholds notes this one"
+            return f"{gate}: {folder} keeps its threshold {old}, not {new}; --replace-thresholds stores this one"
         return f"{gate}: {folder} had threshold {old}, now {new}"
 
 

@@ -51,12 +51,12 @@ def seen_in_training(gate: GateHandle, by_split: BySplit, reads: Reads, allowed:
         if same and not allowed.questions:
             raise UserError(
                 f"{who} {len(same)} of {len(rows)} {split} {reads}s (the first: '{same[0].id}'), so its scores of them "
-                "say nothing; leave them out of the run, or set allow_trained to score and count them"
+                "say nothing; remove them from the run, or set allow_trained to score and count them"
             )
         if near and not allowed.entities:
             raise UserError(
                 f"{who} {_units(reads)} of {len(near)} of {len(rows)} {split} {reads}s (the first: '{near[0].id}'); "
-                "leave them out of the run, or set allow_entities to score and count them"
+                "remove them from the run, or set allow_entities to score and count them"
             )
         if same or near:
             counts[split] = {"questions": len(same), "entities": len(near)}
@@ -98,7 +98,7 @@ def dev_in_test(by_split: BySplit, reads: Reads, allowed: AllowedOverlap, where:
         if rows and not free:
             raise UserError(
                 f"{where}: {len(rows)} of {len(dev)} dev {reads}s {what} (the first: '{rows[0].id}'), and dev chooses "
-                f"the thresholds that test judges; leave them out of the run, or set {flag}"
+                f"the thresholds that test judges; remove them from the run, or set {flag}"
             )
         if rows:
             lines.append(f"{len(rows)} of {len(dev)} dev {reads}s {what}")

@@ -74,7 +74,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         member_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         max_length=512,
         licence="Apache-2.0",
-        about="all-MiniLM-L6-v2 (sentence-transformers), an encoder of 22 M weights in fp32, 91 MB",
+        about="all-MiniLM-L6-v2 (sentence-transformers), an encoder with 22M parameters in fp32, 91 MB",
         files={
             _MINILM + "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
             _MINILM + "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",

@@ -414,7 +414,7 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     now, new = figures[0].difference, figures[-1].difference
     if old and now.high < 0:
         lines.append(
-            f"warning: the noted threshold {old.threshold:.4g} is certainly worse than always searching "
+            f"warning: the stored threshold {old.threshold:.4g} is certainly worse than always searching "
             f"({_gain_text(now)} points); replace it, or serve without the gate"
         )
     obstacle = ""

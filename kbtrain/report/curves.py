@@ -212,7 +212,7 @@ def name_ends(axes: Axes, labels: Sequence[LineLabel]) -> None:
                   fontweight="bold" if label.bold else "normal")  # fmt: skip
     axes.set_ylim(low, high)
     axes.set_xlim(0, 100)
-    axes.set_xlabel("questions searched for (%)")
+    axes.set_xlabel("searches (% of the questions)")
     axes.set_ylabel("questions answered right (%)")
 
 

@@ -87,7 +87,7 @@ def _holds_rows(path: Path) -> bool:
 
 def _documents(path: Path, columns: Mapping[str, str] | None) -> Iterator[Passage]:
     if columns:
-        raise UserError(f"key 'columns': {at(path)}: documents have none; leave it out")
+        raise UserError(f"key 'columns': {at(path)}: documents have none; remove it")
     return read_documents(path)
 
 

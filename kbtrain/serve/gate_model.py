@@ -65,7 +65,7 @@ def gate_model(config: ServeConfig, card: GateCard | None) -> GateModel:
         listed = ", ".join(f"'{model:.60}'" for model in served[:_SHOWN]) or "no model"
         raise UserError(
             f"key 'upstream': it serves {listed}, but this gate reads states or answers of '{short_name(names[0])}' "
-            "and says nothing about another model. Serve a gate that reads the question alone (features, kbm, encoder) "
+            "and is not valid for another model. Serve a gate that reads the question alone (features, kbm, encoder) "
             "of a run with that model, or add --any-model if it is the same model"
         )
     return GateModel(names, served)

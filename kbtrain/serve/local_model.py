@@ -247,5 +247,5 @@ def chat_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str
     with_marks = rendered(marks)
     for place, (turn, mark) in enumerate(zip(turns, marks, strict=True)):
         if turn["content"].strip() and mark not in with_marks:
-            raise refused(place, f"role '{turn['role']}', field 'content': the model's chat template leaves it out")
+            raise refused(place, f"role '{turn['role']}', field 'content': the model's chat template drops it")
     return rendered(turn["content"] for turn in turns)

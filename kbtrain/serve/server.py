@@ -121,7 +121,7 @@ def _key_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
     if config.key is not None:
         return f", key {key} (--key)"
     if card.best is None or card.best.key != key:
-        return f", key {key} (the first one: no evaluation has noted the best; run eval/end_to_end.py)"
+        return f", key {key} (the first one: no evaluation has stored the best; run eval/end_to_end.py)"
     return f", key {key} ({card.best.rule}, {card.best.n_dev} questions)"
 
 

@@ -13,7 +13,7 @@ USE_QUESTION = """import kbtrain
 
 gate = kbtrain.load_gate(".")  # this folder
 print(gate.score(["What is the capital of France?"]))
-print(gate.decide(["What is the capital of France?"], threshold=0.5))  # without threshold: the one noted below"""
+print(gate.decide(["What is the capital of France?"], threshold=0.5))  # without threshold: the stored one"""
 USE_TURN = """import kbtrain
 from kbtrain.records import Entity, Hit, TurnExample, Utterance
 
@@ -25,8 +25,8 @@ turn = TurnExample(
     knowledge=(Hit("p1", "Museum", "The museum opens at 8.", 1.0),), source="wikiHow",
 )  # skip what the gate does not read
 print(gate.score([turn]))
-print(gate.decide([turn], threshold=0.5))  # without threshold: the one noted below"""
-_NOTHING_NOTED = "None is noted yet: `eval/end_to_end.py` notes one, `eval/calibrate.py` one with its evidence."
+print(gate.decide([turn], threshold=0.5))  # without threshold: the stored one"""
+_NOTHING_NOTED = "None is stored yet: `eval/end_to_end.py` stores one, `eval/calibrate.py` one with its evidence."
 
 
 NO_DEV = "No dev examples were given."

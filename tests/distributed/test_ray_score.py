@@ -234,7 +234,7 @@ def test_a_machine_with_other_weights_is_refused_by_name(cluster, tmp_path):
     with pytest.raises(UserError) as caught:
         scored_by(RayScoring(), source, tmp_path / "many")
     where = f"(on machine {socket.gethostname()})"
-    assert str(caught.value) == f"weights-2: other weights or settings here than where scoring was started {where}"
+    assert str(caught.value) == f"weights-2: other parameters or settings here than where scoring was started {where}"
 
 
 def test_another_base_is_refused_here_in_the_words_of_one_process(tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ def test_questions_without_gold_answers_are_left_out_of_accuracy_and_counted(
     document = evaluate(script, run_folder)
     assert document["meta"]["excluded"]["without_gold"] == 3
     assert {gate["n"] for gate in document["gates"]} == {198}
-    assert "skipped: no gold answer to grade by for 3 questions (dev-1, test-3, test-4)" in capsys.readouterr().out
+    assert "skipped: no reference answer to grade by for 3 questions (dev-1, test-3, test-4)" in capsys.readouterr().out
 
 
 def test_a_dev_question_that_stands_in_test_chooses_no_threshold(
@@ -129,7 +129,7 @@ def test_a_dev_question_that_stands_in_test_chooses_no_threshold(
     keep_change(run_folder / "questions.jsonl")
     before = sum(question.split == "dev" for question in questions)
     assert evaluate(script, run_folder)["meta"]["n_dev"] == before - 1
-    assert "skipped: the same question stands in test for 1 question (dev-3) of dev" in capsys.readouterr().out
+    assert "skipped: the same question is also in test for 1 question (dev-3) of dev" in capsys.readouterr().out
 
 
 def test_questions_of_yes_or_no_are_left_out_or_stand_alone_in_a_file_of_their_own(
@@ -165,7 +165,7 @@ def test_questions_of_yes_or_no_are_left_out_or_stand_alone_in_a_file_of_their_o
         check(alone)
         assert (alone["meta"]["n"], alone["meta"]["yes_no"]) == (n, which)
         assert [gate["gate"] for gate in alone["gates"]] == NAMES
-    assert "with another gold answer" in capsys.readouterr().out
+    assert "with another reference answer" in capsys.readouterr().out
     assert alone["gates"][0]["accuracy"] == 1.0 and alone["gates"][1]["accuracy"] == 0.0
     assert before == ((run_folder / "results.json").read_bytes(), (run_folder / "outcomes.jsonl").read_bytes())
 
@@ -483,7 +483,7 @@ def test_thresholds_go_where_the_score_file_says_and_nowhere_else(
     evaluate(script, run_folder)
     assert KBMCard.read(theirs).thresholds == {}
     said = capsys.readouterr().out
-    assert f"kbm_benefit: its threshold is not noted, {theirs} holds another gate than the one that made" in said
+    assert f"kbm_benefit: its threshold is not stored, {theirs} holds another gate than the one that made" in said
     with pytest.warns(UserWarning, match=r"elsewhere holds another gate than .* \(kbm_benefit\); run eval/score.py"):
         stored_scores(run_folder)  # as every other evaluation reads them
 

@@ -45,7 +45,7 @@ def test_wrong_arguments_are_one_line(folder, tmp_path):
     for key in (None, 3, "x"):
         with pytest.raises(UserError, match=rf"this gate has no key {key!r}; valid: benefit, certainty, mastery"):
             gate.gate(key)
-    with pytest.raises(UserError, match="key 'mastery': gate 'all' has no keys; leave it out"):
+    with pytest.raises(UserError, match="key 'mastery': gate 'all' has no keys; remove it"):
         AllKnowing().gate("mastery")
     with pytest.raises(UserError, match=r"gate 'kbm_mastery': no threshold in its gate.json; choose one on dev"):
         gate.needs_retrieval("Who wrote it?")

@@ -124,7 +124,7 @@ def test_a_wrong_argument_is_one_line(opened: tuple[str, Path, Gate]) -> None:
     with pytest.raises(UserError) as error:
         kbtrain.load_gate(folder, key="nothing")
     keyed = issubclass(kind_named(kind).card, KeyedCard)
-    assert ("has no key 'nothing'" if keyed else "has no keys; leave it out") in str(error.value)
+    assert ("has no key 'nothing'" if keyed else "has no keys; remove it") in str(error.value)
 
 
 @pytest.mark.parametrize("kind", [name for name, kind in kinds().items() if issubclass(kind.card, KeyedCard)])

@@ -127,7 +127,7 @@ def test_an_audit_leads_from_a_log_to_a_threshold_and_back(folder, log, tmp_path
     high = {"threshold": 9.0, "rule": "given", "dev_file_sha256": "", "n_dev": 1}
     set_threshold(folder, "encoder_probe", Threshold.model_validate(high))  # never searches
     worse = run_audit(capsys, folder, "--run", run, *verdicts)
-    assert "warning: the noted threshold 9 is certainly worse than always searching (-" in worse
+    assert "warning: the stored threshold 9 is certainly worse than always searching (-" in worse
     set_threshold(folder, "encoder_probe", Threshold.model_validate(before["encoder_probe"]))
     assert read_gate_json(folder)["thresholds"] == before
     assert "certainly worse" not in shown

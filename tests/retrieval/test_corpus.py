@@ -189,7 +189,7 @@ def test_plain_text_is_one_passage_and_hidden_files_are_none(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("spoil", "columns", "says"),
     [
-        (lambda folder: None, {"text": "body"}, "key 'columns': .*docs: documents have none; leave it out"),
+        (lambda folder: None, {"text": "body"}, "key 'columns': .*docs: documents have none; remove it"),
         (lambda folder: (folder / "a.md").unlink(), {}, r"docs: no file in it ends in \.md or \.markdown or \.txt"),
         (lambda folder: (folder / "a.md").write_bytes(b"x\n\xff"), {}, r"a\.md:2: not UTF-8 text"),
     ],

@@ -127,7 +127,7 @@ def lines(folder, **settings):
 
 def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stub):
     first = lines(folder)
-    assert first[0].endswith("(the first one: no evaluation has noted the best; run eval/end_to_end.py)")
+    assert first[0].endswith("(the first one: no evaluation has stored the best; run eval/end_to_end.py)")
     assert (
         first[2] == "its savings on test questions are not measured (eval/end_to_end.py, which reads reference answers)"
     )

@@ -207,7 +207,7 @@ def _page(card: KBMCard, figures: Mapping[str, str], checked: str) -> str:
             f"Labels: {', '.join(f'{key} {value}' for key, value in card.label_rule.items()) or 'rule not recorded'}",
             f"Prompt fingerprint: `{card.prompt_fingerprint}` (checked when the gate is opened).",
         ),
-        limits="learnt from questions like those named below; other languages, question forms and later versions of "
+        limits="trained on questions like those named below; other languages, question forms and later versions of "
         f"`{base}` were not tried. Scores rank questions; as probabilities they are calibrated on no data but the "
         "training's.",
         dev={"On dev (95 % intervals where given: questions resampled)": table(figures) or NO_DEV},
