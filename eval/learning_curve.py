@@ -30,7 +30,7 @@ from kbtrain.evaluation.learning_curve import (
 )
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_labelled, read_run
 from kbtrain.gates.features.additive import LEAST
-from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.gates.features.question import Frequencies
 from kbtrain.gates.probe.gate import Asked, Reader, state_folder
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside

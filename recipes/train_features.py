@@ -23,8 +23,8 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.gates.features.additive import KNOTS, Additive, CurveSettings
-from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features, held_out_scores
+from kbtrain.gates.features.question import Frequencies
 from kbtrain.prompts.kbm import Key
 from kbtrain.retrieval.base import attach_hits
 from kbtrain.training.config import KeyedFitConfig

@@ -18,7 +18,6 @@ from kbtrain.evaluation.run_folder import GradedSplit, RunFolder
 from kbtrain.evaluation.scores import StoredScores, in_order, seen_of
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import question_hash, read_held_out
-from kbtrain.gates.by_source import of_labels
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.simple import (
     NEUTRAL,
@@ -28,6 +27,7 @@ from kbtrain.gates.simple import (
     Oracle,
     Random,
     RetrieverScore,
+    by_source,
     form_only,
     relation_only,
 )
@@ -55,7 +55,7 @@ def baselines(
     trained = [label for label in labels if label.split == "train" and label.question_id in texts]
     groups: list[Gate] = [relation_only(trained), form_only(trained, texts)] if trained else []
     if trained and sources:
-        groups.append(of_labels(trained, texts, sources))
+        groups.append(by_source(trained, texts, sources))
     return [
         _input(Never(), dev, test, fixed=0.5),
         _input(Always(), dev, test, fixed=0.5),

@@ -19,8 +19,8 @@ from kbtrain.gate.gate import logistic
 from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
 from kbtrain.gates.features.additive import check_need, fit_additive, held_out_log_odds
-from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import feature_rows
+from kbtrain.gates.features.question import Frequencies
 from kbtrain.gates.probe.gate import DraftProbe, Probe, Reader, state_facts
 from kbtrain.gates.probe.states import StateStore, prompt_key, read_all
 from kbtrain.gates.probe.train import HeadSettings

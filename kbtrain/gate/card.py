@@ -21,7 +21,6 @@ from pydantic import (
     ValidationInfo,
     field_validator,
     model_serializer,
-    model_validator,
 )
 
 from kbtrain.errors import UserError, at
@@ -144,12 +143,6 @@ class Threshold(BaseModel):
     evidence: Annotated[dict[str, Any], _holding(_Evidence)] = {}
     dev: Annotated[dict[str, Any], _holding(_Dev)] = {}
     test: TestFigures | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_outlook(cls, data: Any) -> Any:
-        """The fields without the map of version 0.1.0 from a score to the worth of a search: nothing reads it."""
-        return {name: value for name, value in data.items() if name != "outlook"} if isinstance(data, dict) else data
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -409,9 +402,7 @@ def read_gate_json(folder: Path | str) -> dict[str, Any]:
     if not path.exists():
         if gates := _gates_in(path.parent):
             raise UserError(f"{folder}: a folder of gates, no gate itself; give one of them: {gates}")
-        gates = "" if path.parent.exists() else _gates_in(path.parent.parent)
-        beside = f" Gates beside it: {gates}" if gates else ""
-        raise UserError(f"{at(path)}: no such file; is '{path.parent}' the folder of a finished training?{beside}")
+        raise UserError(f"{at(path)}: no such file; is '{path.parent}' the folder of a finished training?")
     data = read_json(path)
     if not isinstance(data.get("kind"), str):
         raise UserError(f"{at(path)}: field 'kind': expected the kind of gate, found {data.get('kind')!r}")

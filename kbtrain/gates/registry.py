@@ -31,7 +31,7 @@ GATES: dict[str, str] = {
     "encoder": "kbtrain.gates.encoder.gate:KIND",
     "encoder_probe": "kbtrain.gates.encoder.probe:KIND",
     "features": "kbtrain.gates.features.gate:KIND",
-    "by_source": "kbtrain.gates.by_source:KIND",
+    "by_source": "kbtrain.gates.simple:BY_SOURCE",
     "seakr": "kbtrain.gates.seakr.gate:KIND",
     "draft": "kbtrain.gates.draft:KIND",
     "decision_model": "kbtrain.gates.decision_model:KIND",

@@ -91,8 +91,8 @@ def sheet_of(paths: Sequence[Path], corpus: Path, reader: str, encoder: str, fol
 
 def corpus_features(corpus: Path, folder: Path, asked: Sequence[GateExample]) -> list[Row]:
     """Form and words' frequencies of each question, as the gate ``features`` reads them; the index is kept."""
-    from kbtrain.gates.features.frequencies import Frequencies
     from kbtrain.gates.features.gate import feature_rows
+    from kbtrain.gates.features.question import Frequencies
     from kbtrain.retrieval.retrieve_stage import open_index
 
     index = folder / f"bm25-{file_sha256(corpus)[:12]}"

@@ -13,8 +13,8 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.learning_curve import CurvePlan, FittedScores, learning_curve, stacked
 from kbtrain.evaluation.run_folder import read_run
-from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features
+from kbtrain.gates.features.question import Frequencies
 from kbtrain.io import jsonl
 from kbtrain.labeling.examples import example
 from kbtrain.metrics.ranking import normalised_area

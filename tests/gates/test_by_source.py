@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain.gates.by_source import SHRINK, BySource
 from kbtrain.gates.features.gate import Features
 from kbtrain.gates.registry import load_gate
+from kbtrain.gates.simple import SHRINK, BySource
 from kbtrain.records import GateExample
 
 

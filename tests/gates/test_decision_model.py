@@ -13,9 +13,9 @@ from support.http_server import Asked, LocalServer
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold
-from kbtrain.gates.by_source import BySource
 from kbtrain.gates.decision_model import DecisionModel, DecisionModelCard, DecisionServer
 from kbtrain.gates.registry import load_gate
+from kbtrain.gates.simple import BySource
 from kbtrain.prompts.kbm import INSTRUCTIONS
 from kbtrain.records import GateExample
 

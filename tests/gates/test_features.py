@@ -22,8 +22,7 @@ from kbtrain.gates.features.additive import (
     least_loss,
     share_log_odds,
 )
-from kbtrain.gates.features.frequencies import Frequencies
-from kbtrain.gates.features.question import evidence_features, names, question_features
+from kbtrain.gates.features.question import Frequencies, evidence_features, names, question_features
 from kbtrain.gates.handles import handle
 from kbtrain.io.jsonl import read, write
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage

@@ -11,8 +11,8 @@ from stub_upstream import StubUpstream
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
-from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features
+from kbtrain.gates.features.question import Frequencies
 from kbtrain.records import GateExample, Hit
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import Decider

@@ -83,8 +83,8 @@ def features(folder: Path) -> None:
     import numpy as np
 
     from kbtrain.gates.features.additive import Additive, FeatureCurve
-    from kbtrain.gates.features.frequencies import Frequencies
     from kbtrain.gates.features.gate import FeaturesCard
+    from kbtrain.gates.features.question import Frequencies
     from kbtrain.retrieval.tokens import Tokens
 
     folder.mkdir()
@@ -95,7 +95,7 @@ def features(folder: Path) -> None:
 
 
 def by_source(folder: Path) -> None:
-    from kbtrain.gates.by_source import BySourceCard
+    from kbtrain.gates.simple import BySourceCard
 
     BySourceCard(means={"source shop": 0.9, "asks who": 0.4}, overall=0.5).write(folder)
 

@@ -12,8 +12,8 @@ def long_question_gate(folder: Path, middle: int = 30, steep: float = 3.0, run: 
     from kbtrain.gate.card import Threshold
     from kbtrain.gate.trained_on import write_held_out, write_trained_on
     from kbtrain.gates.features.additive import Additive, FeatureCurve
-    from kbtrain.gates.features.frequencies import Frequencies
     from kbtrain.gates.features.gate import FeaturesCard
+    from kbtrain.gates.features.question import Frequencies
     from kbtrain.records import GateExample
     from kbtrain.retrieval.tokens import Tokens
 

@@ -13,8 +13,7 @@ from kbtrain.gate.card import KeyedCard, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, held_out_rows
 from kbtrain.gates.features.additive import Additive, CurveSettings, Row, check_need, fit_additive, held_out_log_odds
-from kbtrain.gates.features.frequencies import Frequencies
-from kbtrain.gates.features.question import evidence_features, question_features, spelling_features
+from kbtrain.gates.features.question import Frequencies, evidence_features, question_features, spelling_features
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.records import Example, GateExample, Target
 from kbtrain.training.data import Labelled, Labels
