@@ -44,6 +44,7 @@ from kbtrain.report.first_screen import aligned_block
 from kbtrain.report.words import percent, percent_interval, points, points_interval
 from kbtrain.retrieval import corpus as passages
 
+PROMISED = 0.05  # share of right answers that a threshold with a promise may lose
 KS = (1, 2, 3, 5)  # numbers of passages that the pilot compares
 SHARES = "0.5,0.25,0.25"
 MEASURED = 2  # prompts that are asked to forecast the time
@@ -128,7 +129,7 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
         effect = read_pilot(run)
     _tell(*search_lines(*effect))
     if search_pilot.effect_of(*effect) != "both" and not settings.go_on:
-        _tell("next: nothing, or the same command with --continue for a gate that saves searches")
+        _tell("next: nothing; or the same command with --continue, for a gate that saves searches")
         return Fitted(search_pilot.advice(*effect))
     if settings.answers is None:
         drawn = json.dumps({"train": settings.samples, "dev": settings.samples, "test": 0})
@@ -140,7 +141,7 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     gate, results = load_gate(run / settings.gate), load(run / "results.json")
     named = {result.gate: result for result in results.gates}
     decided = decision(named[gate.name], named["llm_only"], named["all_rag"])
-    _tell(*aligned_block({"decision": decided, "next": next_command(settings)}))
+    _tell(*aligned_block({"decision": decided, "next": next_command(settings, named[gate.name])}))
     return Fitted(decided, gate, results)
 
 
@@ -290,7 +291,11 @@ def _needed(change: Delta, n: int) -> str:
     if change.low > 0 or change.high < 0:
         return "decided by these questions"
     needed = deciding(change, n)
-    return "no number of questions decides a difference of 0" if needed is None else f"about {needed:,} would decide it"
+    return (
+        "no number of questions decides a difference of 0"
+        if needed is None
+        else f"about {needed:,} questions would decide it"
+    )
 
 
 def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
@@ -314,11 +319,15 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
     return f"Not decided, {better} search so far: {saves} ({gains}); {_needed(over_always, gate.n)}."
 
 
-def next_command(settings: Fit) -> str:
-    """The trial that loses nothing: search always, and log what the gate would do; then its decisions."""
+def next_command(settings: Fit, gate: GateResult) -> str:
+    """The trial that loses nothing: search always, and log what the gate would do; then its decisions. For a gate that
+    always searches: a threshold with a promise."""
     folder, upstream = settings.run / settings.gate, f"--upstream {settings.server or 'URL'}"
+    if gate.retrieval_ratio == 1:
+        promise = f"--gate {gate.gate} --goal max_loss --max-loss {PROMISED:g}"
+        return f"for fewer searches, with a promise: kbtrain run calibrate --run {settings.run} {promise}"
     if settings.answers is not None and settings.corpus is None:
-        return f'ask the gate before your own search: kbtrain decide {folder} "a question"'
+        return f"ask the gate before your own search: kbtrain serve {folder}, then POST /v1/gate"
     if settings.config is not None:
         model = read_config(settings.config)
         upstream = f"--upstream {model.server_url}" if model.kind.server else f"--model {model.model}"

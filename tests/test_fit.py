@@ -43,8 +43,8 @@ def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ModelServer(logprobs=False, missing=("completions",), say=replies(write_files(tmp_path))) as server:
         shown, error = command(tmp_path, server.url).communicate()
-        assert error.splitlines()[-1].startswith("error: stopped after the forecast: nobody can be asked here; ")
-        assert "test questions show a difference of right answers to ±" in shown
+        assert error.splitlines()[-1].startswith("error: stopped after the forecast: there is no terminal to ask; ")
+        assert "test questions measure a difference of right answers to ±" in shown
         for name in ("requests", "tokens", "money", "time"):
             assert any(line.startswith(f"{name}  ") for line in shown.splitlines()), name
         assert not (tmp_path / "runs/mine/pilot").exists()
@@ -149,7 +149,9 @@ def arm(accuracy: float, ratio: float, over_always: tuple[float, ...], over_neve
 def test_the_decision_follows_the_better_of_never_and_always(gate: Any, never: float, always: float, says: str) -> None:
     made = decision(gate, arm(never, 0, (0, 0, 0), (0, 0, 0)), arm(always, 1, (0, 0, 0), (0, 0, 0)))
     assert made.startswith(says)
-    assert ("about 300 would decide it" in made) == made.startswith("Not")  # half the interval is twice the difference
+    assert ("about 300 questions would decide it" in made) == made.startswith(
+        "Not"
+    )  # half the interval is twice the difference
 
 
 def test_the_pilot_s_counts_are_shown_with_intervals() -> None:

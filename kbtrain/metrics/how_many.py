@@ -46,6 +46,6 @@ def planning_line(n_test: int) -> str:
     """What the test questions of a run can show, in one sentence."""
     here, more = reach(n_test), reach(4 * n_test)
     return (
-        f"{n_test} test questions show a difference of right answers to ±{100 * here.half:.1f} points, four times as "
-        f"many to ±{100 * more.half:.1f}"
+        f"{n_test} test questions measure a difference of right answers to ±{100 * here.half:.1f} points, four times "
+        f"as many to ±{100 * more.half:.1f}"
     )

@@ -390,7 +390,7 @@ def test_a_gate_page_begins_with_its_two_by_two(written: Path) -> None:
     chosen, rows = chosen_on_dev(written)
     for name in GATES:
         text = Page((written / "gates" / f"{name}.html").read_text()).text
-        start = text[: text.index("How many of the questions")]  # the first figure's caption
+        start = text[: text.index("Share of questions that need a search")]  # the first figure's caption
         found = re.search(FOUR_FOLD, start)
         assert found is not None
         well, vain, broken, missed, saved, spared = map(int, found.groups())

@@ -120,7 +120,9 @@ def test_a_caption_names_dev_questions_only_where_the_rule_reads_them(results: R
 def test_a_caption_counts_questions_that_a_rule_would_decide(results: Results) -> None:
     meta = {**results.meta, "accuracy_kind": "greedy"}
     assert "small talk" not in caption(dataclasses.replace(results, meta=meta))
-    assert "; 2 are small talk, sums or" in caption(dataclasses.replace(results, meta={**meta, "decided_by_rule": 2}))
+    assert "; 2 are small talk, arithmetic or" in caption(
+        dataclasses.replace(results, meta={**meta, "decided_by_rule": 2})
+    )
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 0}', "{", '{"schema": 1}'])
