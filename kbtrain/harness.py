@@ -277,20 +277,16 @@ def no_question(asked: str, systems: Iterable[str] = ()) -> NoQuestion | None:
     systems = list(systems)
     if ("<" in asked or "[" in asked) and _FILL_IN.search(asked):
         return "fill-in"
-    if is_client_task((asked, *systems)):
+    if any(map(_is_task, map(_ends, (asked, *systems)))):
         return "client-task"
     if holds_passages(asked) or any(map(_gives_passages, map(_ends, systems))):
         return "own-passages"
     return None
 
 
-def is_client_task(texts: Iterable[str]) -> bool:
-    """True if the system's message or the user's last one is a program's own instruction."""
-    return any(map(_is_task, map(_ends, texts)))
-
-
 @functools.lru_cache(maxsize=256)  # a session sends its system's message again and again
 def _is_task(text: str) -> bool:
+    """True for the system's message or the user's last one that is a program's own instruction."""
     lowered = text.lower()
     return any(sign in lowered for sign in SIGNS) and any(
         all(pattern.search(text) for pattern in rule) for rule in TASKS

@@ -207,29 +207,10 @@ def test_a_template_that_leaves_out_what_the_user_says_is_refused(template: str)
     assert prompts.render_chat(trimmed, "hi\n") == "<s>[26 Jul 2024]<|user|>hi<|bot|>"
 
 
-@pytest.mark.parametrize(
-    ("template", "says"),
-    [
-        ("{{ 'x' * 10 ** 10 }}", "it multiplies, or counts in a loop inside another"),
-        ("{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}", "it multiplies, or counts"),
-        ("{{ 'x' | center(999999999) }}", "it has the number 999999999: a text of that width"),
-        ("{{ messages[0]['content'].ljust(5000000) }}", "it has the number 5000000"),
-        ("{{ '%999999999d' % 3 }}", "it has the number 999999999"),
-        ("{{ '{:>99999999}'.format(1) }}", "it has the number 99999999"),
-        ("{% generation %}{{ 'x'.zfill('12345678' | int) }}{% endgeneration %}", "it has the number 12345678"),
-        ("{{ 'x' | indent(-1000000) }}", "it has the number 1000000"),
-        ("{% for a in range(99999) %}0123456789ab{% endfor %}", "it writes 1,199,9"),
-    ],
-)
-def test_a_template_that_can_fill_the_memory_is_refused(template: str, says: str) -> None:
-    for written in (template, "{% if 'Rabat' not in messages[0]['content'] %}" + template + "{% endif %}"):
-        with pytest.raises(UserError, match=rf"its chat template fails \({says}"):
-            prompts.render_chat(tokenizer(written + "{{ messages[0]['content'] }}"), "hi")
-
-
-def test_numbers_that_are_no_widths_pass() -> None:
-    plain = "{{ '%02d' % 3 }}{{ '26 Jul 2024' }}{{ 'call 5551234567' }}{{ 'https://example.org/1234567890' }}"
-    assert prompts.render_chat(tokenizer(plain + "{{ messages[0]['content'] }}"), "hi").endswith("1234567890hi")
+def test_a_template_that_writes_too_much_is_refused() -> None:
+    template = "{% for a in range(99999) %}0123456789ab{% endfor %}{{ messages[0]['content'] }}"
+    with pytest.raises(UserError, match=r"its chat template fails \(it writes 1,199,9"):
+        prompts.render_chat(tokenizer(template), "hi")
 
 
 def test_without_a_template_the_prompt_stays_as_it_is() -> None:

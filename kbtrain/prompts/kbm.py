@@ -5,7 +5,6 @@ Texts are the figures of the KBM paper to the letter (spaces before line breaks 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 import unicodedata
@@ -18,7 +17,6 @@ from kbtrain.prompts.template_marks import break_marks, break_special_tokens
 from kbtrain.records import Condition, Form, Hit, Language, Question, Titles
 
 if TYPE_CHECKING:
-    from jinja2 import nodes
     from transformers import PreTrainedTokenizerBase
 
 Key = Literal["mastery", "certainty", "benefit"]
@@ -189,7 +187,6 @@ def need_answer(value: bool) -> str:
 
 
 _WIDEST = 1_000_000  # characters that a template may add to a dialogue
-_FORMAT = re.compile(r"[%:{][^\sA-Za-z{}]{0,9}?(\d{7,})|^\s*(?=\d)(\d{7,})\s*$")
 # A date would change a prompt by tomorrow. Both names of a switch ask a model not to think before it answers:
 # enable_thinking (Qwen3, GLM, SmolLM3, EXAONE, Hunyuan), thinking (DeepSeek-V3.1, Granite, Kimi).
 TEMPLATE_OPTIONS: dict[str, Any] = dict(
@@ -223,10 +220,9 @@ def apply_template(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Mapping[s
     """The text that a tokenizer's chat template makes of a dialogue.
 
     Raises :class:`UserError` for a template that fails: it is a program out of the model's folder, which can raise
-    anything; and for one that multiplies, which can fill the memory in one step, or that writes too much.
+    anything; and for one that writes too much.
     """
     try:
-        _check_template(str(tokenizer.get_chat_template()))
         text = str(tokenizer.apply_chat_template([dict(turn) for turn in turns], tokenize=False, **options))
         if len(text) > _WIDEST + 2 * sum(len(str(turn)) for turn in turns):
             raise ValueError(f"it writes {len(text):,} characters")
@@ -242,44 +238,6 @@ def end_token(tokenizer: PreTrainedTokenizerBase) -> str:
         name = tokenizer.name_or_path
         raise UserError(f"tokenizer of '{name}': it has no EOS token, so that a model could not learn to stop")
     return str(tokenizer.eos_token)
-
-
-@functools.cache
-def _check_template(template: str) -> None:
-    """Raise ValueError for a template that multiplies, counts in a loop inside another, or has a number of a million or
-    more, as a width to fill up to: no prompt needs it, and each can fill the memory before a text's length is seen."""
-    from jinja2 import Environment, TemplateSyntaxError, nodes
-
-    try:
-        # without a tag of transformers' own
-        plain = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", template)
-        tree = Environment(autoescape=True, extensions=["jinja2.ext.loopcontrols"]).parse(plain)
-    except TemplateSyntaxError:
-        return  # transformers reports what it cannot parse
-    counting = [loop for loop in tree.find_all(nodes.For) if _counts(loop)]
-    nested = any(_counts(inner) for loop in counting for inner in loop.find_all(nodes.For))
-    uncalled = sum(name.name == "range" for name in tree.find_all(nodes.Name)) > len(counting)  # counted beside a loop
-    nested |= uncalled and any(loop.find(nodes.For) for loop in tree.find_all(nodes.For))
-    if nested or tree.find(nodes.Mul) or tree.find(nodes.Pow):
-        raise ValueError("it multiplies, or counts in a loop inside another, which can fill the memory")
-    for constant in tree.find_all(nodes.Const):
-        if (width := _width(constant.value)) >= _WIDEST:
-            raise ValueError(f"it has the number {width}: a text of that width can fill the memory")
-
-
-def _width(constant: object) -> int:
-    """The largest number that a template's constant can mean: its own, or that of a format such as ``%999d``."""
-    if isinstance(constant, str):
-        return max((int((width or plain)[:12]) for width, plain in _FORMAT.findall(constant)), default=0)
-    return abs(constant) if isinstance(constant, int) else 0
-
-
-def _counts(loop: nodes.For) -> bool:
-    """True for a template's loop over ``range(...)``."""
-    from jinja2 import nodes
-
-    function = loop.iter.node if isinstance(loop.iter, nodes.Call) else None
-    return isinstance(function, nodes.Name) and function.name == "range"
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None = None, reply: str = "") -> list[int]:

@@ -16,13 +16,6 @@ from kbtrain.records import Utterance
 
 PeftFeature = Literal["resp", "syn-resp", "ner", "know", "source"]
 
-_PEFT_TASK = (
-    "Below is an instruction that describes a task. Please respond with 'True' or 'False' only that appropriately "
-    "completes the request.\n\n"
-    "Instruction: Analyse the conversational context so far. Generate an appropriate response. Consider the invovled "
-    "entites. Estimate if augmenting the response with external knowledge is helpful with an output of 'True' or "
-    "'False' only.\n"
-)
 _INPUT = "### Input: {context}\n"
 _LINES: dict[PeftFeature, str] = {
     "resp": "### System response: {value}\n",
@@ -37,7 +30,7 @@ _ANSWER = "### Response:"
 def ragate_peft_prompt(context: str, features: Mapping[PeftFeature, str]) -> str:
     """The prompt of a turn. ``context``: ``USER: ... SYSTEM: ... USER: ...``; features are in table 2's order."""
     lines = "".join(_LINES[name].format(value=features[name]) for name in _LINES if name in features)
-    return _PEFT_TASK + _INPUT.format(context=context) + lines + _ANSWER
+    return _TASK + _INPUT.format(context=context) + lines + _ANSWER
 
 
 def ragate_peft_answer(value: bool, chat: bool) -> str:

@@ -61,7 +61,7 @@ def answer(
 
     ``llm``: a function of a prompt, or :class:`~kbtrain.llm.base.LLM`; ``search``: a function of a question, or a
     :class:`~kbtrain.retrieval.base.Searcher`. ``k``, the most passages read, is handed to a function that has a
-    parameter of this name, or a second one that it cannot be called without. Raises :class:`UserError` for a gate
+    parameter of this name. Raises :class:`UserError` for a gate
     without a threshold or that needs retrieved text, a text that is not a question, and functions that take or give
     something else.
     """
@@ -155,21 +155,15 @@ class _FunctionSearch:
         expected = "a function of a question, or a search of kbtrain.retrieval"
         signature = _signature("search", find, expected)
         parameters = signature.parameters if signature else {}
-        named = parameters.get("k")
-        self._by_name = named is not None and named.kind is not named.POSITIONAL_ONLY
-        needed = [p for p in parameters.values() if p.kind in _BY_PLACE and p.default is p.empty]
-        self._by_place = not self._by_name and len(needed) == 2
-        by_place, by_name = (0,) if self._by_place else (), {"k": 0} if self._by_name else {}
-        _check_call("search", signature, "find(question) or find(question, k)", *by_place, **by_name)
+        self._takes_k = "k" in parameters
+        by_name = {"k": 0} if self._takes_k else {}
+        _check_call("search", signature, "find(question) or find(question, k)", **by_name)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         return [self._hits(query, k) for query in queries]
 
     def _hits(self, query: str, k: int) -> tuple[Hit, ...]:
-        if self._by_name:
-            passages = self._find(query, k=k)
-        else:
-            passages = self._find(query, k) if self._by_place else self._find(query)
+        passages = self._find(query, k=k) if self._takes_k else self._find(query)
         if isinstance(passages, str) or not isinstance(passages, Sequence):
             raise UserError(f"search: the function gave {type(passages).__name__}, expected a list of passages")
         return distinct(itertools.starmap(_passage, enumerate(passages)), k)[0]
@@ -182,9 +176,6 @@ def _passage(place: int, value: object) -> Hit:
     return hit
 
 
-_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
 def _signature(name: str, function: object, expected: str) -> inspect.Signature | None:
     """None for a compiled function that does not give it: the call will tell."""
     if not callable(function):
@@ -195,10 +186,10 @@ def _signature(name: str, function: object, expected: str) -> inspect.Signature 
         return None
 
 
-def _check_call(name: str, signature: inspect.Signature | None, how: str, *more: object, **named: object) -> None:
-    """Raise :class:`UserError` for a function that cannot be called with a text and ``more``."""
+def _check_call(name: str, signature: inspect.Signature | None, how: str, **named: object) -> None:
+    """Raise :class:`UserError` for a function that cannot be called with a text and ``named``."""
     try:
         if signature is not None:
-            signature.bind("", *more, **named)
+            signature.bind("", **named)
     except TypeError as error:
         raise UserError(f"{name}: the function takes other arguments ({error}); expected {how}") from None

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,15 +32,15 @@ _FORM = re.compile(r"([-._](gguf|awq|gptq|fp8|bf16|fp16|f16|int[48]|[48]bit|i?q\
 logger = logging.getLogger("kbtrain.serve")
 
 
+@dataclass(frozen=True)
 class GateModel:
     """Names of the models whose states or answers a gate reads; empty for a gate that reads the question alone.
 
     ``served``: names in the upstream's list of models; None where it cannot be read at the start.
     """
 
-    def __init__(self, names: Sequence[str], served: Sequence[str] | None) -> None:
-        self.names = tuple(names)
-        self.served = served
+    names: tuple[str, ...] = ()
+    served: Sequence[str] | None = None
 
     def serves(self, requested: str | None) -> bool:
         """True if the model that answers a request is the gate's, as far as names show it.
@@ -55,7 +56,7 @@ def gate_model(config: ServeConfig, card: GateCard | None) -> GateModel:
     """The gate's model beside the upstream's list. Raises :class:`UserError` where the list has no such model."""
     names = () if card is None or config.any_model or config.upstream is None else models_read(config.gate, card)
     if not names:
-        return GateModel((), None)
+        return GateModel()
     served = asyncio.run(served_models(config))
     if served is None:
         logger.warning(

@@ -117,58 +117,6 @@ class SystemOneBody(DecisionModelBody):
     )
 
 
-class RawDecision(BaseModel):
-    """The decision that the probability belongs to."""
-
-    gate: str
-    score: float
-    threshold: float | None
-    retrieve: bool | None
-    id: str = ""
-
-
-class PredicateAnswer(BaseModel):
-    type: Literal["predicate"]
-    name: str | None
-    probability: float = Field(ge=0, le=1)
-
-
-class DecisionsReply(BaseModel):
-    object: Literal["decision"]
-    model: str
-    answers: list[PredicateAnswer]
-    usage: dict[str, int]
-    kbtrain: RawDecision
-
-
-class NoulAnswer(BaseModel):
-    type: Literal["noul"]
-    noul: float = Field(ge=0, le=1)
-
-
-class SystemOneReply(BaseModel):
-    model: str
-    answers: dict[str, NoulAnswer]
-    usage: dict[str, int]
-    request_id: str
-    kbtrain: RawDecision
-
-
-class ModelList(BaseModel):
-    object: Literal["list"]
-    data: list[dict[str, Any]] = Field(min_length=1)
-
-
-class Health(BaseModel):
-    status: Literal["ok"]
-
-
-class Ready(BaseModel):
-    status: Literal["ready"]
-    gate: str
-    search: Literal["ok", "failed", "none"]
-
-
 class Problem(BaseModel):
     """Why there is no answer."""
 
@@ -201,14 +149,14 @@ OWN: dict[str, OwnRoute] = {
         OutcomeReply, ("409", *STATUSES),
     ),
     "/v1/decisions": OwnRoute(
-        "post", "The gate as a decision model, in OpenAI's form", DecisionsBody, DecisionsReply
+        "post", "The gate as a decision model, in OpenAI's form", DecisionsBody
     ),
     "/v1/systemone": OwnRoute(
-        "post", "The gate as a decision model, in TypeSafe's form", SystemOneBody, SystemOneReply
+        "post", "The gate as a decision model, in TypeSafe's form", SystemOneBody
     ),
-    "/v1/models": OwnRoute("get", "The models behind the gate, then the gate", None, ModelList),
-    "/health": OwnRoute("get", "The process is up", None, Health, ("431",)),
-    "/ready": OwnRoute("get", "The gate is open, and the model behind it answers", None, Ready, ("431", "503")),
+    "/v1/models": OwnRoute("get", "The models behind the gate, then the gate"),
+    "/health": OwnRoute("get", "The process is up", statuses=("431",)),
+    "/ready": OwnRoute("get", "The gate is open, and the model behind it answers", statuses=("431", "503")),
     "/metrics": OwnRoute("get", "Figures for Prometheus"),
     "/openapi.json": OwnRoute("get", "This document"),
 }  # fmt: skip

@@ -155,7 +155,6 @@ class Policy(Aim):
 
     retrieve: Literal["auto", "always", "never"] = Field("auto", description="auto, always or never")
     tool: ToolRule | None = Field(None, description="keep, remove, allow or force")
-    debug: bool = Field(False, description="true or false")
     source: str = Field("", max_length=200, description="where the question comes from, as gates have learned it")
 
     @classmethod

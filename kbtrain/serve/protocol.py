@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -21,8 +20,8 @@ class GatheredWrites:
     piece, and for pieces that came together.
     """
 
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop, unread: Callable[[], bool]) -> None:
-        self._transport, self._loop, self._unread = transport, loop, unread
+    def __init__(self, transport: Any, protocol: GuardedProtocol) -> None:
+        self._transport, self._protocol = transport, protocol
         self._parts: list[bytes] = []
         self._closing: asyncio.TimerHandle | None = None
 
@@ -31,7 +30,7 @@ class GatheredWrites:
         if self.is_closing():
             return
         if not self._parts:
-            self._loop.call_soon(self._flush)
+            self._protocol.loop.call_soon(self._flush)
         self._parts.append(data)
 
     def close(self) -> None:
@@ -41,12 +40,13 @@ class GatheredWrites:
         system reset the connection, and the client loses the answer with the reason.
         """
         self._flush()
-        if self._closing is not None or self._transport.is_closing() or not self._unread():
+        unread = self._protocol.in_head or self._protocol.in_body  # of a request that is answered already
+        if self.is_closing() or not unread:
             self.abort()
         else:
             self._transport.write_eof()
             self._transport.resume_reading()
-            self._closing = self._loop.call_later(LINGER, self.abort)
+            self._closing = self._protocol.loop.call_later(LINGER, self.abort)
 
     def is_closing(self) -> bool:
         return self._closing is not None or bool(self._transport.is_closing())
@@ -76,8 +76,8 @@ class GuardedProtocol(HttpToolsProtocol):
     most_connections: float = math.inf
     _discarded = 0  # bytes that came after the last answer
     _idle_bytes = 0  # since a head was whole, or a part of a body came
-    _in_head = False
-    _in_body = False
+    in_head = False
+    in_body = False
     _declining = False
     _last_request = False  # broken bytes came behind a whole request: answer it and read nothing more
     _timer: asyncio.TimerHandle | None = None
@@ -88,16 +88,12 @@ class GuardedProtocol(HttpToolsProtocol):
         return type("GuardedProtocol", (cls,), {"seconds": seconds, "most_connections": most_connections})
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(GatheredWrites(transport, self.loop, self._unread))  # type: ignore[arg-type]
+        super().connection_made(GatheredWrites(transport, self))  # type: ignore[arg-type]
         if len(self.connections) > self.most_connections:
             self.transport.write(ANSWER % b"503 Service Unavailable")
             self.transport.close()
         else:
-            self._arm()
-
-    def _unread(self) -> bool:
-        """True while the client may be sending a request that is answered already."""
-        return self._in_head or self._in_body
+            self._expect_head()
 
     def data_received(self, data: bytes) -> None:
         if self._last_request or self.transport.is_closing():
@@ -114,7 +110,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._idle_bytes > LONGEST:
             self._refuse(b"431 Request Header Fields Too Large")
         elif self._answered():
-            self._arm()
+            self._expect_head()
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -147,7 +143,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if not self._declining:
-            self._in_head = True
+            self.in_head = True
             super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -155,13 +151,13 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # else it is a trailer behind the body
+        if self.in_head:  # else it is a trailer behind the body
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if not self._declining:
-            self._in_head, self._in_body, self._idle_bytes = False, True, 0
-            self._disarm()
+            self.in_head, self.in_body, self._idle_bytes = False, True, 0
+            self._expect_head(False)
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -170,13 +166,13 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():  # else the body is still to come
-            self._in_body, self._idle_bytes = False, 0
+            self.in_body, self._idle_bytes = False, 0
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._in_head = True  # the client's next bytes are not a request
+        self.in_head = True  # the client's next bytes are not a request
         newest = self.pipeline[0][0] if self.pipeline else self.cycle
-        if newest is not None and not newest.response_complete and not self._in_body:
+        if newest is not None and not newest.response_complete and not self.in_body:
             newest.keep_alive = False  # the connection is closed behind its answer
             self._last_request = True
         elif self._may_speak():
@@ -186,21 +182,16 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._in_head:
-            self._arm()  # a part of the next head has come already
+        if self.in_head:
+            self._expect_head()  # a part of the next head has come already
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
-        super().connection_lost(exc)
-
-    def _arm(self) -> None:
-        if self._timer is None:
-            self._timer = self.loop.call_later(self.seconds, self._too_slow)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
+    def _expect_head(self, begun: bool = True) -> None:
+        """Start the time for a head, where it does not run; or end it, once the head has come."""
+        if not begun and self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        elif begun and self._timer is None:
+            self._timer = self.loop.call_later(self.seconds, self._too_slow)
 
     def _too_slow(self) -> None:
         self._timer = None

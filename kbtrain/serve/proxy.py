@@ -56,7 +56,7 @@ async def proxy(path: str, service: Service, exchange: Exchange) -> None:
     policy = Policy.read(exchange.headers)
     data = await exchange.read(as_it_comes=passes_all(service))
     if isinstance(data, Upload):
-        await _pass_ungated(service, exchange, path, data, policy, RequestTrace(path, reason="large-body"))
+        await _pass_ungated(service, exchange, path, data, RequestTrace(path, reason="large-body"))
         return
     body = read_object(data)
     if "stream" in body and not isinstance(body["stream"], bool | None):
@@ -71,11 +71,11 @@ async def proxy(path: str, service: Service, exchange: Exchange) -> None:
     name = uuid.uuid4().hex if service.log else ""
     trace = RequestTrace(path, query=gated.query, saves=loaded.saves, request_id=name, struck=gated.struck)
     request = ProxiedRequest(service, upstream, exchange, path, data, body, gated, policy, trace)
-    await record_request(service, exchange, policy, trace, request.answer())
+    await record_request(service, exchange, trace, request.answer())
 
 
 async def record_request(
-    service: Service, exchange: Exchange, policy: Policy, trace: RequestTrace, work: Coroutine[Any, Any, None]
+    service: Service, exchange: Exchange, trace: RequestTrace, work: Coroutine[Any, Any, None]
 ) -> None:
     """Do the work of a request; count and log the request in any case."""
     outcome, status = "cut-off", 0
@@ -83,7 +83,7 @@ async def record_request(
         await work
         outcome = "answered"
     except Refused as refused:
-        refused.headers |= trace.headers(service.decider.loaded.name, policy.debug)
+        refused.headers |= trace.headers(service.decider.loaded.name)
         outcome, status = refused.code, refused.status
         raise
     except BaseException:  # a cancellation, too: the client has left, or the process ends
@@ -125,7 +125,7 @@ class ProxiedRequest:
         changed = await (self._steer(tools, fields) if tools or fields else self._decide_and_search())
         exchange.moment = "first-token"
         data = self.data if changed is self.body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
-        await pass_on(service, exchange, self.path, data, self.policy, self.trace)
+        await pass_on(service, exchange, self.path, data, self.trace)
 
     async def _steer(self, tools: list[Body], fields: Body) -> Body:
         """The request with its search tools and fields by the gate's decision; the server itself does not search."""
@@ -237,7 +237,6 @@ async def pass_on(
     exchange: Exchange,
     path: str,
     data: bytes | Upload,
-    policy: Policy,
     trace: RequestTrace,
 ) -> None:
     """Send a request to the upstream by the client's method, and the answer to the client as it comes."""
@@ -245,7 +244,7 @@ async def pass_on(
     began = time.perf_counter()
     query = exchange.scope.get("query_string", b"")
     async with service.upstream.send(path, data, exchange.headers, query, exchange.scope["method"]) as reply:
-        about = trace.headers(service.decider.loaded.name, policy.debug)
+        about = trace.headers(service.decider.loaded.name)
         added = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
         await exchange.start(reply.status, [*reply.headers, *added])
         async for piece in reply.pieces:
@@ -277,18 +276,18 @@ async def forward(service: Service, exchange: Exchange, allowed: str | None = No
             message += "; OPTIONS is for web pages: name their origins in the server's setting --cors"
         raise Refused(405, "method", message, headers={"allow": ", ".join(methods)})
     path = _path(exchange)
-    policy = Policy.read(exchange.headers)
+    Policy.read(exchange.headers)  # refuses an unknown header here, too
     body = await exchange.upload()
     group = path.partition("/")[0]  # the log never holds the rest, which a client may write
     trace = RequestTrace(group if _GROUP.fullmatch(group) else "other", reason="ungated-route")
-    await _pass_ungated(service, exchange, path, body, policy, trace)
+    await _pass_ungated(service, exchange, path, body, trace)
 
 
 async def _pass_ungated(
-    service: Service, exchange: Exchange, path: str, body: bytes | Upload, policy: Policy, trace: RequestTrace
+    service: Service, exchange: Exchange, path: str, body: bytes | Upload, trace: RequestTrace
 ) -> None:
     exchange.moment = "first-token"
-    await record_request(service, exchange, policy, trace, pass_on(service, exchange, path, body, policy, trace))
+    await record_request(service, exchange, trace, pass_on(service, exchange, path, body, trace))
 
 
 def _path(exchange: Exchange) -> str:

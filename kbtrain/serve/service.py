@@ -30,7 +30,6 @@ from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.utterances import BY_RULE, BY_THRESHOLD, UtteranceKind
 
 SCHEMA = "1"
-LONGEST_IDS = 2000  # characters of a debug header
 PROBE = "What is the capital of France?"
 FRESH = 1.0  # seconds for which an answer about the upstream holds
 AGAIN = 5.0  # seconds after which a search that failed is tried again
@@ -81,7 +80,7 @@ class RequestTrace:
         if self.searches != self.wanted and self.reason != "gate-failed":  # a failure is reported in any case
             self.reason = "policy"
 
-    def headers(self, gate: str, debug: bool) -> dict[str, str]:
+    def headers(self, gate: str) -> dict[str, str]:
         """The ``x-kbtrain-*`` headers of the answer."""
         d = self.decision
         figures = {"score": d and d.score, "threshold": d and d.threshold}
@@ -97,12 +96,6 @@ class RequestTrace:
             "request-id": self.request_id,
             "schema": SCHEMA,
         }
-        if debug:
-            if self.context and self.query is not None:
-                values["question"] = quote(self.query, errors="replace")[:LONGEST_IDS]
-            names = (quote(hit.passage_id, safe="", errors="replace") for hit in self.hits)
-            values["passage-ids"] = ",".join(names)[:LONGEST_IDS]
-            figures |= {name: getattr(d, name, None) for name in ("probability",)}
         values |= {name: f"{value:.6g}" for name, value in figures.items() if value is not None}
         values |= {f"{name}-ms": f"{1000 * value:.2f}" for name, value in seconds.items() if value is not None}
         return {f"x-kbtrain-{name}": value for name, value in values.items() if value}
@@ -119,7 +112,7 @@ class ReadyCheck:
         self._probe, self._holds = probe, holds
         self._problem: Refused | None = None
         self._until = -math.inf
-        self._probing: asyncio.Task[None] | None = None
+        self._probing = asyncio.Lock()
 
     def note(self, problem: Refused | None) -> None:
         """Take over the result of a probe, or of a request."""
@@ -127,19 +120,15 @@ class ReadyCheck:
 
     async def problem(self) -> Refused | None:
         """The reason why it cannot be used; None if it can be."""
-        if time.monotonic() >= self._until and (self._probing is None or self._probing.done()):
-            self._probing = asyncio.ensure_future(self._ask())
-        if self._probing is not None:
-            await asyncio.shield(self._probing)
+        async with self._probing:
+            if time.monotonic() >= self._until:
+                try:
+                    await self._probe()
+                except Refused as refused:
+                    self.note(refused)
+                else:
+                    self.note(None)
         return self._problem
-
-    async def _ask(self) -> None:
-        try:
-            await self._probe()
-        except Refused as refused:
-            self.note(refused)
-        else:
-            self.note(None)
 
 
 class Service:

@@ -130,9 +130,6 @@ def test_a_search_gets_k_only_where_it_is_meant() -> None:
     def other_default(text: str, lang: str = "en") -> list[str]:
         return [lang]
 
-    def by_place(text: str, many: int) -> list[str]:
-        return [str(many)]
-
     def keyword(text: str, *, k: int) -> list[str]:
         return [str(k)]
 
@@ -141,9 +138,9 @@ def test_a_search_gets_k_only_where_it_is_meant() -> None:
 
     found = {
         find: rag.answer(["number 9"], Digits(), llm=echo, search=find, k=2, threshold=0.5)[0].hits[0].text
-        for find in (by_name, other_default, by_place, keyword, anything)
+        for find in (by_name, other_default, keyword, anything)
     }
-    assert list(found.values()) == ["en 2", "en", "2", "2", "1"]
+    assert list(found.values()) == ["en 2", "en", "2", "1"]
 
 
 def test_a_gate_trained_with_own_prompts_asks_with_them() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from serve_support import KNOWN, serving
 from stub_upstream import StubUpstream
 
-from kbtrain.serve.app import INSTRUCTIONS
+from kbtrain.prompts.kbm import INSTRUCTIONS
 
 CHAT = {"model": "stub", "messages": [{"role": "user", "content": KNOWN}], "stream": False}
 PREDICATE = {"type": "predicate", "name": "search", "instructions": INSTRUCTIONS}
@@ -97,7 +97,7 @@ def test_no_spoiled_body_is_a_fault_of_the_server(proxy, path):
     assert served(proxy)
 
 
-HEADERS = ("retrieve", "threshold", "budget", "debug", "gate", "")
+HEADERS = ("retrieve", "threshold", "budget", "gate", "")
 VALUES = ("", "auto", "always", "never", "-1", "0.5", "1e400", "nan", "-inf", "0x1", "１", "true", "2", "a" * 3000)
 
 

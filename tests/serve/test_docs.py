@@ -73,11 +73,11 @@ def test_the_client_s_code_runs(running, capsys, package, said):
 
 
 def test_every_header_setting_and_metric_that_is_named_exists():
-    names = ("retrieve", "threshold", "budget", "tool", "debug", "saves", "source")
+    names = ("retrieve", "threshold", "budget", "tool", "saves", "source")
     headers = {f"x-kbtrain-{name}" for name in names}
     seconds = {"gate_seconds": 1.0, "search_seconds": 1.0}
     trace = RequestTrace("x", "forced", query="q", context="window", request_id="r", **seconds)
-    headers |= set(trace.headers("g", True)) | {"x-kbtrain-score"}
+    headers |= set(trace.headers("g")) | {"x-kbtrain-score"}
     assert set(re.findall(r"x-kbtrain-[\w-]+\w", PAGE)) <= headers
     keys = ServeConfig.model_fields
     settings = {name.replace("_", "-") for name in keys} | {"check", "ratio", "replace", "rollback", "dry-run"}
