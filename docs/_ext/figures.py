@@ -42,7 +42,7 @@ COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "co
 FIXED = ("never search", "always search")
 RESPLITS = ["threshold for", "searches skipped", "against always searching, points", "above random searches, points",
             "more than a point below the better of never and always, of 300"]  # fmt: skip
-_FRONT = ("", "searches a thousand questions", "right answers, %", "against the best always, points")
+_FRONT = ("", "searches per thousand questions", "right answers, %", "against always, points")
 _FRONT_ROWS = {
     "llm_only": "never",
     "all_rag": "always, one passage",
@@ -52,8 +52,8 @@ _FRONT_ROWS = {
 }
 _PILOT = ("passages", "right, %", "repaired", "broken", "prompt tokens")
 _PRICES = (0.0, 1.0, 5.0)  # USD for a thousand searches; the run's price list has 1.0
-_COSTS = ("", "searches", "prompt tokens", "completion tokens", "ms a question", "right answers",
-          *(f"together, a thousand searches at USD {price:g}" for price in _PRICES))  # fmt: skip
+_COSTS = ("", "searches", "prompt tokens", "completion tokens", "ms per question", "right answers",
+          *(f"total, at USD {price:g} per thousand searches" for price in _PRICES))  # fmt: skip
 
 
 def read_store() -> dict[str, Any]:
@@ -109,9 +109,9 @@ def _found(demo: Mapping[str, Any]) -> str:
         f'"{demo["example"]["llm"]}" With the passage, which names a time zone, it says: "{demo["example"]["rag"]}"',
         f"**Is it luck?** On 300 other splits of the same questions the gate skips {skipped} of the searches and gains "
         f"{gain.lstrip('+')} points on average. In {lost} of the splits it loses more than a point.",
-        f"**A simple baseline comes close.** The kind of question alone orders the questions with an area of "
-        f"{areas['relation_only']} (`features` {areas['features_benefit']}, `draft_probe` "
-        f"{areas['draft_probe_benefit']}), but it cannot keep the promise, so it always searches.",
+        f"**A simple baseline comes close.** The kind of question alone has an *area* of {areas['relation_only']}, "
+        f"where 0 is random searching and 1 an oracle (`features` {areas['features_benefit']}, `draft_probe` "
+        f"{areas['draft_probe_benefit']}). But it cannot keep the promise, so it always searches.",
         "**What a gate learns decides.** These gates learn the *benefit* of a search: how much more often an answer is "
         "right with passages. Gates that learn whether the model knows the answer, or is certain of it, order the same "
         f"questions little better than chance (areas from {low} to {high}).",

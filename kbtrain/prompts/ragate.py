@@ -16,6 +16,13 @@ from kbtrain.records import Utterance
 
 PeftFeature = Literal["resp", "syn-resp", "ner", "know", "source"]
 
+_TASK = (
+    "Below is an instruction that describes a task. Please respond with 'True' or 'False' only that appropriately "
+    "completes the request.\n\n"
+    "Instruction: Analyse the conversational context so far. Generate an appropriate response. Consider the invovled "
+    "entites. Estimate if augmenting the response with external knowledge is helpful with an output of 'True' or "
+    "'False' only.\n"
+)
 _INPUT = "### Input: {context}\n"
 _LINES: dict[PeftFeature, str] = {
     "resp": "### System response: {value}\n",
