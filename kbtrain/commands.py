@@ -141,7 +141,7 @@ def decide(args: argparse.Namespace) -> None:
 
 def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
     """Inputs of ``kbtrain decide``, in parts that are answered at once: arguments, a file, or lines as they come."""
-    from kbtrain.gates.decide import STDIN, arriving_lines, read_inputs, read_questions_file
+    from kbtrain.gates.decide import STDIN, arriving, read_questions_file
 
     texts = [] if args.texts == ["-"] else args.texts
     if texts and args.file:
@@ -156,7 +156,7 @@ def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
         raise UserError(f"{STDIN}: closed; give texts or --file")
     if sys.stdin.isatty():
         step("reading questions from standard input, one a line; Ctrl-D ends")
-    return (read_inputs(lines, STDIN, args.field, first) for first, lines in arriving_lines(sys.stdin))
+    return arriving(sys.stdin, args.field)
 
 
 def serve(args: argparse.Namespace) -> None:

@@ -44,9 +44,6 @@ class TrainFeaturesConfig(KeyedFitConfig):
         None, description="evidence.jsonl of these questions; the gate then decides after the search"
     )
     knots: int = Field(KNOTS, ge=2, description="knots of the piecewise linear function of each feature")
-    least_passages: int = Field(
-        1, ge=1, description="words in fewer passages count as unknown, which makes the folder smaller"
-    )
 
 
 def main(config: TrainFeaturesConfig) -> None:
@@ -56,7 +53,7 @@ def main(config: TrainFeaturesConfig) -> None:
     data = read_keyed(config)
     if config.evidence:
         data = with_evidence(data, config.evidence)
-    frequencies = Frequencies.of_index(config.index, config.least_passages) if config.index else Frequencies.none()
+    frequencies = Frequencies.of_index(config.index) if config.index else Frequencies.none()
     after_search = config.evidence is not None
     curves = CurveSettings(config.knots, config.seed)
     gate = Features.fit(frequencies, data.train, config.labels, after_search, curves)

@@ -39,7 +39,6 @@ class TrainStackConfig(KeyedFitConfig):
 
     run: Path = Field(description="run folder with scores/ and the members' folders")
     members: tuple[Path, ...] = Field(min_length=1, description="gate folders, relative to the run")
-    leave_out: tuple[str, ...] = Field((), description="names of members' scores to ignore")
     fit_on: Literal["train", "dev"] = Field("train", description="questions that the regression is fitted to")
 
 
@@ -51,7 +50,7 @@ def main(config: TrainStackConfig) -> None:
     if config.fit_on == "dev":
         data = KeyedData(data.dev, data.dev)
     handles = {config.run / member: handle(config.run / member) for member in config.members}
-    members = stack_members(config.output, handles, config.leave_out)
+    members = stack_members(config.output, handles)
     files = [score_path(config.run, source.name) for source in handles.values()]
     columns_stored = StoredColumns(members, list(handles.values()), files)
     models, held_out = {}, {}

@@ -298,24 +298,13 @@ def _scored(score: FromMembers, members: Sequence[_Stored], gate: GateHandle, ch
 HOW = 'run eval/score.py --splits "[train, dev, test]" (a gate without held-out scores: set fit_on to dev)'
 
 
-def stack_members(
-    output: Path, handles: Mapping[Path, GateHandle], leave_out: Sequence[str] = ()
-) -> tuple[Member, ...]:
-    """The members with the scores that are read. Raises :class:`UserError` for an unknown name to skip."""
+def stack_members(output: Path, handles: Mapping[Path, GateHandle]) -> tuple[Member, ...]:
+    """The members, by their folders, with their own names of their scores."""
     from kbtrain.gates.stack import make_members
 
-    stored_names = {folder: {stored: name for name, stored in gate.stored.items()} for folder, gate in handles.items()}
-    scores = [name for gate in handles.values() for name in gate.names]
-    for name in leave_out:
-        if name not in scores:
-            raise UserError(f"key 'leave_out': no score '{name}'; {did_you_mean(name, scores)}")
-    names = {
-        folder: [stored_names[folder].get(name, name) for name in gate.names if name not in leave_out]
-        for folder, gate in handles.items()
-    }
-    read = [folder for folder in handles if names[folder]]
-    stages = {folder: max(map(read_card(folder).stage_of, names[folder]), key=STAGES.index) for folder in read}
-    return make_members(output, read, names, stages)
+    own_names = {folder: tuple(gate.own_names) for folder, gate in handles.items()}
+    stages = {folder: max(map(read_card(folder).stage_of, own_names[folder]), key=STAGES.index) for folder in handles}
+    return make_members(output, list(handles), own_names, stages)
 
 
 def _check_of_member(file: Path, member: GateHandle) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,18 +20,15 @@ from kbtrain.records import Example, GateExample, TurnExample
 BATCH = 64  # inputs decided before anything is printed, at most
 STDIN = "standard input"
 _FIELDS = ("question", "text")  # of a question, where none is named
-_AT_ONCE = 1 << 16  # bytes
 
 
-def read_inputs(
-    lines: Iterable[str], where: Path | str, field: str | None = None, first: int = 1
-) -> Iterator[str | Example]:
+def read_inputs(lines: Iterable[str], where: Path | str, field: str | None = None) -> Iterator[str | Example]:
     """One input a line: plain text, a JSON text, a JSON object with a field ``question`` or ``text`` (or ``field``), or
     a whole example.
 
-    Blank lines are skipped; ``first`` is the number of the first line. Raises :class:`UserError` naming file and line.
+    Blank lines are skipped. Raises :class:`UserError` naming file and line.
     """
-    for number, line in enumerate(lines, first):
+    for number, line in enumerate(lines, 1):
         text = line.strip("\ufeff \t\r\n")
         if text.startswith("{"):
             yield _of_object(text, where, number, field)
@@ -98,32 +94,13 @@ def _of_object(text: str, where: Path | str, number: int, field: str | None) -> 
     )
 
 
-def arriving_lines(stream: IO[str]) -> Iterator[tuple[int, list[str]]]:
-    """The lines of a stream as they come: the number of the first and all that one reading finds.
-
-    A process that writes into a pipe and waits for the decision gets it at once; a long file still comes in large
-    parts.
-    """
+def arriving(stream: IO[str], field: str | None = None) -> Iterator[list[str | Example]]:
+    """The inputs of a stream, each by itself as it comes: a process that waits for a decision gets it at once."""
     try:
-        source = stream.fileno()
-    except (OSError, ValueError):  # a text in memory
-        yield 1, list(stream)
-        return
-    number, rest = 1, b""
-    while chunk := os.read(source, _AT_ONCE):
-        *whole, rest = (rest + chunk).split(b"\n")
-        if whole:
-            yield number, [_decoded(line, number + place) for place, line in enumerate(whole)]
-            number += len(whole)
-    if rest:
-        yield number, [_decoded(rest, number)]
-
-
-def _decoded(line: bytes, number: int) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{at(STDIN, number)}: not UTF-8 text (byte {error.start})") from None
+        for one in read_inputs(stream, STDIN, field):
+            yield [one]
+    except UnicodeDecodeError:
+        raise UserError(f"{STDIN}: not UTF-8 text") from None
 
 
 def decisions(

@@ -129,18 +129,6 @@ def test_a_held_out_score_is_by_weights_that_never_saw_the_question():
     assert [found[i] for i in rest] == pytest.approx(expected, abs=1e-12) and abs(moved) > 1e-3
 
 
-def test_a_fold_of_one_label_gives_the_log_odds_of_its_share():
-    columns = {"a": [float(i % 5) for i in range(40)]}
-    found = held_out_log_odds(columns, [float(i == 11) for i in range(40)])
-    assert found[11] == pytest.approx(np.log(1.5 / 39.5)) and np.isfinite(found).all()  # of all, though others say 0
-    need = [float(i % 5 > 2) for i in range(40)]
-    found = held_out_log_odds(columns, need, groups=[i % 2 for i in range(40)])
-    other = fit_linear({"a": columns["a"][::2]}, need[::2])
-    moved = share_log_odds(need) - share_log_odds(need[::2])
-    expected = [value + moved for value in other.log_odds({"a": columns["a"][1::2]})]
-    assert found[1::2] == pytest.approx(expected, abs=1e-12)
-
-
 def test_a_folder_opens_its_members_wherever_all_of_them_lie(run, tmp_path):
     stack(run)
     asked = list(read(GateExample, run / "examples" / "test.jsonl"))
@@ -173,8 +161,6 @@ def test_it_costs_the_sum_and_is_asked_when_its_last_member_can_be(run):
     assert handle(run / "draft").stage == "prefill"
     stack(run)  # which reads all scores of the draft
     assert handle(run / "stack").stage == "draft"
-    stack(run, leave_out="[draft_margin, draft_entropy]")
-    assert handle(run / "stack").stage == "prefill"
     fit(run, "features_search", index=run / "bm25", evidence=run / "evidence.jsonl")
     score(run, only=("features_search",))
     stack(run, "[features_search, draft]")
@@ -299,10 +285,6 @@ def test_scores_of_another_gate_than_the_member_teach_a_stack_nothing(run, tmp_p
 
 
 def test_bad_input_is_one_line(run):
-    with pytest.raises(UserError, match="a stack combines two scores at least"):
-        stack(run, "[features]", leave_out="[features_benefit]")
-    with pytest.raises(UserError, match="key 'leave_out': no score 'draft_margn'; did you mean 'draft_margin'"):
-        stack(run, leave_out="[draft_margn]")
     with pytest.raises(UserError, match=r"gate.json: no such file"):
         stack(run, "[features, gone]")
     shutil.copytree(run / "draft", run / "draft2")

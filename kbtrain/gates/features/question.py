@@ -76,20 +76,13 @@ class Frequencies:
         return cls(Tokens(), np.zeros(1, dtype=np.uint32), np.zeros(1, dtype=np.float16))
 
     @classmethod
-    def of_index(cls, index: Path, least: int = 1) -> Frequencies:
-        """From a BM25 index's folder; words of fewer than ``least`` passages are skipped.
-
-        Raises :class:`UserError` for a folder without a whole index.
-        """
+    def of_index(cls, index: Path) -> Frequencies:
+        """From a BM25 index's folder. Raises :class:`UserError` for a folder without a whole index."""
         from kbtrain.retrieval.bm25 import document_frequencies
 
         tokens, words, counts = document_frequencies(index)
-        frequent = np.flatnonzero(counts >= least)
-        if not len(frequent):
-            raise UserError(f"{at(index)}: no word stands in {least} passages or more; lower the key 'least_passages'")
-        logs = np.log1p(counts[frequent]).astype(np.float16)
-        hashes, first = np.unique(np.array([word_hash(words[i]) for i in frequent], dtype=np.uint32), return_index=True)
-        return cls(tokens, hashes, logs[first])
+        hashes, first = np.unique(np.array([word_hash(word) for word in words], dtype=np.uint32), return_index=True)
+        return cls(tokens, hashes, np.log1p(counts).astype(np.float16)[first])
 
     def log_counts(self, words: Sequence[str]) -> list[float]:
         """log(1 + passages) of each stemmed word; 0 for one that is not there."""
