@@ -16,7 +16,7 @@ DtypeName = Literal["auto", "bf16", "fp32", "fp16", "fp16-anyway"]
 Split = Literal["train", "dev", "test"]
 Condition = Literal["llm", "rag", "mask"]
 # what gates read from passes of the answering model; kbtrain/llm/sampler/observer.py names the observer of each
-Statistic = Literal["prompt_states", "draft_states", "logprobs", "entropies", "end_states"]
+Statistic = Literal["prompt_states", "draft_states", "entropies", "end_states"]
 Form = Literal["open", "choice", "turn"]  # turn: the text is a dialogue, the answer its next response
 Grading = Literal["exact", "contains", "option"]
 Gold = Literal["given", "none", "hidden"]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import CARD, GateCard
-from kbtrain.gate.gate import Gate
+from kbtrain.gate.card import CARD
 from kbtrain.models.batching import BatchLimits, batches
-from kbtrain.prompts.own import OwnPrompts, asked_fingerprint
+from kbtrain.prompts.own import asked_fingerprint
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
@@ -19,11 +18,9 @@ if TYPE_CHECKING:
 
     from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
     from kbtrain.llm.sampler.sampler import LockstepSampler
-    from kbtrain.llm.served_states import StatesServer
 
 
 OTHER_PROMPTS = "its threshold was chosen with other prompts; make and calibrate it again"
-Fingerprint = Callable[["PreTrainedTokenizerBase", "OwnPrompts | None"], str]  # of the prompts of a gate
 
 
 def open_base_model(
@@ -41,28 +38,12 @@ def open_base_model(
 
 
 def open_answering(
-    card: Any, folder: Path | str, fingerprint: Fingerprint, dtype: str, device: str
+    card: Any, folder: Path | str, dtype: str, device: str
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer; ``dtype`` auto: the card's. Raises :class:`UserError` for prompts of another fingerprint."""
     model, tokenizer = open_base_model(card, folder, dtype, device)
-    card.check_prompts(fingerprint(tokenizer, card.own_prompts()), folder, card.base_model)
+    card.check_prompts(asked_fingerprint(tokenizer, card.own_prompts()), folder, card.base_model)
     return model, tokenizer
-
-
-class ServedGate(Gate):
-    """A gate whose answering model is served: scores come from the server's requests."""
-
-    def __init__(self, server: StatesServer, card: GateCard) -> None:
-        self.server: StatesServer = server
-        self.card, self.own, self.spent = card, card.own_prompts(), server.spent
-
-
-def check_served_prompts(
-    card: GateCard, folder: Path, server: StatesServer, fingerprint: Fingerprint = asked_fingerprint
-) -> None:
-    """Raise :class:`UserError` for other prompts than the card's, and for a server with another chat template."""
-    card.check_prompts(fingerprint(server.tokenizer, card.own_prompts()), folder)
-    server.check_prompts(card.own_prompts())
 
 
 class PassReader(Protocol):

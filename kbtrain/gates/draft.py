@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard, Stage
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, check_served_prompts, first_rows, open_answering
+from kbtrain.gates.answering import OTHER_PROMPTS, first_rows, open_answering
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.llm.dialect import Dialect
 from kbtrain.net import LONGEST_ASKED
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from kbtrain.llm.openai_llm import OpenAILLM
     from kbtrain.llm.sampler.observer import Observer, PromptRows, Row, Uncertainties
     from kbtrain.llm.sampler.sampler import LockstepSampler
-    from kbtrain.llm.served_states import StatesServer
 
 Signal = Literal["draft_margin", "draft_entropy", "first_token_entropy"]
 Top = Sequence[tuple[str, float]]  # the most probable tokens at one place, with their log-probabilities
@@ -103,10 +102,8 @@ class DraftCard(GateCard):
 
     @property
     def statistics(self) -> frozenset[Statistic]:
-        """That of the signal, where the model's own passes can give it."""
-        if self.server is not None:
-            return frozenset()
-        return frozenset({"logprobs" if self.signal == "draft_margin" else "entropies"})
+        """Entropies, of a model that is opened here."""
+        return frozenset({"entropies"} if self.server is None else ())
 
     @property
     def stage(self) -> Stage:
@@ -153,7 +150,7 @@ class Draft(SignalGate):
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Self:
         card = DraftCard.read(folder)
-        return cls(*open_answering(card, folder, asked_fingerprint, dtype, device), card)
+        return cls(*open_answering(card, folder, dtype, device), card)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example; of the first token's entropy no other token is generated."""
@@ -208,19 +205,6 @@ def signals(draft: Uncertainties, tokens: int | None = None) -> dict[str, float]
     ratios, entropies = draft.ratios[:tokens], draft.entropies[:tokens]
     values = sum(ratios) / len(ratios), sum(entropies) / len(entropies), entropies[0]
     return dict(zip(SIGNALS, values, strict=True))
-
-
-class ServedDraft(ServedGate, SignalGate):
-    """Score: mean ratio of the second to the first probability over the draft's tokens, in front of an engine.
-
-    vLLM's log-probabilities give the two most probable tokens; the entropies need whole distributions.
-    """
-
-    card: DraftCard
-
-    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        prompts = [asked_ids(self.server.tokenizer, e, e.reference, self.own) for e in examples]
-        return [mean_ratio(draft) for draft in self.server.read_top_logprobs(prompts, self.card.tokens)]
 
 
 def mean_ratio(draft: Sequence[Sequence[float]]) -> float:
@@ -347,22 +331,4 @@ def load_draft(folder: Path | str, dtype: str = "auto", device: str = "auto") ->
     return (DraftOfServer if DraftCard.read(folder).server else Draft).load(folder, dtype, device)
 
 
-def load_served(folder: Path, server: StatesServer) -> SignalGate:
-    """Open a folder whose model is served.
-
-    Raises :class:`UserError` for a signal that cannot be read so, other prompts than its threshold was chosen with, and
-    a server with another chat template.
-    """
-    card = DraftCard.read(folder)
-    if card.server is not None:
-        return load_draft(folder)
-    if card.signal != "draft_margin":
-        raise UserError(
-            f"{at(folder)}: signal '{card.signal}' cannot be read from a server; make the gate with signal "
-            "'draft_margin', or open the model here"
-        )
-    check_served_prompts(card, folder, server)
-    return ServedDraft(server, card)
-
-
-KIND = Kind(DraftCard, load_draft, QUESTION, "recipes/make_draft.py", open_served=load_served)
+KIND = Kind(DraftCard, load_draft, QUESTION, "recipes/make_draft.py")

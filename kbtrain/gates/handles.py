@@ -176,7 +176,6 @@ def check_bases(folder: Path) -> None:
 
 
 STATES: frozenset[Statistic] = frozenset({"prompt_states", "draft_states"})
-SERVED = STATES | {"logprobs", "end_states"}  # statistics that an engine behind a server gives
 
 
 def state_readers(folder: Path, statistics: frozenset[Statistic] = STATES) -> list[tuple[Path, GateCard]]:
@@ -185,9 +184,9 @@ def state_readers(folder: Path, statistics: frozenset[Statistic] = STATES) -> li
 
 
 def answering_model(folder: Path) -> str | None:
-    """The answering model of a gate that can be read from a server: its states, or its log-probabilities."""
+    """The answering model of a gate whose states can be read from a server."""
     card = read_card(folder)
-    return card.base_model if card.statistics and card.statistics <= SERVED else model_read(folder)
+    return card.base_model if card.statistics == {"end_states"} else model_read(folder)
 
 
 def model_read(folder: Path) -> str | None:

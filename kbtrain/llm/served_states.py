@@ -20,7 +20,7 @@ import numpy as np
 
 from kbtrain.arrays import States
 from kbtrain.errors import UserError
-from kbtrain.llm.replies import protocol, top_logprobs
+from kbtrain.llm.replies import protocol
 from kbtrain.models.batching import n_alike
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, chat_messages, encode
 from kbtrain.prompts.own import OwnPrompts, asked_text
@@ -220,19 +220,6 @@ class StatesServer:
             for states, ids in zip(served, prompts, strict=True):
                 self._keep_draft(ids, states.generated)
         return served
-
-    def read_top_logprobs(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[list[float]]]:
-        """Log-probabilities of the two most probable tokens at each token of greedy drafts, of at most ``tokens`` each.
-
-        They are those before temperature and filters. Raises :class:`UserError`.
-        """
-        more = {"logprobs": 2, "return_tokens_as_token_ids": True, "return_token_ids": True}
-        drafts = []
-        for reply, ids in zip(self._replies(prompts, tokens, more), prompts, strict=True):
-            if tokens > 1:
-                self._keep_draft(ids, _generated_tokens(reply))
-            drafts.append([sorted((p for _, p in top), reverse=True)[:2] for top in top_logprobs(reply)])
-        return drafts
 
     def sample(
         self, prompts: Sequence[Sequence[int]], n: int, tokens: int, drawn: Mapping[str, Any], end_token: int | None

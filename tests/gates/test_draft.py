@@ -6,10 +6,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from support import gate_folders, scripts
+from support import scripts
 from support.served_model import serving
 from support.snippets import run_snippet
-from support.states_server import StatesServer as Engine
 from tiny_kbm import make_folder, make_model, make_tokenizer
 
 import kbtrain
@@ -18,13 +17,11 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.draft import SIGNALS, Draft, DraftCard, draft_signals
-from kbtrain.gates.handles import answering_model, handle, model_read
+from kbtrain.gates.handles import handle
 from kbtrain.llm.check_server import ServerAbilities, write_config
 from kbtrain.llm.check_thoughts import CheckedThoughts
-from kbtrain.llm.dialect import Dialect, Server
+from kbtrain.llm.dialect import Dialect
 from kbtrain.llm.outputs import SilentAnswers
-from kbtrain.llm.served_states import StatesServer
-from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.own import asked_text
 from kbtrain.records import GateExample
@@ -127,23 +124,6 @@ def test_bad_input_is_one_line(opened, tmp_path):
     broken.model.norm.weight.data[:] = 3e38  # numbers, whose sums are none
     with pytest.raises(UserError, match=r"not numbers; try dtype fp32"):
         drafts((broken, opened[1])).score(ASKED)
-
-
-@pytest.mark.parametrize("layers", [None, [2]])
-def test_scores_in_front_of_an_engine_equal_those_of_the_model_here(layers, tmp_path):
-    torch.set_num_threads(1)
-    folder = tmp_path / "draft"
-    gate_folders.draft(folder)
-    here, base = kbtrain.load_gate(folder), answering_model(folder)
-    assert model_read(folder) is None  # no states: any vLLM will do
-    with Engine(*load_model(base, "fp32", "cpu"), layers=layers) as engine:
-        states = StatesServer(Server(engine.url, "tiny"), load_tokenizer(base))
-        served = kbtrain.load_gate(folder, states=states)
-        assert np.allclose(served.score(ASKED), here.score(ASKED), atol=1e-5)
-        assert (served.name, served.unit) == (here.name, here.unit)
-    here.card.model_copy(update={"signal": "draft_entropy"}).write(folder)
-    with pytest.raises(UserError, match="signal 'draft_entropy' cannot be read from a server; make the gate with sign"):
-        kbtrain.load_gate(folder, states=states)
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])

@@ -85,18 +85,6 @@ def test_probabilities_are_summed_over_the_values_before():
     assert marginals(conditional, 3) == pytest.approx([0.9, 0.9 * 0.5 + 0.1 * 0.2, 0.9 * 0.5])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_score_does_not_depend_on_its_batch(kind, tokenizer):
-    model = make_model(kind, len(tokenizer))
-    kbm = KBM(model, tokenizer, KEYS, 4000)
-    kbm.scorer.tokens_per_batch = 10**5
-    together = kbm.probabilities(EXAMPLES)
-    alone = [KBM(model, tokenizer, KEYS, 4000).probabilities([e]) for e in EXAMPLES]
-    for key in KEYS:
-        assert together[key] == pytest.approx([one[key][0] for one in alone], abs=1e-5)
-        assert len({round(p, 6) for p in together[key]}) > 6
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_all_prompts_begin_with_is_computed_once_and_scores_are_the_same(kind, attention, tokenizer):

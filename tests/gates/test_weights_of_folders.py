@@ -72,11 +72,6 @@ def test_weights_that_are_not_the_gate_s_are_one_line(kind: str, damage: str, wh
     assert str(whole / kind) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_whole_weights_are_opened(whole: Path) -> None:
-    for kind in WEIGHTS:
-        assert load_gate(whole / kind, dtype="fp32", device="cpu").name
-
-
 def test_words_out_of_order_would_be_sought_in_vain(whole: Path) -> None:
     with pytest.raises(UserError, match=r"words\.safetensors: broken \(words are out of order\)"):
         _changed(whole, "features", lambda tensors: tensors.update(hashes=_reversed(tensors["hashes"])))

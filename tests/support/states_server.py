@@ -97,8 +97,6 @@ class StatesServer(Served):
             given = None if wish is None or self.layers is None else {"kbtrain_states": self.wished(ids, drawn, wish)}
         choice = {"index": 0, "text": self.tokenizer.decode(drawn), "finish_reason": "length"}
         choice["token_ids"] = drawn if body.get("return_token_ids") else None
-        if body.get("logprobs"):
-            choice["logprobs"] = self.token_logprobs(ids, drawn, body["logprobs"])
         return {"choices": [choice], "kv_transfer_params": given}
 
     def several(self, ids, body):
@@ -121,17 +119,6 @@ class StatesServer(Served):
             given = {"layers": list(self.layers), "width": ends[0].shape[-1], "prompt_tokens": len(ids),
                      "end_token": self.end_token, "ends": coded}  # fmt: skip
         return {"choices": choices[::-1], "kv_transfer_params": {"kbtrain_states": given}}
-
-    def token_logprobs(self, ids, drawn, n):
-        """Of the most probable tokens and the generated one, before a filter, by names as vLLM gives them."""
-        values, places = [], []
-        with torch.no_grad():
-            for i, token in enumerate(drawn):
-                all_values = self.model(torch.tensor([ids + drawn[:i]])).logits[0, -1].float().log_softmax(-1)
-                values.append(float(all_values[token]))
-                best = {*all_values.topk(n).indices.tolist(), token}
-                places.append({f"token_id:{one}": float(all_values[one]) for one in best})
-        return {"token_logprobs": values, "top_logprobs": places}
 
     def wished(self, ids, drawn, wish):
         fed = drawn[:-1][: wish["draft_tokens"]]

@@ -17,7 +17,7 @@ import numpy as np
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import GateCard, Stage
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, check_served_prompts, open_answering
+from kbtrain.gates.answering import OTHER_PROMPTS, open_answering
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import OF_TEXTS, RESIDUAL, SIGNALS, measure_signal
@@ -92,7 +92,7 @@ class SeaKR(Gate):
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> SeaKR:
         card = SeakrCard.read(folder)
-        model, tokenizer = open_answering(card, folder, asked_fingerprint, dtype, device)
+        model, tokenizer = open_answering(card, folder, dtype, device)
         return cls(model, tokenizer, card.settings, card=card, templates=card.own_prompts())
 
     @property
@@ -142,14 +142,15 @@ def cut_prompt(
     return ids
 
 
-class ServedSeaKR(ServedGate):
+class ServedSeaKR(Gate):
     """Score: the card's signal of k answers that the server draws in one request, by its own random numbers: it has the
     spread of another seed."""
 
     card: SeakrCard
 
     def __init__(self, server: StatesServer, card: SeakrCard) -> None:
-        super().__init__(server, card)
+        self.server: StatesServer = server
+        self.card, self.own, self.spent = card, card.own_prompts(), server.spent
         self._layer = card.settings.layer
         self._end = own_end_token(server.tokenizer) if card.settings.signal in RESIDUAL else None
 
@@ -204,7 +205,8 @@ def load_served(folder: Path, server: StatesServer) -> ServedSeaKR:
         )
     if settings.stop != ("\n",) or settings.k > LONGEST_GROUP:
         raise UserError(f"{at(folder)}: a server draws at most {LONGEST_GROUP} answers, which end at a line break")
-    check_served_prompts(card, folder, server)
+    card.check_prompts(asked_fingerprint(server.tokenizer, card.own_prompts()), folder)
+    server.check_prompts(card.own_prompts())
     gate = ServedSeaKR(server, card)
     gate.draw([SHORT_PROMPT], 2)
     return gate
