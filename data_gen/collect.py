@@ -61,7 +61,7 @@ class CollectConfig(Config):
     dev_share: float = Field(0.0, ge=0, lt=1, description="share of the test questions that becomes dev, by their ids")
     shares: Shares | None = Field(None, description="shares of train, dev, test, as 0.5,0.25,0.25: splits by a hash")
     group_by: str | None = Field(None, description="jsonl, csv, datasets: column whose equal values stay in one split")
-    columns: ColumnMap = Field({}, description="jsonl, csv, datasets: our field -> their column")
+    columns: ColumnMap = Field({}, description="jsonl, csv, datasets: our field -> your column")
     answer_as: AnswerAs = Field("letter", description="with options: letter, number (from 1), index (from 0), text")
     language: Language = Field("en", description="language of the questions, for jsonl, csv and datasets")
     subset: str | None = Field(None, description="configuration of a Hugging Face data set")

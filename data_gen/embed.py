@@ -30,7 +30,9 @@ class EmbedConfig(Embeddings):
     corpus: Path | None = Field(None, description="passages: .jsonl, .tsv, .csv, plain or .gz; a folder of .md, .txt")
     output: Path | None = Field(None, description="folder for the vectors")
     columns: dict[Literal["id", "title", "text"], str] = Field(
-        {}, description="of the corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
+        {},
+        description="columns of the corpus: our field -> your column, as {text: body}; without an id, lines are "
+        "counted",
     )
     batch: int = Field(64, ge=1, description="passages in one request")
     parallel: int = Field(4, ge=1, description="requests in progress at once")

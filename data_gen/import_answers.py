@@ -44,7 +44,7 @@ class ImportConfig(Config):
     run: Path = Field(Path("runs/imported"), description="run folder; created if it does not exist")
     path: Path = Field(description="JSON, Parquet or CSV file (or archive, folder of such) of questions with answers")
     model: str = Field(description="name of the model that wrote the answers")
-    columns: ColumnMap = Field({}, description="our field of a question -> their column (as in collect.py)")
+    columns: ColumnMap = Field({}, description="our field of a question -> your column (as in collect.py)")
     answers: dict[Condition, str] = Field(
         {"llm": "llm", "rag": "rag"}, description="condition -> column of the greedy answer"
     )
@@ -53,7 +53,7 @@ class ImportConfig(Config):
         {}, description="gate -> column of its score; -column if a lower score means that retrieval is needed"
     )
     splits: dict[str, Split] = Field(
-        {}, description="their name of a split -> train, dev or test; empty: as collect.py reads it"
+        {}, description="your name of a split -> train, dev or test; empty: as collect.py reads it"
     )
     dev_share: float = Field(
         0.2, ge=0, lt=1, description="share of the train rows that becomes dev, by a hash of the id"

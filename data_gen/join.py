@@ -36,7 +36,7 @@ class JoinConfig(Config):
         "fail", description="training questions that are also in dev or test, or dev questions in test"
     )
     on_shared_entity: Literal["fail", "drop", "keep"] = Field(
-        "fail", description="the same of questions that share an entity alone; keep: they are counted in the meta data"
+        "fail", description="the same for questions that only share an entity; keep: they are counted in the meta data"
     )
 
     @model_validator(mode="after")

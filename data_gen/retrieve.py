@@ -43,23 +43,27 @@ class RetrieveConfig(Config):
         description="passages to search, a file or a folder; null: passages.jsonl of the run folder",
     )
     columns: dict[Literal["id", "title", "text"], str] = Field(
-        {}, description="of the corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
+        {},
+        description="columns of the corpus: our field -> your column, as {text: body}; without an id, lines are "
+        "counted",
     )
     retriever: Literal["bm25", "vectors", "fixed", "context", "web"] = Field(
         "bm25",
-        description="bm25, vectors (RUN/vectors, by data_gen/embed.py), fixed (gold passages), context (all "
-        "that came with a question), web (key web)",
+        description="bm25, vectors (RUN/vectors, made by data_gen/embed.py), fixed (gold passages), context (all "
+        "passages that came with a question), web (key web)",
     )
     k: int = Field(3, ge=1, description="passages per question, best first")
     query: Literal["text", "text_and_options"] = Field("text", description="what is searched for")
-    titles: Titles = Field("missing", description="shown before a passage: missing (if not in its text), always, never")
-    batch: int = Field(256, ge=1, description="questions searched at once")
-    chinese: Chinese = Field("bigrams", description="Chinese is cut into bigrams, characters, or words by jieba")
-    chunk_tokens: int | None = Field(
-        None, ge=1, description="longer passages are cut into chunks of this number of words"
+    titles: Titles = Field(
+        "missing", description="show the title before a passage: missing (if it is not in the text), always, never"
     )
-    chunk_overlap: int = Field(0, ge=0, description="words that a chunk shares with the one before")
-    pilot: bool = Field(False, description="write candidates.jsonl, from which pilot.py takes the best k")
+    batch: int = Field(256, ge=1, description="questions searched at once")
+    chinese: Chinese = Field("bigrams", description="split Chinese into bigrams, characters, or words (jieba)")
+    chunk_tokens: int | None = Field(
+        None, ge=1, description="split longer passages into chunks of this number of words"
+    )
+    chunk_overlap: int = Field(0, ge=0, description="words that a chunk shares with the previous chunk")
+    pilot: bool = Field(False, description="write candidates.jsonl, from which pilot.py chooses the best k")
     web: WebService | None = Field(None, description="the search service of retriever web: {url: ..., results: ...}")
 
     @model_validator(mode="after")

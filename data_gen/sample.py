@@ -63,13 +63,15 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
         {"train": 30, "dev": 30, "test": 30}, description="answers per question; a split without a number is skipped"
     )
     mask_questions: dict[Split, Annotated[int, Field(ge=0)]] | None = Field(
-        None, description="first questions asked under mask; null: all"
+        None, description="number of questions asked under mask; null: all"
     )
     prompts: dict[Part, Path] = Field(
         {}, description="own templates in files: {llm: FILE, rag: FILE, system: FILE}, with {question} and {evidence}"
     )
-    shard: str | None = Field(None, description="draw part i of n only, as i/n, counted from 1; null: all")
-    keep_states: bool = Field(False, description="keep the states that a probe and a draft probe read, in RUN/states")
+    shard: str | None = Field(None, description="sample only part i of n, as i/n, counted from 1; null: all")
+    keep_states: bool = Field(
+        False, description="store the hidden states that a probe and a draft probe read, in RUN/states"
+    )
     allow_empty: bool = Field(
         False,
         description="continue although over a fifth of the answers are empty, cut early, or reasoning alone",

@@ -30,9 +30,11 @@ from kbtrain.runtime.progress import progress_bar
 
 class TurnFeaturesConfig(LLMConfig):
     run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
-    corpus: Path | None = Field(None, description="passages: each context is searched for; null: no knowledge")
+    corpus: Path | None = Field(None, description="passages to search for each context; null: no knowledge")
     syn_resp: bool = Field(False, description="generate a response for each turn with the model below")
-    context_words: int = Field(400, ge=16, description="words of the dialogue that the model reads; older turns go")
+    context_words: int = Field(
+        400, ge=16, description="words of the dialogue that the model reads; older turns are cut"
+    )
     max_new_tokens: int = Field(48, ge=1, description="longest response, in tokens")
     k: int = Field(3, ge=1, description="passages per turn")
 

@@ -60,25 +60,27 @@ CHOICES = ("best_accuracy", "max_loss")  # goals between which people choose: bo
 class CalibrateConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder")
     gate: str = Field(..., description="name of the gate in the score file")
-    folder: Path | None = Field(None, description="the gate's folder; without it the one that the score file names")
+    folder: Path | None = Field(None, description="the gate's folder; null: the folder that the score file names")
     goal: Literal["ratio", "best_accuracy", "max_loss", "given", "budget"] = Field(
         "ratio", description="ratio, best_accuracy, max_loss, budget or given"
     )
     budget: str | None = Field(
         None, description="goal 'budget': of a thousand questions, such as '2.5 USD', '900000 tokens' or '400000 ms'"
     )
-    ratio: float = Field(0.5, ge=0, le=1, description="goal 'ratio': share of questions to retrieve for")
-    max_loss: float = Field(0.05, gt=0, lt=1, description="goal 'max_loss': accuracy that may be lost against All-RAG")
-    delta: float = Field(0.1, gt=0, lt=1, description="goal 'max_loss': probability that the promise fails")
+    ratio: float = Field(0.5, ge=0, le=1, description="goal 'ratio': share of questions with a search")
+    max_loss: float = Field(0.05, gt=0, lt=1, description="goal 'max_loss': largest accuracy lost against All-RAG")
+    delta: float = Field(0.1, gt=0, lt=1, description="goal 'max_loss': probability with which the promise may fail")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
-    dev_share: float = Field(1.0, gt=0, le=1, description="share of the dev questions, by their ids; rest untouched")
+    dev_share: float = Field(1.0, gt=0, le=1, description="share of the dev questions to use, chosen by their ids")
     threshold: float | None = Field(None, description="goal 'given': the threshold")
-    new_scores: Path | None = Field(None, description="scores of new questions to compare; without it the test split's")
-    replace: bool = Field(False, description="note the threshold in place of one with a guarantee")
+    new_scores: Path | None = Field(
+        None, description="scores of new questions to compare; null: scores of the test split"
+    )
+    replace: bool = Field(False, description="replace a threshold with a promise")
     prices: Path = Field(
         PRICES, description="YAML file with prices and latencies, for the bill of a thousand questions"
     )
-    check: bool = Field(False, description="only compare new scores with those that the threshold was chosen on")
+    check: bool = Field(False, description="only compare new scores with the scores that chose the threshold")
 
     @model_validator(mode="after")
     def _keys_count(self) -> CalibrateConfig:

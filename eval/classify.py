@@ -47,12 +47,14 @@ OF_QUESTIONS = ("scores", "tau_mastery", "threshold_rule", "target_ratio")
 
 class ClassifyConfig(ThresholdConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
-    scores: Path | None = Field(None, description="questions: another score file; without it those in RUN/scores")
-    tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
-    gates: dict[str, list[Path]] = Field(
-        {}, description="turns: name: gates' names or folders, one a seed; without it all in RUN/scores"
+    scores: Path | None = Field(None, description="questions: another score file; null: the files in RUN/scores")
+    tau_mastery: float | None = Field(
+        None, ge=0, le=1, description="mastery above which a question is known; as in the labels"
     )
-    compare: str | None = Field(None, description="turns: this gate minus each other one, paired")
+    gates: dict[str, list[Path]] = Field(
+        {}, description="turns: name: gates' names or folders, one per seed; null: all in RUN/scores"
+    )
+    compare: str | None = Field(None, description="turns: gate to compare with all others, in pairs")
     draws: int = Field(2000, ge=100, description="turns: bootstrap draws")
     seed: int = Field(0, ge=0, lt=2**31, description="turns: of the draws")
 

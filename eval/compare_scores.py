@@ -41,13 +41,13 @@ class CompareScoresConfig(ResampleConfig):
     positive: Literal["llm_wrong", "needed"] = Field(
         "llm_wrong", description="llm_wrong: wrong without retrieval; needed: and right with it (greedy answers)"
     )
-    reference: str = Field("seakr", description="score that the others are compared with")
+    reference: str = Field("seakr", description="gate to compare the others with")
     scores: tuple[Path, ...] = Field(
         (),
-        description="score files; without it those of the run and RUN/imported_scores.jsonl, as far as they are there",
+        description="score files; null: the run's files and RUN/imported_scores.jsonl",
     )
-    dataset: str | None = Field(None, description="questions of this data set only")
-    covered_by: str | None = Field(None, description="questions that have a score of this gate only")
+    dataset: str | None = Field(None, description="only questions of this data set")
+    covered_by: str | None = Field(None, description="only questions that have a score of this gate")
     out: Path | None = Field(None, description="what is written; without it RUN/compare_scores.json")
 
     def writes(self) -> tuple[Path, ...]:

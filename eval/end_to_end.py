@@ -91,7 +91,9 @@ class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
     replace_thresholds: bool = Field(False, description="also replace calibrated thresholds")
     keep_thresholds: bool = Field(False, description="keep a stored threshold that another rule chose, as finish does")
     accuracy: AccuracyKind = Field("greedy", description="main figures from greedy answers, or expected (samples)")
-    tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
+    tau_mastery: float | None = Field(
+        None, ge=0, le=1, description="mastery above which a question is known; as in the labels"
+    )
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the questions for the intervals")
     random_draws: int = Field(1_000, ge=100, description="random gates drawn at each retrieval ratio")
     seed: int = Field(0, ge=0, lt=2**31, description="seed of the resamples and the random gates")

@@ -47,7 +47,7 @@ class ImportDecisionsConfig(Config):
     id: str = Field("id", description="column of the question's id")
     column: str = Field("score", description="column of the score, or of yes and no")
     lower_means_search: bool = Field(False, description="a lower score means that retrieval is more needed")
-    choices: dict[str, float] = Field({}, description="their word -> number; empty: numbers, yes/no, true/false")
+    choices: dict[str, float] = Field({}, description="your word -> number; empty: numbers, yes/no, true/false")
     tools: list[str] = Field(
         [],
         description="names (patterns) of search tools: the column contains a model's calls, and a call of one of "

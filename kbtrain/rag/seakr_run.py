@@ -56,7 +56,7 @@ class SeakrPipelineConfig(Config):
         0.4, ge=0, le=1, description="probability from which a word goes into the query; SeaKR's code has 0.9"
     )
     titles: Titles = Field(
-        "missing", description="shown before a document: missing (if not in its text), always, never"
+        "missing", description="show the title before a document: missing (if it is not in the text), always, never"
     )
     demonstrations: int = Field(10, ge=0, le=10, description="worked examples in the prompt")
     max_new_tokens: int = Field(48, ge=1, description="tokens of a sentence")

@@ -92,7 +92,10 @@ class ServeConfig(Config):
     )
     search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")
     k: int | None = Field(
-        None, ge=1, le=100, description="passages put into the prompt; null: as many as the gate was trained for, or 3"
+        None,
+        ge=1,
+        le=100,
+        description="number of passages in the prompt; null: the number that the gate was trained with, or 3",
     )
     search_deadline_s: float = Field(2.0, gt=0, description="seconds after which the model answers without passages")
     prompt: PromptRule = Field(

@@ -141,11 +141,13 @@ class Metrics:
         self.upstream_failures = counter("kbtrain_upstream_failures", "Failures of the upstream", ["kind"])
         edges = SHARES if unit == "probability" else SCORES
         self.score = histogram("kbtrain_score", "Scores of the gate", buckets=edges)
-        self.client_left = counter("kbtrain_client_left", "Clients that left, by what was under way", ["moment"])
+        self.client_left = counter(
+            "kbtrain_client_left", "Clients that disconnected, by what was in progress", ["moment"]
+        )
         self.inflight = gauge("kbtrain_inflight", "Requests under way")
         self.queue_depth = gauge("kbtrain_queue_depth", "Questions that wait for the gate")
         self.spent = gauge("kbtrain_gate_spent", "Requests, samples and tokens of a gate that samples", ["what"])
-        about = "Decisions that the log did not take: too many waited, or the disk was full"
+        about = "Decisions missing from the log: too many waited, or the disk was full"
         self.log_lost = counter("kbtrain_log_lost", about)
 
     def text(self) -> bytes:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
 INSTRUCTIONS = (
-    "The gate knows which questions the model answers right from memory. Call search with the user's question as it "
-    "was asked: it searches only where that is needed, and says why otherwise."
+    "The gate knows which questions the model answers right from memory. Call search with the user's "
+    "question as it was asked: it searches only if a search is needed, and otherwise says why."
 )
 
 
@@ -137,9 +137,9 @@ def mcp_server(gated: GatedSearch) -> MCPServer[Any]:
 
         server.add_tool(answer, name, description=about, annotations=read_only, structured_output=True)
 
-    about = "Decide if a question needs a search, or if the model answers it right from memory."
+    about = "Decide whether a question needs a search, or the model answers it right from memory."
     add_tool(gated.judge, "should_search", about)
     if gated.search is not None:
-        about = "Search for passages on a question, only where the gate says that it needs them."
+        about = "Search for passages on a question, only if the gate says that it needs them."
         add_tool(gated.find, "search", about)
     return server

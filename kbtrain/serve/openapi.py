@@ -145,7 +145,7 @@ class OwnRoute:
 OWN: dict[str, OwnRoute] = {
     "/v1/gate": OwnRoute("post", "Decisions of the gate alone, of many questions or one chat", GateBody, GateReply),
     "/v1/outcomes": OwnRoute(
-        "post", "A verdict on an answer that was given, into the decision log (409 without a log)", OutcomeBody,
+        "post", "A verdict on a given answer, stored in the decision log (409 without a log)", OutcomeBody,
         OutcomeReply, ("409", *STATUSES),
     ),
     "/v1/decisions": OwnRoute(
@@ -156,15 +156,15 @@ OWN: dict[str, OwnRoute] = {
     ),
     "/v1/models": OwnRoute("get", "The models behind the gate, then the gate"),
     "/health": OwnRoute("get", "The process is up", statuses=("431",)),
-    "/ready": OwnRoute("get", "The gate is open, and the model behind it answers", statuses=("431", "503")),
+    "/ready": OwnRoute("get", "The gate is loaded, and the model behind it answers", statuses=("431", "503")),
     "/metrics": OwnRoute("get", "Figures for Prometheus"),
     "/openapi.json": OwnRoute("get", "This document"),
 }  # fmt: skip
 GATED = {
-    "/v1/chat/completions": "A chat, with passages in its prompt where the gate asks for them",
-    "/v1/completions": "A prompt, with passages in it where the gate asks for them",
-    "/v1/responses": "OpenAI's Responses, with passages in the input where the gate asks for them",
-    "/v1/messages": "Anthropic's Messages, with passages in the last one where the gate asks for them",
+    "/v1/chat/completions": "A chat, with passages in its prompt if the gate asks for them",
+    "/v1/completions": "A prompt, with passages in it if the gate asks for them",
+    "/v1/responses": "OpenAI's Responses, with passages in the input if the gate asks for them",
+    "/v1/messages": "Anthropic's Messages, with passages in the last message if the gate asks for them",
 }
 PASSED_ON = ("get", "post", "put", "patch", "delete")
 

@@ -155,7 +155,7 @@ class Policy(Aim):
 
     retrieve: Literal["auto", "always", "never"] = Field("auto", description="auto, always or never")
     tool: ToolRule | None = Field(None, description="keep, remove, allow or force")
-    source: str = Field("", max_length=200, description="where the question comes from, as gates have learned it")
+    source: str = Field("", max_length=200, description="the question's source, as gates have learned it")
 
     @classmethod
     def read(cls, headers: Iterable[tuple[bytes, bytes]]) -> Policy:
