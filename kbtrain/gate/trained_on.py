@@ -9,8 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from kbtrain.answers.grading import is_empty
-from kbtrain.answers.words import normalise
+from kbtrain.answers.words import is_empty, normalise
 from kbtrain.gate.gate import logistic
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD, GateCard, KeyedCard, read_gate_json
 from kbtrain.gate.gate import ByName, Gate, KeyedGate, Reads
-from kbtrain.gate.hub import local_folder
 
 if TYPE_CHECKING:
     from kbtrain.llm.served_states import StatesServer
@@ -174,6 +173,8 @@ def cards_of(folder: Path, above: tuple[Path, ...] = ()) -> dict[Path, GateCard]
 
 def folder_of(place: Path | str, revision: str | None = None) -> Path:
     """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`."""
+    from kbtrain.gate.hub import local_folder
+
     return local_folder(place, revision, lambda: [f for kind in kinds().values() for f in kind.files], _check_fetched)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
 from kbtrain.gates.true_false import AnswerTree, Encoded, Encoder, Values
-from kbtrain.models.batching import common_start, like_length
+from kbtrain.models.batching import common_start, is_memory_error, like_length
 from kbtrain.models.forward import with_cache
 from kbtrain.models.weights import no_scores
 from kbtrain.records import Example, GateExample
@@ -105,8 +105,6 @@ class Scorer:
 
     def _batch(self, rows: list[Encoded], prefix: SharedPrefixCache | None) -> list[dict[Values, float]]:
         """One forward pass; when memory runs out, two of half the rows."""
-        from kbtrain.llm.transformers_llm import is_memory_error
-
         tokenizer = self.encoder.tokenizer
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         try:

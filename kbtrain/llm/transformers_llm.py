@@ -25,7 +25,7 @@ from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.observer import Observer, PromptRows
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
-from kbtrain.models.batching import BatchLimits, batches, windows
+from kbtrain.models.batching import BatchLimits, batches, is_memory_error, windows
 from kbtrain.models.files_read import mlp_width
 from kbtrain.models.load import load_model, name_of
 from kbtrain.prompts.kbm import answer_fingerprint
@@ -182,13 +182,6 @@ def _token_bytes(model: PreTrainedModel) -> int:
     heads = getattr(config, "num_key_value_heads", None) or all_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // all_heads
     return int(2 * config.num_hidden_layers * heads * size * model.dtype.itemsize)
-
-
-def is_memory_error(error: BaseException) -> bool:
-    """True for an error by which Python or PyTorch reports too little memory."""
-    # PyTorch raises its own type on a GPU and a plain RuntimeError on a CPU
-    phrases = ("can't allocate memory", "not enough memory", "out of memory")
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(k in str(error) for k in phrases)
 
 
 _PARALLEL = 2  # on a CPU with as many cores (measured with two; more would take more memory)

@@ -411,3 +411,8 @@ def bounded_mean(mean: float, variance: float, n: float, low: float = 0.0, high:
     size = max(middle * (1 - middle) / spread, 1.0) if spread > 0 and 0 < middle < 1 else n
     ends = wilson(middle * size, size)
     return Delta(mean, *(low + end * (high - low) for end in ends))
+
+
+def format_delta(value: Delta) -> str:
+    """``0.8140 [0.7712, 0.8521]``."""
+    return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"

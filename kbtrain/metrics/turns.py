@@ -14,7 +14,7 @@ import numpy as np
 from kbtrain.arrays import Bools, Floats
 from kbtrain.metrics.classification import classify, log_loss
 from kbtrain.metrics.registry import METRICS, MetricInput
-from kbtrain.metrics.significance import Delta, cluster_counts, delta
+from kbtrain.metrics.significance import Delta, cluster_counts, delta, format_delta
 from kbtrain.metrics.thresholds import Dev, ThresholdChoice, choose
 from kbtrain.records import GateExample, TurnExample
 
@@ -136,8 +136,3 @@ def intervals_of_examples(
     groups = [example.dialogue_id if isinstance(example, TurnExample) else example.id for example in examples]
     gates, _ = classify_turns(truth, groups, {"gate": [run]})
     return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {format_delta(v)} |" for k, v in gates[0].metrics.items())
-
-
-def format_delta(value: Delta) -> str:
-    """``0.8140 [0.7712, 0.8521]``."""
-    return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"

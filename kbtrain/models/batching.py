@@ -116,3 +116,12 @@ def batches(prompts: list[P], limits: BatchLimits) -> Iterator[list[P]]:
         rows += len(prompt.indices)
     if batch:
         yield batch
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """True for an error by which Python or PyTorch reports too little memory."""
+    import torch
+
+    # PyTorch raises its own type on a GPU and a plain RuntimeError on a CPU
+    phrases = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(k in str(error) for k in phrases)

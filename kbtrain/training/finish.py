@@ -24,7 +24,7 @@ from kbtrain.io.files import errors_of, put_in_place, replacing
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.metrics.ranking import separations
-from kbtrain.metrics.turns import best_f1_threshold, classifier_metrics, format_delta, intervals_of_examples
+from kbtrain.metrics.significance import format_delta
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples
@@ -181,6 +181,8 @@ class DevScores:
     @classmethod
     def from_scores(cls, name: str, scores: list[float], rows: Sequence[Labelled], path: Path) -> DevScores:
         """``name`` of the gate; ``path``: the dev file, whose hash goes into the threshold."""
+        from kbtrain.metrics.turns import best_f1_threshold, classifier_metrics, intervals_of_examples
+
         examples, need = tuple(row.example for row in rows), tuple(float(row.is_needed) for row in rows)
         best = best_f1_threshold(need, scores).value
         threshold = Threshold(threshold=best, rule="best_f1", dev_file_sha256=file_sha256(path), n_dev=len(rows))
@@ -228,6 +230,8 @@ def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[K, Sequ
 
 def dev_metrics(gate: Gate, data: ClassifierData) -> Callable[[], dict[str, float]]:
     """A function that scores dev with the gate as it then is, for a trainer to choose its checkpoint by."""
+    from kbtrain.metrics.turns import classifier_metrics
+
     examples, taught = [row.example for row in data.dev], [row.need for row in data.dev]
     need = [float(row.is_needed) for row in data.dev]
     return lambda: classifier_metrics(need, gate.score(examples), taught)

@@ -151,7 +151,7 @@ class Uncertainty:
 
     def _closed_answers(self, batch: list[PromptRows]) -> Iterator[list[AnswerWithStates]]:
         """Closed answers of a batch; when memory runs out, of its halves."""
-        from kbtrain.llm.transformers_llm import is_memory_error
+        from kbtrain.models.batching import is_memory_error
 
         try:
             yield from self._sampler.sample_with_states(batch)
