@@ -21,7 +21,6 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.dialogue import load_turns
 from kbtrain.dialogue.base import History
-from kbtrain.dialogue.features import check_turns_replaceable
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -44,16 +43,12 @@ class CollectTurnsConfig(Config):
         return (self.run / "turns.jsonl", self.run / "snippets.jsonl")
 
 
-PLACES = frozenset({"run", "path"})  # options that decide no turn
-
-
 def main(config: CollectTurnsConfig) -> None:
     snippets: list[Snippet] = []
     counts: Counter[str] = Counter()
     target = config.run / "turns.jsonl"
     inputs = [config.path] if config.path.is_file() else sorted(config.path.rglob("*.json*"))
     artifact = Artifact(target, "collect_turns", config, inputs)
-    check_turns_replaceable(artifact, PLACES)
     n = jsonl.write(target, progress_bar(turns(config, snippets, counts), desc="collect", unit="turns"))
     snippets_file = config.run / "snippets.jsonl"
     if snippets:

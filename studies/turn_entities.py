@@ -1,8 +1,9 @@
 """Add entities and a ranker's snippets to dialogue turns (RAGate, table 2): RUN/turns_entities.jsonl.
 
-Reads RUN/turns_features.jsonl where it is (data_gen/turn_features.py), else RUN/turns.jsonl. ner: what spaCy or GLiNER
-find in the generated response, as in the paper ("entities within the incoming responses"); without one, the data set's
-slot spans of the context, unlike the paper. know: the first k snippets of a ranker, of TF-IDF, or passages of BM25.
+Reads RUN/turns_responses.jsonl where it is (studies/turn_responses.py), else the turns with passages, else those as
+collected. ner: what spaCy or GLiNER find in the generated response, as in the paper ("entities within the incoming
+responses"); without one, the data set's slot spans of the context, unlike the paper. know: the first k snippets of a
+ranker, of TF-IDF, or passages of BM25.
 
 Examples:
   python studies/turn_entities.py --run runs/ketod --know tfidf
@@ -41,8 +42,8 @@ class TurnEntitiesConfig(KnowledgeConfig):
 
 def main(config: TurnEntitiesConfig) -> None:
     started, (target,) = time.monotonic(), config.writes()
-    features = config.run / "turns_features.jsonl"
-    source = features if path_exists(features) else config.run / "turns.jsonl"
+    names = ("turns_responses.jsonl", "turns_features.jsonl")
+    source = next((config.run / name for name in names if path_exists(config.run / name)), config.run / "turns.jsonl")
     check_unchanged(source)
     turns = list(jsonl.read(TurnExample, source))
     has_responses = any(turn.synthetic_response is not None for turn in turns)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from support.disk import full_disk
 
-from kbtrain.dialogue.features import Response
 from kbtrain.errors import UserError
 from kbtrain.gates.scoring import ScoredChunk, ScoreFile, Timing
 from kbtrain.io.files import (
@@ -101,12 +100,7 @@ def _trace(path: Path) -> None:
         file.add(Trace("q", LONG, (), "seakr", 0.5, (), (), "done", "", False, 0.0, 0.0, Spent()))
 
 
-def _response(path: Path) -> None:
-    with Records(path, {"k": 1}, growing=True) as file:
-        file.add(Response("t", LONG))
-
-
-@pytest.mark.parametrize("write", [_score, _evidence, _trace, _response])
+@pytest.mark.parametrize("write", [_score, _evidence, _trace])
 def test_a_file_that_grows_names_itself_on_a_full_disk_and_goes_on_with_room(
     write: Callable[[Path], None], tmp_path: Path
 ) -> None:

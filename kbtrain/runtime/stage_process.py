@@ -16,27 +16,19 @@ _GRACE = 2.0  # seconds that an interrupted stage has to end by itself
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """``code``: the exit code; negative: the number of the signal that killed it. ``errors``: captured stderr."""
+    """``code``: the exit code; negative: the number of the signal that killed it."""
 
     code: int
     output: str
-    errors: str = ""
 
 
-def run_to_end(command: Sequence[str], capture_errors: bool = False) -> ProcessResult:
+def run_to_end(command: Sequence[str]) -> ProcessResult:
     """Run a command to its end; it ends with this process."""
     with _signals_as_exceptions():
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if capture_errors else None,
-            text=True,
-            encoding="utf-8",
-            start_new_session=True,
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8", start_new_session=True)
         with _ending(process.pid, process.poll):
-            output, errors = process.communicate()
-    return ProcessResult(process.returncode, output, errors or "")
+            output, _ = process.communicate()
+    return ProcessResult(process.returncode, output)
 
 
 @contextlib.contextmanager

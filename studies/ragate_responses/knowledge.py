@@ -9,13 +9,14 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config
-from kbtrain.dialogue.features import search_turns
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import Artifact, file_sha256
 from kbtrain.prompts.ragate import context_text
 from kbtrain.records import Evidence, Hit, TurnExample
+from kbtrain.retrieval.base import DistinctSearch
+from kbtrain.retrieval.retrieve_stage import open_index
 from ragate_responses.ranker import Candidates, Rank, Ranker, TfIdfRank, read_snippets
 
 Know = Literal["tfidf", "ranker", "bm25"]
@@ -53,7 +54,8 @@ def find_knowledge(config: KnowledgeConfig, examples: Iterable[TurnExample], k: 
     corpus, whose index is kept in the run. Raises :class:`UserError`."""
     run, source = config.run, config.source
     if config.know == "bm25" and source:
-        return search_turns(run, source, examples, k)
+        searcher = DistinctSearch(open_index(source, run / "bm25_turns"))
+        return searcher.search([context_text(example.context) for example in examples], k)
     snippets = read_snippets(run / "snippets.jsonl")
     if config.know == "tfidf":
         return by_rank(TfIdfRank(snippets), Candidates(snippets), examples, k)

@@ -75,8 +75,6 @@ REFUSED = [
     ("import_answers", f"{LOGS} --path gone.jsonl", "gone.jsonl: no such file"),
     ("import_answers", f"{LOGS} --splits '{{test: test}}'", "no split for 'train(dev_500)' in splits"),
     ("import_answers", f"{LOGS} --dev-share 1", "key 'dev_share': input should be less than 1"),
-    ("turn_features", "--context-words 99", "key 'context_words': no response is generated without syn_resp"),
-    ("turn_features", "--k 5", "key 'k': no knowledge is searched for without a corpus"),
 ]
 
 

@@ -9,7 +9,7 @@ from tiny_turns import snippets, turn
 
 import kbtrain
 from kbtrain.io.jsonl import read, write
-from kbtrain.io.provenance import file_sha256, read_meta
+from kbtrain.io.provenance import read_meta
 from kbtrain.records import GateScore, TurnExample
 
 
@@ -64,36 +64,11 @@ def test_native_dialogues_come_with_their_snippets_and_bad_ones_are_one_line(tmp
     )
 
 
-@pytest.mark.parametrize("kept", ["responses.jsonl", "responses/none.jsonl"])
-def test_turns_that_responses_belong_to_are_not_replaced_by_others(tmp_path, kept):
-    rows = ({"context": ["Hi"], "label": True}, {"context": ["Bye"], "label": False})
-    lines(tmp_path / "in" / "train.jsonl", *rows)
-    target, held = tmp_path / "r" / "turns.jsonl", tmp_path / "r" / kept
-    given = ("--run", tmp_path / "r", "--dataset", "jsonl", "--path")
-    run("data_gen/collect_turns.py", *given, tmp_path / "in")
-    before = target.read_bytes()
-    lines(held, {"id": "x", "text": "Hello."})
-    (held.parent / f"{held.name}.key").write_text(json.dumps({"turns": file_sha256(target)}))
-    error = run("data_gen/collect_turns.py", *given, tmp_path / "in", "--source", "Wikipedia", fails=True)
-    assert error == (
-        f"error: {target}: {kept} holds responses to these turns, which were made with source = null, now it is "
-        '"Wikipedia"; set it back, choose another folder, or move this file away first\n'
-    )
-    lines(tmp_path / "less" / "train.jsonl", *rows[:1])
-    assert "which were made from other data" in run("data_gen/collect_turns.py", *given, tmp_path / "less", fails=True)
-    shutil.copytree(tmp_path / "in", tmp_path / "copy")
-    run("data_gen/collect_turns.py", *given, tmp_path / "copy")
-    assert target.read_bytes() == before
-    held.unlink()
-    run("data_gen/collect_turns.py", *given, tmp_path / "less")
-    assert target.read_bytes() != before
-
-
-def test_features_are_generated_found_and_retrieved(folder):
-    out = run("data_gen/turn_features.py", "--run", folder, "--corpus", folder / "snippets.jsonl", "--syn-resp", "true",
-              "--backend", "scripted", "--model", "scripted", "--k", 2)  # fmt: skip
+def test_passages_are_found_and_responses_generated(folder):
+    out = run("data_gen/turn_features.py", "--run", folder, "--corpus", folder / "snippets.jsonl", "--k", 2)
     assert out.startswith("48 turns; no knowledge for ")
-    found = {t.id: t for t in read(TurnExample, folder / "turns_features.jsonl")}
+    run("studies/turn_responses.py", "--run", folder, "--backend", "scripted", "--model", "scripted")
+    found = {t.id: t for t in read(TurnExample, folder / "turns_responses.jsonl")}
     museum = found["test0:1"]
     assert museum.knowledge[0].title == "museum" and museum.synthetic_response is not None
     assert len((folder / "responses.jsonl").read_text().splitlines()) == 48

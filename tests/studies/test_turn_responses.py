@@ -2,8 +2,8 @@
 
 import pytest
 from tiny_turns import turn
+from turn_responses import all_responses, generated, history_question
 
-from kbtrain.dialogue.features import all_responses, generated, history_question
 from kbtrain.llm.base import Sampling, ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.prompts.ragate import context_text, first_kept

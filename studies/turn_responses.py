@@ -1,26 +1,61 @@
-"""Features of dialogue turns: ``syn-resp`` (a generated response) and ``know`` (passages for the context).
+"""Generate a response for each dialogue turn (RAGate's syn-resp): RUN/turns_responses.jsonl.
 
-Only what was said before a turn is read. Responses are stored as they are generated.
+Reads RUN/turns_features.jsonl where it is (data_gen/turn_features.py), else RUN/turns.jsonl. Any back end answers. Only
+what was said before a turn is read; finished responses are kept in RUN/responses.jsonl: a killed run resumes.
+
+Examples:
+  python studies/turn_responses.py --run runs/ketod --model smollm2-135m-instruct
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.files import beside, has_content, path_exists
-from kbtrain.io.provenance import Artifact, Records, file_sha256
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import MODEL_FILES, Records, check_unchanged, file_sha256, write_meta
+from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.llm.sample_stage import check_same
-from kbtrain.prompts.ragate import context_text, first_kept, turn_text
-from kbtrain.records import Hit, Question, TurnExample
-from kbtrain.retrieval.base import DistinctSearch
-from kbtrain.retrieval.retrieve_stage import open_index
+from kbtrain.models.files_read import hashes_of
+from kbtrain.prompts.ragate import first_kept, turn_text
+from kbtrain.records import Question, TurnExample
+from kbtrain.runtime.progress import progress_bar
+
+
+class TurnResponsesConfig(LLMConfig):
+    run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
+    context_words: int = Field(400, ge=16, description="words of the dialogue that the model reads; older turns go")
+    max_new_tokens: int = Field(48, ge=1, description="longest response, in tokens")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "turns_responses.jsonl",)
+
+
+def main(config: TurnResponsesConfig) -> None:
+    started, (target,) = time.monotonic(), config.writes()
+    features = config.run / "turns_features.jsonl"
+    source = features if path_exists(features) else config.run / "turns.jsonl"
+    check_unchanged(source)
+    turns = list(jsonl.read(TurnExample, source))
+    key = {"turns": file_sha256(source), "words": config.context_words, "llm": config.run_settings()}
+    key |= {MODEL_FILES: hashes_of(config.model)}
+    with progress_bar(total=len(turns), desc="responses", unit="turns") as bar:
+        path, words = config.run / "responses.jsonl", config.context_words
+        texts = all_responses(path, key, lambda: open_llm(config), turns, words, bar.update)
+    jsonl.write(target, (replace(turn, synthetic_response=texts[turn.id]) for turn in turns))
+    silent = sum(not texts[turn.id] for turn in turns)
+    extra = {"empty": {"responses": silent}}
+    write_meta(target, stage="turn_responses", config=config, inputs=[source], extra=extra, started=started)
+    print(f"{len(turns)} turns; empty responses {silent} -> {target}")
 
 
 def history_question(example: TurnExample, words: int) -> Question:
@@ -70,7 +105,7 @@ def all_responses(
     """Every example's response by id: stored ones, and the rest generated and stored. ``watch`` is called with the
     number of new ones.
 
-    Raises :class:`UserError` for stored responses of another ``key``: see :class:`~kbtrain.io.provenance.Records`.
+    Raises :class:`UserError` for stored responses of another ``key``.
     """
     with Records(path, key, "move or delete this file to generate again", growing=True) as file:
         stored = {response.id: response.text for response in jsonl.read(Response, path)}
@@ -83,18 +118,5 @@ def all_responses(
     return stored
 
 
-def search_turns(run: Path, corpus: Path, examples: Iterable[TurnExample], k: int) -> list[tuple[Hit, ...]]:
-    """BM25's ``k`` best passages for each turn's context; the corpus' index is kept in the run folder."""
-    searcher = DistinctSearch(open_index(corpus, run / "bm25_turns"))
-    return searcher.search([context_text(example.context) for example in examples], k)
-
-
-def check_turns_replaceable(turns: Artifact, places: frozenset[str]) -> None:
-    """As :func:`~kbtrain.llm.sample_stage.check_replaceable`, for turns with responses in the run folder."""
-    folder = turns.path.parent
-    paths = [folder / "responses.jsonl", *sorted((folder / "responses").glob("*.jsonl"))]
-    for path in paths if path_exists(turns.path) else ():
-        has_responses = has_content(path) and path_exists(beside(path, ".key"))
-        if has_responses and jsonl.read_json(beside(path, ".key")).get("turns") == file_sha256(turns.path):
-            reason = f"{path.relative_to(folder)} holds responses to these turns"
-            check_same(turns, places, reason)
+if __name__ == "__main__":
+    run_script(main, TurnResponsesConfig, __doc__)
