@@ -104,35 +104,35 @@ def chain(size: Size = "demo") -> list[ChainStep]:
     if size == "full":  # a second KBM, trained with and without passages: it can judge what was found
         double = [
             chain_step("build", "training examples with passages", 0.1, config="build_double_judgement", run=run),
-            chain_step("train_kbm", "a gate that judges what was found, too", 12, **kbm, keys="[mastery, certainty]",
+            chain_step("train_kbm", "a gate that also judges the passages", 12, **kbm, keys="[mastery, certainty]",
                        **_examples(run / "examples_double"), output=run / "kbm_double"),
         ]  # fmt: skip
         tabled = [
             chain_step("score_reference", "the second judgement", 2, run=run, kbm=run / "kbm_double"),
-            chain_step("double_judgement", "a second look at what was found", 0.1, run=run, resample="entities",
+            chain_step("double_judgement", "a second judgement with the passages", 0.1, run=run, resample="entities",
                        config="kbm_double_judgement"),
         ]  # fmt: skip
     return [
         chain_step("collect", "questions of the atlas", 0.1, config=f"collect{suffix}", run=run,
                    **more.get("collect", {})),
         chain_step("retrieve", "passages for each question", 0.1, config="retrieve_demo", run=run),
-        chain_step("pilot", "how many passages answer most questions", 1, config="pilot_demo", run=run),
+        chain_step("pilot", "which number of passages gives most right answers", 1, config="pilot_demo", run=run),
         chain_step("sample", "answers with and without them", sampling, config=f"sample{suffix}", run=run,
                    **more.get("sample", {})),
         chain_step("label", "what the model masters", 0.1, config="label_demo", run=run, **more.get("label", {})),
         chain_step("build", "training examples", 0.1, config="build_demo", run=run),
-        chain_step("train_probe", "a gate that reads the model's states", 0.2, config="probe_smollm2",
+        chain_step("train_probe", "a gate that reads the model's hidden states", 0.2, config="probe_smollm2",
                    states=run / "states/llm", **data, output=run / "probe"),
-        chain_step("train_probe", "one that reads on while the model begins its answer", 0.2,
+        chain_step("train_probe", "the same, also on the beginning of the answer", 0.2,
                    config="draft_probe_smollm2", states=run / "states/draft", **data, output=run / "draft_probe"),
-        chain_step("train_features", "a gate that reads how it is asked", 0.1, config="features_demo", **data,
+        chain_step("train_features", "a gate that reads the form of the question", 0.1, config="features_demo", **data,
                    index=run / "bm25", output=run / "features"),
         chain_step("score", "these gates' scores of every question", 2 * scoring, config="score_demo",
                    splits="[train, dev, test]", only="[probe, draft_probe, features]", run=run),
         chain_step("train_stack", "all of them as one", 0.1, config="stack_demo", run=run, **data,
                    output=run / "stack"),
         *measured,
-        chain_step("train_kbm", "a gate of its own weights", training, **kbm, **data, output=run / "kbm"),
+        chain_step("train_kbm", "a fine-tuned model as a gate", training, **kbm, **data, output=run / "kbm"),
         *double,
         *measured,
         chain_step("classify", "precision and recall", 0.1, run=run),
@@ -185,7 +185,7 @@ def check_gold(path: Path) -> None:
         with_gold |= {question.split} if question.answers else set()
     if lacking := sorted(splits - with_gold):
         raise UserError(
-            f"{path}: no reference answers in {', '.join(lacking)}, and nothing can be called right there; "
+            f"{path}: no reference answers in {', '.join(lacking)}, so no answer there can be graded; "
             "docs/howto/audit.md shows what can be done"
         )
 
@@ -315,7 +315,7 @@ def follow(
     if not report.is_file():
         raise UserError(f"{report}: not written")
     passed = _about((time.monotonic() - started) / 60).removeprefix("about ")
-    say(f"done in {passed}; all that the stages wrote: {run / 'chain.log'}")
+    say(f"done in {passed}; the stages' output: {run / 'chain.log'}")
     sys.stdout.write("".join(f"{line}\n" for line in (closing(report) if closing else lines[-CLOSING:])))
     sys.stdout.flush()
 

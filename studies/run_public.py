@@ -80,8 +80,8 @@ def public_chain(public: PublicRun) -> list[ChainStep]:
         chain_step("score", "every gate's score of every question", 15, run=run, **model),
         chain_step("end_to_end", "accuracy against searches", 0.2, config="end_to_end_public", run=run),
     ]
-    kbm = chain_step("train_kbm", "a gate of its own weights", 10, config="kbm_smollm2", **model, epochs=1, **examples,
-                     output=run / "kbm")  # fmt: skip
+    kbm = chain_step("train_kbm", "a fine-tuned model as a gate", 10, config="kbm_smollm2", **model, epochs=1,
+                     **examples, output=run / "kbm")  # fmt: skip
     return [
         *(chain_step("collect", f"questions of {name}", 0.1, run=run.parent / name, dataset=dataset, path=data / file,
                      pick="random", impossible="drop")
@@ -97,12 +97,12 @@ def public_chain(public: PublicRun) -> list[ChainStep]:
                    **prompted, samples=f"{{train: {answers}, dev: {max(2, math.ceil(answers / 3))}, test: 0}}"),
         chain_step("label", "what the model masters", 0.1, config="label_demo", run=run),
         chain_step("build", "training examples", 0.1, config="build_demo", run=run, on_leak="drop"),
-        chain_step("train_probe", "a gate that reads the model's states", 0.3, config="probe_smollm2", **model,
+        chain_step("train_probe", "a gate that reads the model's hidden states", 0.3, config="probe_smollm2", **model,
                    states=run / "states/llm", **examples, output=run / "probe"),
         chain_step("train_probe", "a gate that reads the states of its draft, too", 0.5, config="draft_probe_smollm2",
                    **model, states=run / "states/draft", **examples, output=run / "draft_probe"),
-        chain_step("train_features", "a gate that reads how it is asked", 0.1, config="features_demo", **examples,
-                   index=run / "bm25", output=run / "features"),
+        chain_step("train_features", "a gate that reads the form of the question", 0.1, config="features_demo",
+                   **examples, index=run / "bm25", output=run / "features"),
         chain_step("make_draft", "a gate without training", 0.1, config="draft_smollm2", **prompted,
                    output=run / "draft"),
         chain_step("score", "their scores of every question", 8, run=run, **model, splits="[train, dev, test]",

@@ -68,7 +68,7 @@ HASHED = [  # (kind, file, what it says instead, the error's line): what gate.js
 UNHASHED = [  # the same of folders without hashes, as older versions made them
     ("features", "tokens.json", {"pattern": "("}, "tokens.json: broken"),
     ("features", "tokens.json", {"southeast_asian": "x"}, "tokens.json: broken"),
-    ("features", "tokens.json", {"rule": "x"}, "tokens.json: words cut by another rule than today's"),
+    ("features", "tokens.json", {"rule": "x"}, "tokens.json: words were split by another rule"),
     ("features", "tokens.json", {"stemmer": 3}, "tokens.json: broken"),
     ("features", "tokens.json", {"stemmer": "x"}, "tokens.json: broken"),
     ("encoder", "tokenizer_config.json", {"pad_token": "x"}, "its tokenizer has tokens up to"),
@@ -179,5 +179,5 @@ def test_a_part_that_is_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "gate" / "gate.json").rename(tmp_path / "gate.json")
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")
-    with pytest.raises(UserError, match="part 'one' is a link that leads nowhere; take it out"):
+    with pytest.raises(UserError, match="part 'one' is a link that leads nowhere; remove it"):
         load_gate(tmp_path)

@@ -70,7 +70,7 @@ class Chosen:
     def line(self) -> str:
         """The threshold, and what it does on dev."""
         e, bound = self.evidence, self.evidence["guarantee"]
-        condition = "if these questions chose nothing else of the gate"
+        condition = "if these questions were not used to choose anything else"
         promise = f"; promised: {promise_text(bound)}, {condition}" if bound else ""
         return (
             f"{above(self.threshold, e['dev_scores'])} ({self.rule}); {e['n_dev']} dev questions: "

@@ -1,4 +1,4 @@
-"""The search at its best, before anything is trained: how many passages answer most questions right.
+"""The search at its best, before anything is trained: which number of passages gives most right answers right.
 
 Hits are ordered, so k passages are the first k of more. Each setting is asked greedily about the same questions. A gate
 is worth its cost only against the best setting (:func:`best_setting`).
@@ -19,7 +19,7 @@ from kbtrain.records import Evidence, Question, Split
 NEVER = "never"
 Effect = Literal["few", "helps", "harms", "both"]
 _ADVICE: dict[Effect, tuple[str, str]] = {
-    "few": ("A search changes few answers", "A gate can gain no more than these."),
+    "few": ("A search changes few answers", "A gate cannot gain more than these."),
     "helps": ("A search helps", "Always searching is hard to beat; a gate saves searches."),
     "harms": ("A search harms", "Improve it first, or never search."),
     "both": ("A search repairs some answers and breaks others", "Here a gate can gain."),

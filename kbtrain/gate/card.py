@@ -279,7 +279,7 @@ class GateCard(BaseModel):
         for path in _scored_by(Path(folder)):
             new = path.suffix != ".safetensors" and path.name not in self.weights_sha256
             if new and path.parent == Path(folder):
-                raise UserError(f"{at(path)}: {CARD} names no such file, which could change scores; take it out")
+                raise UserError(f"{at(path)}: {CARD} names no such file, which could change scores; remove it")
 
     def depends(self) -> str:
         """The part of the card that scores depend on, as JSON."""
@@ -474,7 +474,7 @@ def _thresholds(data: Mapping[str, Any], path: Path) -> dict[str, Threshold]:
 def with_thresholds(readme: str, thresholds: Mapping[str, Threshold], best: str | None = None) -> str:
     """A README whose section "Threshold" lists these and names the ``best`` key. Without such a section it comes before
     "Run", or at the end."""
-    marks = {name: "; this key decides where none is given" for name in thresholds if name.endswith(f"_{best}")}
+    marks = {name: "; this key is the default" for name in thresholds if name.endswith(f"_{best}")}
     lines = [threshold.line(name) + marks.get(name, "") for name, threshold in thresholds.items()]
     section = "\n".join([THRESHOLD_HEADING, *lines])
     if re.search(rf"^{THRESHOLD_HEADING}$", readme, flags=re.M):

@@ -58,7 +58,7 @@ def local_folder(
     if not is_hub_name(place):
         if revision is not None:
             raise UserError(
-                f"revision '{revision}': '{name}' is read from this machine, not from the hub; leave the revision out"
+                f"revision '{revision}': '{name}' is read from this machine, not from the hub; remove the revision"
             )
         return Path(place)
     from huggingface_hub import snapshot_download
@@ -70,7 +70,7 @@ def local_folder(
         if pickle := pickle_in(names):
             raise UserError(f"{name}: {pickle} is a pickle, which can run code; kbtrain reads safetensors only")
         if names and CARD not in names:
-            raise UserError(f"{name}: no {CARD} in it, so it holds no gate of kbtrain")
+            raise UserError(f"{name}: no {CARD} in it, so it is not a gate of kbtrain")
         patterns = [pattern for file in (*FILES, *more()) for pattern in (file, f"*/{file}")]
         folder = Path(snapshot_download(name, revision=revision, token=hub_token, allow_patterns=patterns))
     for card in folder.rglob(CARD):

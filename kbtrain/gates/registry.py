@@ -107,7 +107,7 @@ def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[
         return name, kind_named(name)
     except KeyError:
         what = (
-            f"unknown kind '{name}'; {did_you_mean(name, kind_points())}; one of another package needs that installed"
+            f"unknown kind '{name}'; {did_you_mean(name, kind_points())}; a gate of another package needs that package"
         )
         raise UserError(f"{at(Path(folder) / CARD)}: {what}") from None
 
@@ -162,11 +162,11 @@ def cards_of(folder: Path, above: tuple[Path, ...] = ()) -> dict[Path, GateCard]
         try:
             target = (place / part).resolve()
         except (OSError, RuntimeError):
-            raise UserError(f"{at(folder / CARD)}: part '{part}' is a link that leads nowhere; take it out") from None
+            raise UserError(f"{at(folder / CARD)}: part '{part}' is a link that leads nowhere; remove it") from None
         if Path(part).is_absolute() or not target.is_relative_to(place.parent) or target == place.parent:
             raise UserError(f"{at(folder / CARD)}: part '{part}' lies neither in nor beside this folder; copy it there")
         if target in (place, *above):
-            raise UserError(f"{at(folder / CARD)}: part '{part}' leads back to the gate itself; take it out")
+            raise UserError(f"{at(folder / CARD)}: part '{part}' leads back to the gate itself; remove it")
         cards |= cards_of(folder / part, (place, *above))
     return cards
 

@@ -120,7 +120,7 @@ class Targets:
                 mend = "collect questions of both kinds" if key in OF_QUESTION else f"change {where}"
                 raise UserError(
                     f"target {kind}: all {true or false} training examples are {bool(true)}; {mend} "
-                    "or leave the key out of keys"
+                    "or remove the key from keys"
                 )
 
 

@@ -115,7 +115,7 @@ def separate_splits(
             if twin is not None and rule == "fail":
                 what = f"is also in {twin[0]} as" if same else f"asks about an entity of {twin[0]} question"
                 key = "on_leak: drop" if same else "on_shared_entity: drop (or keep)"
-                raise UserError(f"{split} question '{row.id}' {what} '{twin[1]}'; take it out of one run, or set {key}")
+                raise UserError(f"{split} question '{row.id}' {what} '{twin[1]}'; remove it from one run, or set {key}")
             if twin is not None:
                 what = f"stand in {twin[0]}" if same else f"share an entity with {twin[0]}"
                 counts[f"{split} examples that {what}{' (kept)' * (rule == 'keep')}"] += 1

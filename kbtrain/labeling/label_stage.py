@@ -105,7 +105,7 @@ class LabelCounts:
         """Lines on copied gold answers, on answers skipped or without a verdict, and on conditions with many cut."""
         counted = {"keep": "count as they stand", "drop": "are skipped", "prefix": "count by their first sentence"}
         problem = self.copied.problem()
-        copied = [f"warning: {problem}; take reference answers that people wrote or checked"] if problem else []
+        copied = [f"warning: {problem}; use reference answers that people wrote or checked"] if problem else []
         left_out = [line for condition in CONDITIONS for line in self._left_out(condition)]
         unread = [
             f"warning: {n} of {self.counts[f'{condition}_yes_no_answers']} answers to yes/no questions under "

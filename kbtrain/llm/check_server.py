@@ -106,7 +106,7 @@ class ServerAbilities:
             return SEARCHES
         if self.read is not None:
             return (
-                f"it reads {self.read} tokens of a longer prompt, so that passages are not seen; raise its context "
+                f"it reads {self.read} tokens of a longer prompt, so it does not see all passages; raise its context "
                 "(Ollama: num_ctx, llama.cpp: --ctx-size)"
             )
         if silent.is_too_silent():
@@ -146,7 +146,7 @@ class ServerAbilities:
             True: "yes: the same seed gives the same answer",
             False: "no: a seed does not repeat an answer; stored answers are kept",
             None: "unknown: all test answers were the same"
-            + "; drawn answers repeat: a cache before the server, or no temperature" * self.repeats,
+            + "; sampled answers repeat: is there a cache in front of the server, or no temperature?" * self.repeats,
         }[self.seeds]
         several = f" ({self.samples} were requested): several requests a question"
         answers = f"{self.answers} answers in one request" + several * (self.dialect.most is not None)
@@ -156,7 +156,7 @@ class ServerAbilities:
         abilities = {
             "server": f"{self.url} ({self.owner}), model {self.model}",
             "endpoint": f"{'; '.join(ends)} -> server_endpoint: {self.endpoint}",
-            "n": answers if self.answers > 1 else "one answer a request: as many requests as answers",
+            "n": answers if self.answers > 1 else "one answer per request",
             "logprobs": "yes" if self.dialect.logprobs else "no: 0 is stored for them",
             "seeds": seeds,
             "usage": usage,
@@ -165,7 +165,7 @@ class ServerAbilities:
         if self.states is not None:
             abilities["states"] = self.states
         if not self.dialect.greedy:
-            abilities["greedy"] = "temperature 0 is refused: one more sampled answer takes the place of the greedy one"
+            abilities["greedy"] = "temperature 0 is refused: one more sampled answer replaces the greedy one"
         if fields := self._fields():
             abilities["fields"] = "; ".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
         words = [f"refused   {name}: {text}" for name, text in self.refused.items() if name not in _PATHS]

@@ -146,9 +146,9 @@ class Forecast:
             most = "at most " if self.server and self.tokens_out is None else "about "
             digits = 4 if 0.00005 <= money < 0.1 else 2  # a few cents do not show as 0.00
             amount = f"{most}{by_price.currency} {money:,.{digits}f}"
-            rows.append(f"money     {amount} by {name} (put your own prices in)")
+            rows.append(f"money     {amount} by {name} (enter your own prices)")
         if self.measured is None or self.seconds is None:
-            rows.append(f"time      not measured; --measure 8 draws 8 of the {unit} and tells")
+            rows.append(f"time      not measured; --measure 8 samples 8 of the {unit} and tells")
         else:
             took = f"{self.measured.prompts} of them took {self.measured.seconds:.1f} s"
             rows.append(f"time      about {duration(self.seconds)}: {took}")

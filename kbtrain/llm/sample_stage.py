@@ -254,8 +254,8 @@ class SamplingJob:
             alike.check(place, FEW)
         if config.kind.server and alike.repeats():
             warnings.warn(
-                f"{place}: the drawn answers to every prompt are the same: is there a cache before the server, or is "
-                "the temperature left out?",
+                f"{place}: the sampled answers to every prompt are the same: is there a cache in front of the server, "
+                "or no temperature?",
                 stacklevel=2,
             )
 

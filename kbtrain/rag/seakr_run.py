@@ -41,19 +41,23 @@ class SeakrPipelineConfig(Config):
     limit: int | None = Field(
         None, ge=1, description="largest number of questions to answer; a smaller limit takes a subset of a larger one"
     )
-    threshold: float | None = Field(None, description="search if U exceeds it; without it chosen on dev by ratio")
+    threshold: float | None = Field(None, description="search if U exceeds it; null: chosen on dev by ratio")
     ratio: float = Field(
         0.5, gt=0, lt=1, description="share of the dev questions whose first reasoning step is above the threshold"
     )
     threshold_questions: int = Field(40, ge=1, description="dev questions to choose the threshold on")
     documents: int = Field(3, ge=1, description="N: documents tried after each search")
     no_rerank: bool = Field(False, description="take the search's best document instead of trying each")
-    no_reason: bool = Field(False, description="answer from the rationales alone instead of the less uncertain way")
-    signal: str | None = Field(None, description="another signal than the gate's decides, see gates/seakr/signals.py")
+    no_reason: bool = Field(
+        False, description="answer only from the rationales, instead of the more certain of two answers"
+    )
+    signal: str | None = Field(
+        None, description="signal that decides instead of the gate's, see gates/seakr/signals.py"
+    )
     max_steps: int = Field(7, ge=1, description="largest number of sentences in a rationale")
     max_documents: int = Field(5, ge=1, description="largest number of documents to keep")
     word_confidence: float = Field(
-        0.4, ge=0, le=1, description="probability from which a word goes into the query; SeaKR's code has 0.9"
+        0.4, ge=0, le=1, description="probability above which a word enters the query; SeaKR's code uses 0.9"
     )
     titles: Titles = Field(
         "missing", description="show the title before a document: missing (if it is not in the text), always, never"
@@ -70,7 +74,7 @@ class SeakrPipelineConfig(Config):
     @model_validator(mode="after")
     def _one_choice(self) -> SeakrPipelineConfig:
         if self.threshold is not None and "ratio" in self.model_fields_set:
-            raise ValueError("key 'ratio': chooses a threshold, and key 'threshold' is one; leave one of them out")
+            raise ValueError("key 'ratio': chooses a threshold, and key 'threshold' is one; remove one of them")
         return self
 
     @property

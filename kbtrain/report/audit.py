@@ -419,13 +419,13 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
         )
     obstacle = ""
     if old and new.mean < now.mean - 1e-9 and not guarantee:
-        obstacle = "the proposal has fewer right answers than now"
+        obstacle = "the proposal has fewer right answers than the current threshold"
     elif old and old.promise and not guarantee:
         obstacle = f"this promise would end: {old.promise}"
     elif gain and gain.mean <= 0:
         obstacle = f"no gain is expected, {points(gain.mean)} points against always searching; judge more turns"
     if not audit.apply:
-        step = "the same command with --apply notes the proposed threshold; --rollback takes it back"
+        step = "the same command with --apply stores the proposed threshold; --rollback restores the previous one"
         return [*lines, f"next: {step}" + (f" (it needs --replace: {obstacle})" if obstacle else "")]
     if obstacle and not audit.replace:
         return [*lines, f"not applied: {obstacle}; --replace notes it anyway"]

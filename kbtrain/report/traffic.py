@@ -221,7 +221,7 @@ def calibrate_traffic(
         *lines,
         f"{result} -> {folder}; reload the server (SIGHUP)",
         *([f"this promise has ended: {promise}"] if promise else []),
-        f"the threshold before is back by: kbtrain calibrate {shlex.quote(str(folder))} --rollback",
+        f"to restore the previous threshold: kbtrain calibrate {shlex.quote(str(folder))} --rollback",
     ]
 
 
@@ -368,7 +368,7 @@ def value_lines(
         "right: share of right answers in %, with a 95 % interval; effective: sample size of the weighted decisions; "
         f"fewest: decisions behind the least certain part (doubly robust needs {FEWEST}). IPS can exceed 100 %. "
         "Use another threshold only where its self-normalised interval lies above that of the threshold in use.",
-        "a verdict is that of the answers it was given for: people who press a thumb are not all people",
+        "verdicts cover only the answers that people judged, and people who give thumbs are not all users",
     ]
 
 

@@ -95,14 +95,14 @@ class Tokens:
     def load(path: Path, remedy: str = "build the index again by data_gen/retrieve.py, with its options") -> Tokens:
         """Raises :class:`UserError` if the file is missing, broken, or of another :data:`RULE`; ``remedy`` ends it."""
         if not path.exists():
-            raise UserError(f"{at(path)}: no such file; this folder holds no whole index")
+            raise UserError(f"{at(path)}: no such file; this folder has no complete index")
         try:
             data = read_json(path)
             tokens = TypeAdapter(Tokens).validate_python(data)
         except (UserError, ValidationError):
             raise UserError(f"{at(path)}: broken; {remedy}") from None
         if data.get("rule") != RULE:
-            raise UserError(f"{at(path)}: words cut by another rule than today's; {remedy}")
+            raise UserError(f"{at(path)}: words were split by another rule; {remedy}")
         if data != tokens.as_dict():  # other stop words or another stemmer, too
             raise UserError(f"{at(path)}: broken; {remedy}")
         return tokens

@@ -41,7 +41,7 @@ class WebService(Config):
     headers: dict[str, str] = Field({}, description="header -> name of the environment variable with its value")
     timeout_s: float = Field(20, gt=0, description="seconds to wait for a reply")
     attempts: int = Field(5, ge=1, description="tries per query; 429, 5xx and time-outs are tried again")
-    parallel: int = Field(4, ge=1, description="queries under way at once")
+    parallel: int = Field(4, ge=1, description="queries in progress at once")
 
 
 class WebSearch:

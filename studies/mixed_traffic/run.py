@@ -53,7 +53,7 @@ def answering(config: MixedConfig) -> list[ChainStep]:
     run = config.run
     asked = {"run": run, "model": config.model, "config": config.sampling, "max_new_tokens": config.max_new_tokens}
     return [
-        chain_step("pilot", "how many passages answer most questions", 5, **asked, ks=json.dumps(config.ks),
+        chain_step("pilot", "which number of passages gives most right answers", 5, **asked, ks=json.dumps(config.ks),
                    questions=config.pilot),
         chain_step("sample", "answers with and without them", 15, **asked, samples=GREEDY, conditions="[llm, rag]",
                    keep_states="true"),

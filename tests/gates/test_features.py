@@ -256,7 +256,7 @@ def test_bad_input_is_one_line(folder, tmp_path):
     write(tmp_path / "one.jsonl", [question(6 * i) for i in range(30)])
     with pytest.raises(UserError, match=r"key 'mastery': all 30 training questions have the label"):
         fit(folder, tmp_path / "out", train=tmp_path / "one.jsonl")
-    with pytest.raises(UserError, match=r"tokens.json: no such file; this folder holds no whole index"):
+    with pytest.raises(UserError, match=r"tokens.json: no such file; this folder has no complete index"):
         fit(folder, tmp_path / "out", index=tmp_path)
     with pytest.raises(UserError, match="has a soft label for 'certainty'"):
         fit(folder, tmp_path / "out", keys="[certainty]")

@@ -198,7 +198,7 @@ def test_answers_that_all_begin_with_one_mark_stop_it():
 def test_a_cache_before_the_server_is_named():
     with ModelServer(say=lambda body, i: "Lyon") as server:
         found = check_server(server.url)
-    assert found.seeds is None and any("drawn answers repeat: a cache" in line for line in found.lines())
+    assert found.seeds is None and any("sampled answers repeat: is there a cache" in line for line in found.lines())
     assert "different questions have one answer ('Lyon')" in found.thoughts.line()
 
 

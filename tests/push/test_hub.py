@@ -313,7 +313,7 @@ def test_a_gate_that_asks_a_model_is_tried_with_the_one_that_lies_here(hub, tmp_
 def test_the_card_names_the_package_that_brings_the_kind(hub, tmp_path, monkeypatch):
     (tmp_path / "gate").mkdir()
     LengthCard(slope=1.0).write(tmp_path / "gate")
-    with pytest.raises(UserError, match=r"unknown kind .length.; .*; one of another package needs that installed"):
+    with pytest.raises(UserError, match=r"unknown kind .length.; .*; a gate of another package needs that package"):
         lines(tmp_path / "gate", dry_run=True)
     about = tmp_path / "site" / "length_gate-0.1.dist-info"
     about.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Passages that are shown: equal texts take one place; the data set's own gold passages."""
+"""Passages that are shown: equal texts count once; the data set's own gold passages."""
 
 from __future__ import annotations
 

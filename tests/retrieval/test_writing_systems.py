@@ -125,8 +125,6 @@ def test_an_index_of_an_older_rule_is_refused_with_the_command_and_built_again(t
     del rule["rule"], key["tokens"]["rule"]
     (folder / "tokens.json").write_text(json.dumps(rule))
     Artifact(folder, "index", {}, key=key).finish()
-    with pytest.raises(
-        UserError, match=r"words cut by another rule than today's; build the index again by data_gen/ret"
-    ):
+    with pytest.raises(UserError, match=r"words were split by another rule; build the index again by data_gen/ret"):
         BM25.load(folder)
     assert open_index(corpus, folder).search(["भारत"], 1)[0][0].passage_id == "a"

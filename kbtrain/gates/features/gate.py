@@ -88,7 +88,7 @@ class Features(KeyedGate):
         """
         rows = [Labelled(example, value) for example, value in zip(examples, need, strict=True)]
         gate = cls.fit(Frequencies.none(), {key: rows}, spelling=False)
-        gate.card = gate.card.model_copy(update={"run": {"corpus": "none: of a question its form alone is read"}})
+        gate.card = gate.card.model_copy(update={"run": {"corpus": "none: it reads only the form of a question"}})
         return gate
 
     def save_beside(self, folder: Path) -> None:
