@@ -223,7 +223,7 @@ def test_fingerprints_tell_prompts_keys_and_templates_apart() -> None:
     plain, chat, other = tokenizer(None), tokenizer(TEMPLATE), tokenizer(TEMPLATE.replace("<|bot|>", "<|bot|>\n"))
     made = [prompts.answer_fingerprint(t) for t in (plain, chat, other)]
     for keys in (("mastery",), ("certainty",), ("mastery", "certainty"), ("certainty", "mastery"), DEFAULT_KEYS):
-        made += [prompts.kbm_fingerprint(t, keys, form) for t in (plain, chat, other) for form in ("paper", "answer")]
+        made += [prompts.kbm_fingerprint(t, keys) for t in (plain, chat, other)]
     assert all(a != b for a, b in itertools.combinations(made, 2)) and {len(x) for x in made} == {16}
     assert prompts.kbm_fingerprint(tokenizer(TEMPLATE), DEFAULT_KEYS) == prompts.kbm_fingerprint(chat, DEFAULT_KEYS)
 
@@ -235,10 +235,6 @@ def test_a_changed_letter_in_any_prompt_changes_the_fingerprint(monkeypatch: pyt
         *(
             (table, lambda t: prompts.kbm_fingerprint(t, DEFAULT_KEYS))
             for table in ("_KBM_HEAD", "_KBM_ASK", "_KBM_BENEFIT")
-        ),
-        *(
-            (table, lambda t: prompts.kbm_fingerprint(t, DEFAULT_KEYS, "answer"))
-            for table in ("_OPEN", "_OPEN_RAG", "_EVIDENCE", "_CHOICE")
         ),
     ]:
         before = fingerprint(plain)

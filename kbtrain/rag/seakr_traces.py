@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
-from kbtrain.io import jsonl
 from kbtrain.records import Question
 
 FOLDER = "methods"  # of a run folder: one <name>.jsonl of traces for each pipeline that was run
@@ -112,18 +110,3 @@ def grades(question: Question, answer: str) -> dict[str, Any]:
         "exact_match": exact_match(answer, question.answers),
         "f1": token_f1(answer, question.answers),
     }
-
-
-@dataclass(frozen=True)
-class PipelineTraces:
-    """The traces of one pipeline in a run folder."""
-
-    name: str
-    path: Path
-    traces: tuple[Trace, ...]
-
-
-def stored_pipelines(run: Path) -> list[PipelineTraces]:
-    """All pipelines with traces in a run folder, by name."""
-    paths = sorted((run / FOLDER).glob("*.jsonl"))
-    return [PipelineTraces(path.stem, path, tuple(jsonl.read(Trace, path))) for path in paths]

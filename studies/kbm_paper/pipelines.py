@@ -19,7 +19,7 @@ from kbtrain.evaluation.scores import NOTHING, ByGate, Seen, StoredScores, seen_
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
 from kbtrain.metrics.significance import Delta, interval, resampled_means
-from kbtrain.rag.seakr_traces import Trace, grades, stored_pipelines
+from kbtrain.rag.seakr_traces import FOLDER, Trace, grades
 from kbtrain.records import Condition, Evidence, Question, Sample
 from kbtrain.report.tables import Column, Table, Value, as_text
 from kbtrain.report.words import gate_name, points_interval
@@ -185,7 +185,7 @@ def pipelines_of_run(
 
     All rows are graded by each question's own rule: a judge's verdicts are about stored answers alone.
     """
-    pipelines = stored_pipelines(run)
+    pipelines = {path.stem: list(jsonl.read(Trace, path)) for path in sorted((run / FOLDER).glob("*.jsonl"))}
     if not pipelines:
         return []
     by_id = {question.id: question for question in questions}
@@ -197,7 +197,7 @@ def pipelines_of_run(
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)  # raises for an unknown run: it would look like one without answers
         others = Alternatives(by_id, store, sampling_run, stored.by_gate, spent, hits, entities)
-        measured = [measure_pipeline(part.name, part.traces, others) for part in pipelines if part.traces]
+        measured = [measure_pipeline(name, traces, others) for name, traces in pipelines.items() if traces]
     return [
         replace(part, rows=[replace(row, seen=seen_of(stored.meta, row.name)) for row in part.rows])
         for part in measured
