@@ -66,7 +66,7 @@ def check_server(args: argparse.Namespace) -> None:
     server = check_server(args.url, args.model, args.key_env, args.timeout, args.samples, args.max_new_tokens)
     sys.stdout.write("\n".join(server.lines()) + "\n")
     if args.states is not None:
-        from kbtrain.gates.probe.states_check import compare_server
+        from kbtrain.gates.probe.served import compare_server
 
         sys.stdout.write("\n".join(compare_server(server.server(args.timeout), args.states)) + "\n")
     if server.problem is not None and not args.allow_empty:

@@ -18,7 +18,6 @@ from pydantic import model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate.card import CARD
-from kbtrain.gates.encoder.train import classifier_rows
 from kbtrain.gates.ragate.mha import MHAConfig, RagateMHA, mha_input, new_gate
 from kbtrain.training.config import training_arguments
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
@@ -57,7 +56,7 @@ def main(config: TrainRagateMHAConfig) -> None:
 
 
 def train(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) -> tuple[RagateMHA, ClassifierTrainer]:
-    from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
+    from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective, classifier_rows
 
     gate = new_gate(config, mha_input(config, data), recipe.device)
     trainer = ClassifierTrainer(

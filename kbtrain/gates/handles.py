@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import GateCard, Stage
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
-from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.registry import GATES, QUESTION, cards_of, kind_named, load_gate, read_card
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
@@ -21,6 +21,9 @@ from kbtrain.llm.backends import LLMConfig, read_llm_config
 from kbtrain.models.files_read import folder_of as model_folder
 from kbtrain.prompts.kbm import need_fingerprint
 from kbtrain.records import Example, GateExample, Statistic
+
+if TYPE_CHECKING:
+    from kbtrain.llm.served_states import StatesServer
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,21 @@ def handle(
         models=tuple(sorted(_models(cards))),
         card=card,
     )
+
+
+def connect_states(config: LLMConfig, model: str) -> StatesServer:
+    """The server of a configuration as ``kbtrain check-server`` writes it, with the tokenizer of ``model``.
+
+    Raises :class:`UserError` for another back end, a server that does not answer, and one without that model.
+    """
+    from kbtrain.llm.backends import open_llm
+    from kbtrain.llm.served_states import StatesServer
+
+    if not config.kind.server:
+        raise UserError(f"key 'backend': states come from a vLLM server (openai), not from '{config.backend}'")
+    named = {"model": model, "server_model": config.served_name, "server_alias": True}
+    llm: Any = open_llm(config.model_copy(update={**named, "server_endpoint": "completions"}))
+    return StatesServer(llm.server, llm.tokenizer)
 
 
 def _names_of_folder(card: GateCard, folder: str) -> dict[str, str]:

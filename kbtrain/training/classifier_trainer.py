@@ -18,6 +18,7 @@ from transformers import TrainingArguments
 from kbtrain.errors import UserError
 from kbtrain.models.batching import padded
 from kbtrain.training.base_trainer import BaseTrainer, names_optimizer
+from kbtrain.training.data import ClassifierData, act_targets
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class ClassifierRow:
     other: tuple[int, ...] = ()
     need: float = 0.0
     auxiliary: tuple[float, ...] | None = None
+
+
+def classifier_rows(reader: Any, data: ClassifierData, acts: Sequence[str] = ()) -> list[ClassifierRow]:
+    """Training rows as the gate's ``reader`` encodes them; ``acts`` are the auxiliary targets' names."""
+    rows = []
+    for row in data.train:
+        read, targets = reader.encode(row.example), act_targets(row.example, acts)
+        rows.append(ClassifierRow(read.ids, read.segments, read.other, row.need, targets))
+    return rows
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from safetensors import SafetensorError
@@ -17,18 +17,28 @@ from safetensors.numpy import load_file, save_file
 
 from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
+from kbtrain.gate.card import CARD
+from kbtrain.gates.handles import answering_model, layers_read, state_readers
 from kbtrain.gates.probe.gate import WEIGHTS, DraftProbe, DraftProbeCard, Probe, ProbeCard, Reader, load_heads
 from kbtrain.gates.probe.states import prompt_states
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.io.files import path_exists
-from kbtrain.llm.served_states import HOW, TOLERANCE, ServedStates, StatesServer, check_width, largest_difference
-from kbtrain.prompts.own import asked_fingerprint
+from kbtrain.llm.served_states import (
+    HOW,
+    SHORT_PROMPT,
+    TOLERANCE,
+    ServedStates,
+    StatesServer,
+    check_width,
+    largest_difference,
+)
+from kbtrain.prompts.own import asked_fingerprint, asked_ids
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from kbtrain.llm.backends import LLMConfig
+    from kbtrain.llm.dialect import Server
     from kbtrain.prompts.own import OwnPrompts
 
 
@@ -60,20 +70,6 @@ class ServedReader(Reader):
         )
         check_width(states, self.width)
         return states
-
-
-def connect_states(config: LLMConfig, model: str) -> StatesServer:
-    """The server of a configuration as ``kbtrain check-server`` writes it, with the tokenizer of ``model``.
-
-    Raises :class:`UserError` for another back end, a server that does not answer, and one without that model.
-    """
-    from kbtrain.llm.backends import open_llm
-
-    if not config.kind.server:
-        raise UserError(f"key 'backend': states come from a vLLM server (openai), not from '{config.backend}'")
-    named = {"model": model, "server_model": config.served_name, "server_alias": True}
-    llm: Any = open_llm(config.model_copy(update={**named, "server_endpoint": "completions"}))
-    return StatesServer(llm.server, llm.tokenizer)
 
 
 def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe:
@@ -167,6 +163,63 @@ def reference_states(
     """Reference states of prompts by transformers; ``layers`` as ids of ``hidden_states``, from 1."""
     rows = [layer - 1 for layer in layers]
     return [(list(ids), list(layers), prompt_states(model, [ids])[0, rows]) for ids in prompts]
+
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "Who wrote Middlemarch?",
+    "In which year did the first person walk on the moon?",
+)
+
+
+def compare_server(server: Server, source: str) -> list[str]:
+    """A line for each fact of a server's states.
+
+    ``source``: a gate's folder, or a model (embedded name, folder or hub id) whose states transformers computes here.
+    Raises :class:`UserError` for a server without states, one that lacks a layer of it, another chat template, and a
+    difference above :data:`TOLERANCE`.
+    """
+    of_gate = layers_read(Path(source)) if (Path(source) / CARD).exists() else []
+    probes = cast("list[tuple[Path, ProbeCard]]", state_readers(Path(source)) if of_gate else [])
+    card = probes[0][1] if probes else None
+    model = (answering_model(Path(source)) if of_gate else None) or source
+    templates = None if card is None else card.own_prompts()
+    from kbtrain.models.load import load_tokenizer
+
+    client = StatesServer(server, load_tokenizer(model))
+    (served,) = client.read([SHORT_PROMPT])
+    layers = of_gate or list(served.layers)
+    served.of_layers(layers, draft=False)
+    same = client.check_prompts(templates)
+    references = [
+        (folder / REFERENCE, reference) for folder, _ in probes if (reference := read_reference_states(folder))
+    ]
+    where, reference = references[0] if references else (None, _transformers_reference(model, card, templates, layers))
+    difference = compare_states(client, reference)
+    if max(difference) > TOLERANCE:
+        raise UserError(
+            f"server {server.base}: its states differ from the reference by {difference.alone:.4f} alone and "
+            f"{difference.batch:.4f} in a batch (tolerance {TOLERANCE}): it serves another model than '{model}', other "
+            "weights or another number format"
+        )
+    return [
+        f"compared  layers {', '.join(map(str, layers))}, {served.prompt.shape[-1]} numbers each",
+        "tokens    "
+        + ("equal to the local ones by the chat template" if same else "not compared: the server returns none"),
+        f"reference {at(where) if where else f'transformers here, {model}'}: {len(reference)} prompts",
+        f"equal     largest difference {difference.alone:.4f} alone, {difference.batch:.4f} in a batch "
+        f"(tolerance {TOLERANCE})",
+    ]
+
+
+def _transformers_reference(
+    model: str, card: ProbeCard | None, templates: OwnPrompts | None, layers: list[int]
+) -> list[Reference]:
+    from kbtrain.models.load import load_model
+
+    weights, tokenizer = load_model(model, card.dtype if card else "auto", "auto")
+    prompts = [asked_ids(tokenizer, GateExample.ask(text), None, templates) for text in QUESTIONS]
+    return reference_states(weights, prompts, layers)
 
 
 PROBE = Kind(ProbeCard, Probe.load, QUESTION, "recipes/train_probe.py", open_served=partial(load_served, Probe))
