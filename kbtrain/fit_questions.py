@@ -86,7 +86,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The decision in words, the gate and all figures; None for both where a search always or never helps."""
+    """The decision in words, the gate and all results; gate and results are None if a search always or never helps."""
 
     decision: str
     gate: Gate | None = None
@@ -96,8 +96,8 @@ class Fitted:
 def fit(file: Path | str, run: Path | str, **options: Any) -> Fitted:
     """As ``kbtrain fit``, with the options of :class:`Fit`; ``answers`` and ``columns`` may be mappings.
 
-    What the command prints goes to stderr. Raises :class:`UserError`; without ``yes`` after the forecast, where nobody
-    can be asked.
+    Prints to stderr what the command prints. Raises :class:`UserError`, also after the forecast if ``yes`` is missing
+    and there is no terminal to ask.
     """
     paths = {key: Path(options[key]) for key in ("config", "corpus", "prices") if options.get(key)}
     texts = {key: json.dumps(options[key]) for key in ("answers", "columns") if isinstance(options.get(key), Mapping)}

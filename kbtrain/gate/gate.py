@@ -27,7 +27,7 @@ ByName = Mapping[str, Sequence[float]]  # scores of one gate by its own names, e
 
 
 class Gate(ABC):
-    """Scores questions or dialogue turns, and decides by its threshold which of them need retrieval.
+    """Scores questions or dialogue turns, and decides by a threshold which of them need a search.
 
     A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_evidence``: examples carry retrieved text.
     ``reads``: the examples it takes. ``unit``: of the score; None where it is neither a probability nor log odds.
@@ -107,7 +107,7 @@ class Gate(ABC):
     def decide(self, inputs: Sequence[str | Example], threshold: float | None = None) -> list[Decision]:
         """One decision per text or example. ``threshold`` None: the gate's own.
 
-        Small talk, instructions about a text and sums are never searched for (:mod:`kbtrain.utterances`).
+        Small talk, instructions about a text and arithmetic never lead to a search (:mod:`kbtrain.utterances`).
         Raises :class:`UserError` without a threshold, and for gates that need retrieved text.
         """
         chosen, values = self.threshold_or(threshold), self._as_list(inputs)
