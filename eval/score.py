@@ -46,7 +46,6 @@ from kbtrain.gates.thresholds_store import sources_of
 from kbtrain.gates.training_overlap import dev_in_test, seen_in_training, seen_messages
 from kbtrain.io.files import writing
 from kbtrain.io.provenance import check_data, file_sha256
-from kbtrain.llm.backends import read_llm_config
 from kbtrain.runtime.progress import progress_bar
 
 
@@ -113,15 +112,20 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
             **({"within_answer": dict.fromkeys(gate.names, True)} if within else {}),
             **({"after_search": dict.fromkeys(gate.names, True)} if gate.stage == "search" else {}),
-            "model": (read_llm_config(config.prompt_llm).model if config.prompt_llm else config.model)
-            if gate.name == "prompt"
-            else None,
+            "model": asked_model(config) if gate.name == "prompt" else None,
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),
         }
         scores.finish("score", config, list(to_score.files.values()), started, gate.names, **extra)
     return Scored(gate.names, total, scores.restarted)
+
+
+def asked_model(config: ChoiceConfig) -> str | None:
+    """The model that the gate prompt asks."""
+    from kbtrain.llm.backends import read_llm_config
+
+    return read_llm_config(config.prompt_llm).model if config.prompt_llm else config.model
 
 
 def members_engine(

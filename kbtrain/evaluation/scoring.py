@@ -18,7 +18,6 @@ from pydantic import Field, field_validator, model_validator
 
 from kbtrain.distributed.ray_work import ScoringConfig
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.scores import read_scores
 from kbtrain.gate.card import CARD, STAGES
 from kbtrain.gate.gate import ByName, Reads
 from kbtrain.gates.handles import GateHandle, gate_identity, handle, handle_of_prompt, handle_of_replies
@@ -33,15 +32,11 @@ from kbtrain.gates.scoring import (
     score_path,
     scored_id,
 )
-from kbtrain.gates.simple import Always
 from kbtrain.gates.training_overlap import AllowedOverlap
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256, meta_of, read_meta
-from kbtrain.io.store import SampleStore
-from kbtrain.llm.backends import read_llm_config
 from kbtrain.records import GATE_NAME, Example, GateExample, GateScore, Split, TurnExample
-from kbtrain.retrieval.base import attach_hits
 from kbtrain.training.data import label_rule, own_prompts
 
 if TYPE_CHECKING:
@@ -56,6 +51,8 @@ def within_answer(run: Path, gate: GateHandle, dtype: str) -> bool:
     path = run / "samples.db"
     if not gate.within_answer or gate.opening is None or gate.opening.states or not path_exists(path):
         return gate.within_answer
+    from kbtrain.io.store import SampleStore
+
     with SampleStore(path, read_only=True) as store:
         formats = {store.run_meta(name).get("dtype") for name in store.runs()}
     return formats <= {None, getattr(gate.card, "dtype", None) if dtype == "auto" else dtype}
@@ -154,6 +151,8 @@ def with_evidence(
     """Examples and hashes as the gate needs them: with what was found, where it is asked after the search."""
     if gate.stage != "search" or inputs.reads != "question":
         return inputs, hashes
+    from kbtrain.retrieval.base import attach_hits
+
     source = run / "evidence.jsonl"
     examples = {split: attach_hits(rows, source) for split, rows in inputs.examples.items()}
     files = {**inputs.files, "evidence.jsonl": source}
@@ -175,8 +174,12 @@ def _possible(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
     states = None if config.states is None else str(config.states)
     gates = [] if model is None else [handle_of_prompt(model, dtype, device)]
     if config.prompt_llm is not None:
+        from kbtrain.llm.backends import read_llm_config
+
         gates.append(handle_of_replies(read_llm_config(config.prompt_llm), config.prompt_samples))
     if inputs.reads == "turn":
+        from kbtrain.gates.simple import Always
+
         gates.append(
             GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
         )
@@ -325,6 +328,8 @@ class StoredColumns:
     """
 
     def __init__(self, members: Sequence[Member], handles: Sequence[GateHandle], files: Sequence[Path]) -> None:
+        from kbtrain.evaluation.scores import read_scores
+
         self.columns: dict[str, tuple[Path, Mapping[str, float]]] = {}
         by_folder = {g.folder.name: (g, file) for g, file in zip(handles, files, strict=True) if g.folder}
         for member in members:

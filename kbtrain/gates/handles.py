@@ -17,12 +17,12 @@ from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
 from kbtrain.gates.registry import GATES, QUESTION, cards_of, kind_named, load_gate, read_card
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
-from kbtrain.llm.backends import LLMConfig, read_llm_config
 from kbtrain.models.files_read import folder_of as model_folder
 from kbtrain.prompts.kbm import need_fingerprint
 from kbtrain.records import Example, GateExample, Statistic
 
 if TYPE_CHECKING:
+    from kbtrain.llm.backends import LLMConfig
     from kbtrain.llm.served_states import StatesServer
 
 
@@ -120,7 +120,7 @@ def handle(
     card, singles = cards[folder], [card for card in cards.values() if not card.parts()]
     gate_name = name or folder.resolve().name
     model = None if states is None else model_read(folder)
-    served = None if states is None or model is None else read_llm_config(Path(states))
+    served = None if states is None or model is None else _server_of(states)
     stored = {} if gate_name in GATES or gate_name == card.kind else _names_of_folder(card, gate_name)
 
     def open_gate() -> Gate:
@@ -142,6 +142,12 @@ def handle(
         models=tuple(sorted(_models(cards))),
         card=card,
     )
+
+
+def _server_of(states: str) -> LLMConfig:
+    from kbtrain.llm.backends import read_llm_config
+
+    return read_llm_config(Path(states))
 
 
 def connect_states(config: LLMConfig, model: str) -> StatesServer:
