@@ -37,7 +37,6 @@ from kbtrain.labeling.label_stage import (
     label_questions,
     passages_shown,
     refuse_unequal,
-    titles_shown,
 )
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.questions.checks import read_questions
@@ -54,7 +53,7 @@ class LabelConfig(Config):
         MAX_EMPTY, ge=0, le=1, description="share of empty answers above which a question has no certainty"
     )
     by: LabelledBy = Field("samples", description="samples, or greedy: labels from the greedy answer alone")
-    cut: Cut = Field("keep", description="answers cut at the token limit: keep, drop, or prefix (their first sentence)")
+    cut: Cut = Field("keep", description="answers cut at the token limit: keep or drop")
     certainty: Literal["common", "paper"] = Field(
         "common", description="common: one scale for all splits; paper: 1 - U / ln I"
     )
@@ -66,8 +65,6 @@ class LabelConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> LabelConfig:
         check_counts(self, "certainty", "common", "certainty_answers")
-        if self.verdicts and self.cut == "prefix":
-            raise ValueError("key 'cut': prefix grades other texts than the judge did; use keep or drop with verdicts")
         return self
 
     def writes(self) -> tuple[Path, ...]:
@@ -155,9 +152,10 @@ def rule_facts(
     }
     if sampling.get("own_prompts"):
         rule["own_prompts"] = sampling["own_prompts"]
-    if (titles := titles_shown(evidence, sampling)) != "missing":
+    titles, passages = passages_shown(evidence, sampling)
+    if titles != "missing":
         rule["titles"] = titles
-    if passages := passages_shown(evidence, sampling):
+    if passages:
         rule["passages"] = passages
     return rule
 

@@ -2,18 +2,17 @@
 
 Reads the gate's scores and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a ratio, the best
 accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of the
-same kind, as long as the dev questions chose nothing else of the gate: --dev-share 0.5 takes a half of them that other
-choices can leave alone; several questions about one entity are warned of, since each counts as drawn by itself), a
-budget of money, tokens or milliseconds for a thousand questions (by the price list), or a threshold given by hand. The
-folder is the one that the score file names; a guarantee noted there stays, unless --replace. A threshold under a SeaKR
-gate's floor is refused. Scores of the test split, or of --new-scores, that are distributed otherwise are warned about;
-no answer of theirs is looked at.
+same kind, as long as the dev questions chose nothing else of the gate; several questions about one entity are warned
+of, since each counts as drawn by itself), a budget of money, tokens or milliseconds for a thousand questions (by the
+price list), or a threshold given by hand. The folder is the one that the score file names; a guarantee noted there
+stays, unless --replace. A threshold under a SeaKR gate's floor is refused. Scores of the test split that are
+distributed otherwise are warned about; no answer of theirs is looked at.
 
 Examples:
   kbtrain run calibrate --run runs/demo --gate seakr
   kbtrain run calibrate --run runs/demo --gate kbm_mastery --goal max_loss --max-loss 0.05
   kbtrain run calibrate --run runs/demo --gate features_benefit --goal budget --budget "2.5 USD"
-  kbtrain run calibrate --run runs/demo --gate seakr --check --new-scores new/scores.jsonl
+  kbtrain run calibrate --run runs/demo --gate seakr --check
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from kbtrain.evaluation.calibrate import (
     card_threshold,
     choices,
     dev_table,
-    place_of,
     warn_of_dependence,
 )
 from kbtrain.evaluation.cost import Usage, asking_of, bill, stored_usage, thousand_questions
@@ -42,7 +40,7 @@ from kbtrain.evaluation.decisions import DevRule
 from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import read_labels, read_outcomes
-from kbtrain.evaluation.scores import StoredScores, read_scores, stored_scores
+from kbtrain.evaluation.scores import StoredScores, stored_scores
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.thresholds_store import Source, missing_reason, note_calibrated, source_of
@@ -71,11 +69,7 @@ class CalibrateConfig(Config):
     max_loss: float = Field(0.05, gt=0, lt=1, description="goal 'max_loss': largest accuracy lost against All-RAG")
     delta: float = Field(0.1, gt=0, lt=1, description="goal 'max_loss': probability with which the promise may fail")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
-    dev_share: float = Field(1.0, gt=0, le=1, description="share of the dev questions to use, chosen by their ids")
     threshold: float | None = Field(None, description="goal 'given': the threshold")
-    new_scores: Path | None = Field(
-        None, description="scores of new questions to compare; null: scores of the test split"
-    )
     replace: bool = Field(False, description="replace a threshold with a promise")
     prices: Path = Field(
         PRICES, description="YAML file with prices and latencies, for the bill of a thousand questions"
@@ -105,19 +99,15 @@ def main(config: CalibrateConfig) -> None:
         [outcome.question_id for outcome in outcomes if outcome.split == split] for split in ("dev", "test")
     )
     if not config.check:
-        dev = dev_table(config.gate, scores, outcomes, path, config.dev_share)
+        dev = dev_table(config.gate, scores, outcomes, path)
         if config.goal in CHOICES and path_exists(config.run / "labels.jsonl"):
             _, labels = read_labels(config.run / "labels.jsonl")
             texts = training_texts(jsonl.read(Question, config.run / "questions.jsonl"))
             of_folder = StoredScores(folder, behind={name: Source(folder, name, gate_identity(folder))})
             dev = replace(dev, train=training_of([name], of_folder, labels, texts)[name])
         note(config, folder, name, dev, path, outcomes, scores_stored)
-    entities = None
-    if config.new_scores is not None:
-        new_values = list(read_scores(config.new_scores).get(config.gate, {}).values())
-    else:
-        new_values = [scores[question] for question in tested if question in scores]
-        entities = len(set(entities_of(asked_in(config, tested)))) or None
+    new_values = [scores[question] for question in tested if question in scores]
+    entities = len(set(entities_of(asked_in(config, tested)))) or None
     threshold = read_card(folder).thresholds.get(name)
     if threshold is None or not threshold.dev_scores:
         raise UserError(f"{folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
@@ -198,7 +188,6 @@ def within_budget(config: CalibrateConfig, dev: Dev, ids: Sequence[str], stored:
     """
     prices = read_prices(config.prices)
     amount = Amount.read(config.budget or "", prices.currency, "budget")
-    ids = [name for name in ids if place_of(name) < config.dev_share]
     usage = Usage(*np.zeros((4, len(ids))))
     if path_exists(config.run / "samples.db"):
         usage = stored_usage(config.run, config.sampling_run, ids)

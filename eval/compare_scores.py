@@ -3,7 +3,7 @@
 Reads scores/ (and imported_scores.jsonl, other people's) and outcomes.jsonl (written by end_to_end.py) of the run
 folder, for SeaKR's signals as for any gate; writes compare_scores.json with each score's distribution over questions
 answered wrongly and rightly, and the area under its curve of accuracy against retrieval ratio (random 0, oracle 1). A
-score that some of the questions lack is skipped and named; --dataset or --covered-by narrows the questions.
+score that some of the questions lack is skipped and named; --dataset narrows the questions.
 
 Examples:
   kbtrain run compare_scores --run runs/demo
@@ -13,26 +13,31 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
+from kbtrain.arrays import Floats
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.compare import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
 from kbtrain.evaluation.run_folder import ResampleConfig, read_outcomes
-from kbtrain.evaluation.scores import read_score_files, seen_of, stored_scores
+from kbtrain.evaluation.scores import ByGate, read_score_files, seen_of, stored_scores
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, write_result
-from kbtrain.metrics.ranking import separations
-from kbtrain.records import Question, Split
+from kbtrain.metrics.ranking import Separation, drawn_areas, separations
+from kbtrain.metrics.significance import Delta, interval
+from kbtrain.records import Outcome, Question, Split
 from kbtrain.report.examples import questions_of
 from kbtrain.report.summary import bootstrap_units
-from kbtrain.report.tables import score_document, score_table
+from kbtrain.report.tables import difference
+from kbtrain.show import aligned, number
 
 
 class CompareScoresConfig(ResampleConfig):
@@ -47,7 +52,6 @@ class CompareScoresConfig(ResampleConfig):
         description="score files; null: the run's files and RUN/imported_scores.jsonl",
     )
     dataset: str | None = Field(None, description="only questions of this data set")
-    covered_by: str | None = Field(None, description="only questions that have a score of this gate")
     out: Path | None = Field(None, description="what is written; without it RUN/compare_scores.json")
 
     def writes(self) -> tuple[Path, ...]:
@@ -66,8 +70,6 @@ def main(config: CompareScoresConfig) -> None:
     if config.dataset is not None:
         check_unchanged(config.run / "questions.jsonl")
         outcomes = outcomes_of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)
-    if config.covered_by is not None:
-        outcomes = outcomes_with_score(outcomes, by_gate, config.covered_by)
     truth = oc.is_needed(outcomes) if config.positive == "needed" else oc.greedy_wrong(outcomes)[1]
     if not truth.any() or truth.all():
         raise UserError(
@@ -91,8 +93,7 @@ def main(config: CompareScoresConfig) -> None:
     facts = {"seen": {gate: counts for path in files for gate, counts in meta_of(path).get("seen", {}).items()}}
     seen_lines = [f"{gate}{mark}" for gate in scores if (mark := seen_of(facts, gate).mark)]
     document = {"positive": config.positive, "split": config.split, "dataset": config.dataset,
-                "covered_by": config.covered_by, "scored_in_part": short,
-                "seen": seen_lines,
+                "scored_in_part": short, "seen": seen_lines,
                 "scores": score_document(separated, areas)}  # fmt: skip
     write_result(
         target, document, stage="compare_scores", config=config, inputs=[*files, outcomes_file], started=started
@@ -104,6 +105,81 @@ def main(config: CompareScoresConfig) -> None:
     print(
         f"{len(separated)} scores, {share}; intervals draw {units}; in {time.monotonic() - started:.0f} s -> {target}"
     )
+
+
+def outcomes_of_data_set(outcomes: Sequence[Outcome], questions: Iterable[Question], name: str) -> list[Outcome]:
+    """The outcomes of one data set's questions. Raises :class:`UserError` for a name that none of them has."""
+    by_id = {question.id: question.dataset for question in questions}
+    selected = [outcome for outcome in outcomes if by_id.get(outcome.question_id) == name]
+    if not selected:
+        names = {by_id[o.question_id] for o in outcomes if o.question_id in by_id}
+        raise UserError(f"no question of data set '{name}'; {did_you_mean(name, names)}")
+    return selected
+
+
+def complete_scores(outcomes: Sequence[Outcome], scores: ByGate) -> tuple[dict[str, Floats], dict[str, int]]:
+    """The gates that have a score for every outcome, in the outcomes' order; of the others how many they have."""
+    arrays, short = {}, {}
+    for gate, by_question in scores.items():
+        values = [by_question[o.question_id] for o in outcomes if o.question_id in by_question]
+        if len(values) == len(outcomes):
+            arrays[gate] = np.array(values, dtype=np.float64)
+        else:
+            short[gate] = len(values)
+    return arrays, short
+
+
+def score_areas(
+    outcomes: Sequence[Outcome],
+    scores: Mapping[str, Floats],
+    reference: str,
+    draws: int = 2_000,
+    clusters: Sequence[str] | None = None,
+) -> dict[str, tuple[Delta | None, Delta | None]]:
+    """Each score's oracle-normalised area, and the reference's minus it, on the same resamples (greedy answers) of the
+    questions, or of whole ``clusters`` of them.
+
+    None where the oracle gains nothing over random, and for the reference itself.
+    """
+    correctness = oc.answers(outcomes, "greedy")
+    drawn = drawn_areas(list(scores.values()), correctness.llm, correctness.rag, draws, 0, clusters)
+    if drawn is None:
+        return {gate: (None, None) for gate in scores}
+    values = {gate: drawn[:, i] for i, gate in enumerate(scores)}
+    base = values.get(reference)
+    return {
+        gate: (interval(draws_of_gate), None if base is None or gate == reference else interval(base - draws_of_gate))
+        for gate, draws_of_gate in values.items()
+    }
+
+
+Areas = tuple[Delta | None, Delta | None]
+
+
+def score_document(scores: Sequence[Separation], areas: Mapping[str, Areas]) -> list[dict[str, Any]]:
+    """One object per score; ``area`` and ``area_minus`` (the reference's minus it) are null where not defined."""
+    rows = []
+    for score in scores:
+        area, minus = areas[score.name]
+        extra = {"area": area and dataclasses.asdict(area), "area_minus": minus and dataclasses.asdict(minus)}
+        rows.append(dataclasses.asdict(score) | extra)
+    return rows
+
+
+def score_table(scores: Sequence[Separation], areas: Mapping[str, Areas], reference: str) -> str:
+    """One row per score, the best first."""
+    minus = f"{reference} minus this"
+    head = (
+        *("score", "AUROC", "95 % interval", f"AUROC, {minus}", "area", f"area, {minus}"),
+        *("quartiles, positive", "quartiles, negative"),
+    )
+    ordered = sorted(scores, key=lambda score: -score.auroc.mean)
+    rows = []
+    for score in ordered:
+        auroc = [number(score.auroc.mean), f"[{number(score.auroc.low)}, {number(score.auroc.high)}]"]
+        quartiles = [" ".join(f"{value:.4g}" for value in values[1:4]) for values in (score.positive, score.negative)]
+        rows.append([score.name, *auroc, *map(difference, (score.minus, *areas[score.name])), *quartiles])
+    return aligned(head, rows)
 
 
 if __name__ == "__main__":

@@ -79,11 +79,10 @@ def double_judgement_table(rows: Sequence[DoubleJudgement], note: str) -> Table:
     """Accuracy and tokens read of LLM Only, All RAG, one judgement, two, and chance (KBM, figure 8)."""
     columns = [Column("gate", "text"), Column("way", "text"), Column("n", "count"),
                Column("accuracy"), Column("vs Rnd", "points"), Column("95 %", "text"), Column("searched"),
-               Column("passed on"), Column("tokens read", "count"), Column("of All RAG's"),
-               Column("gate's tokens", "count")]  # fmt: skip
+               Column("passed on"), Column("tokens read", "count"), Column("of All RAG's")]  # fmt: skip
     body: list[list[Value]] = [
         [row.gate, way.name, row.n, way.accuracy, way.gain.mean, points_interval(way.gain), way.searched,
-         way.passed_on, way.tokens, way.tokens / row.ways[1].tokens if row.ways[1].tokens else None, way.gate_tokens]
+         way.passed_on, way.tokens, way.tokens / row.ways[1].tokens if row.ways[1].tokens else None]
         for row in rows
         for way in row.ways
     ]  # fmt: skip
@@ -91,9 +90,8 @@ def double_judgement_table(rows: Sequence[DoubleJudgement], note: str) -> Table:
         f"{row.gate} {100 * row.second_gain.mean:+.1f} {points_interval(row.second_gain)}" for row in rows
     )
     text = (
-        "In percent; tokens read: prompt tokens of the answers, all questions together; gate's tokens: what the gate "
-        "itself reads to judge once, or twice where it searches (a dash: scored before that was counted). Passed on: "
-        "share of questions whose chunks reach the answering model; vs Rnd: accuracy minus that of as many chunks "
+        "In percent; tokens read: prompt tokens of the answers, all questions together. Passed on: share of questions "
+        "whose chunks reach the answering model; vs Rnd: accuracy minus that of as many chunks "
         f"passed on at random (row random: as many as by two judgements). The second judgement's gain over one: "
         f"{second}."
     )

@@ -38,7 +38,7 @@ from kbtrain.io.provenance import check_unchanged, write_atomically, write_resul
 from kbtrain.labeling.examples import example
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import DtypeName, GateExample
-from kbtrain.report.learning_curve import figure, layout
+from kbtrain.report.curves import learning_figure, learning_table
 from kbtrain.report.tables import as_markdown, as_text
 from kbtrain.runtime.progress import progress_bar
 from kbtrain.training.data import label_rule, own_prompts
@@ -115,10 +115,10 @@ def main(config: LearningCurveConfig) -> None:
     total = len(plan.parts(len(train))) * len(config.keys) * len(learners)
     with progress_bar(total=total, desc="learning curve", unit="fits") as bar:
         points = list(learning_curve(learners, train, folder.test.outcomes, plan, bar.update))
-    table = layout(points, len(test))
+    table = learning_table(points, len(test))
     base = config.base()
     write_atomically(beside(base, ".md"), as_markdown(table))
-    write_atomically(beside(base, ".svg"), figure(points))
+    write_atomically(beside(base, ".svg"), learning_figure(points))
     document = {"n_test": len(test), "points": [dataclasses.asdict(point) for point in points]}
     target = beside(base, ".json")
     inputs = [path, config.run / "samples.db"]

@@ -22,7 +22,8 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.io.provenance import write_atomically, write_meta
 from kbtrain.rag.seakr_run import SeakrPipelineConfig, SeakrRun
-from kbtrain.report.trace_page import render_traces, summarise
+from kbtrain.rag.seakr_traces import summarise
+from kbtrain.report.page import render_traces
 from kbtrain.runtime.progress import progress_bar
 
 

@@ -21,7 +21,14 @@ from kbtrain.evaluation import search_pilot
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.results import GateResult, Results, load
 from kbtrain.evaluation.savings import LIMIT
-from kbtrain.evaluation.search_pilot import NEVER, SearchSetting, SettingResult, compare_settings
+from kbtrain.evaluation.search_pilot import (
+    NEVER,
+    SearchSetting,
+    SettingResult,
+    compare_settings,
+    deciding,
+    planning_line,
+)
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import load_gate
 from kbtrain.io import jsonl
@@ -33,7 +40,6 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
 from kbtrain.llm.forecast import PRICES, forecast, read_prices
-from kbtrain.metrics.how_many import deciding, planning_line
 from kbtrain.metrics.significance import Delta, paired_difference, share
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions

@@ -23,9 +23,9 @@ from shared_thoughts import SharedThoughts, shared_thoughts
 from kbtrain.config import run_script
 from kbtrain.io.provenance import write_atomically, write_meta
 from kbtrain.rag.seakr_run import SeakrPipelineConfig, SeakrRun
-from kbtrain.rag.seakr_traces import Trace
+from kbtrain.rag.seakr_traces import Trace, summarise
+from kbtrain.report.page import render_traces
 from kbtrain.report.tables import difference
-from kbtrain.report.trace_page import render_traces, summarise
 from kbtrain.runtime.progress import progress_bar
 from kbtrain.show import aligned, number
 

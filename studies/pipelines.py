@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from pathlib import Path
 
 from kbm_paper.pipelines import pipelines_of_run, pipelines_text
@@ -20,9 +21,10 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import clusters_of, drawn_units
-from kbtrain.evaluation.run_folder import ResampleConfig, warn_of_rule
+from kbtrain.evaluation.run_folder import ResampleConfig
 from kbtrain.evaluation.scores import stored_scores
 from kbtrain.io.provenance import check_unchanged, write_result
+from kbtrain.labeling.verdicts import verdicts_file
 from kbtrain.questions.checks import read_questions
 from kbtrain.rag.seakr_traces import FOLDER
 from kbtrain.records import Split
@@ -55,6 +57,15 @@ def main(config: PipelinesConfig) -> None:
     units = bootstrap_units({"resample": drawn_units(config.resample, questions)})
     print(pipelines_text(methods, units))
     print(f"{len(methods)} methods in {time.monotonic() - started:.0f} s, intervals draw {units} -> {target}")
+
+
+def warn_of_rule(run: Path) -> None:
+    """Warn where a judge's verdicts grade a run's answers: its methods wrote answers of their own, and these and the
+    stored ones beside them are graded by each question's own rule."""
+    judged = verdicts_file(run)
+    if judged is not None:
+        rule = "methods, and the answers beside them, are graded by each question's own rule, all others by the judge"
+        warnings.warn(f"{run}: {rule} of {judged.name}", stacklevel=2)
 
 
 if __name__ == "__main__":

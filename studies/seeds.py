@@ -23,15 +23,13 @@ from pydantic import Field
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, DifferentPaths, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare import answers_of
 from kbtrain.evaluation.scores import Seen
 from kbtrain.io.provenance import write_result
 from kbtrain.metrics.significance import Delta, delta, resampled_means
 from kbtrain.metrics.significance import interval as interval_of
 from kbtrain.report import summary
-from kbtrain.report.compare import FinishedRun, read_finished
-from kbtrain.report.summary import interval
-from kbtrain.show import aligned, number
+from kbtrain.report.compare import FinishedRun, answers_of, read_finished
+from kbtrain.show import aligned, number, signed
 
 
 class SeedsConfig(Config):
@@ -48,11 +46,11 @@ def main(config: SeedsConfig) -> None:
     runs = [read_finished(path) for path in config.runs]
     check(runs)
     names = [gate.gate for gate in runs[0].results.gates if gate.threshold_rule is not None]
-    entities = all(run.decided.entities for run in runs)
-    clusters = [runs[0].decided.entities[o.question_id] for o in runs[0].decided.outcomes] if entities else None
+    entities = all(run.entities for run in runs)
+    clusters = [runs[0].entities[o.question_id] for o in runs[0].outcomes] if entities else None
     by_gate: dict[str, dict[str, SeedSummary]] = {}
     for name in names:
-        columns = [answers_of(run.decided, name) for run in runs]
+        columns = [answers_of(run, name) for run in runs]
         complete = [column for column in columns if column is not None]
         if len(complete) == len(runs):
             correct = [column[:, 0] for column in complete]
@@ -75,7 +73,7 @@ def main(config: SeedsConfig) -> None:
 
 def check(runs: list[FinishedRun]) -> None:
     """Refuse runs that are not of the same test questions in the same order."""
-    ids = [[o.question_id for o in run.decided.outcomes] for run in runs]
+    ids = [[o.question_id for o in run.outcomes] for run in runs]
     different = next((run.name for run, run_ids in zip(runs, ids, strict=True) if run_ids != ids[0]), None)
     if len(runs) < 2 or different is not None:
         problem = f"'{different}' has other test questions than '{runs[0].name}'" if different else "give at least two"
@@ -84,7 +82,12 @@ def check(runs: list[FinishedRun]) -> None:
 
 def answers(run: FinishedRun) -> np.ndarray:
     """Correctness of each question without and with retrieval: (n, 2)."""
-    return np.array([(o.llm_correct, o.rag_correct) for o in run.decided.outcomes], float)
+    return np.array([(o.llm_correct, o.rag_correct) for o in run.outcomes], float)
+
+
+def interval(delta: Delta) -> str:
+    """``[+.010, +.052]``."""
+    return f"[{signed(delta.low)}, {signed(delta.high)}]"
 
 
 def table(summaries: dict[str, dict[str, SeedSummary]], marks: Mapping[str, str]) -> str:

@@ -19,9 +19,8 @@ from test_own_data import replies, write_files
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.evaluation.search_pilot import SearchSetting, SettingResult
+from kbtrain.evaluation.search_pilot import SIZES, SearchSetting, SettingResult, deciding, reach, reach_table
 from kbtrain.fit_questions import Fit, decision, fit_questions, search_lines
-from kbtrain.metrics.how_many import SIZES, deciding, reach, table
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, control
 from kbtrain.questions.columns import propose_columns
@@ -175,4 +174,4 @@ def test_how_many_questions_show_what() -> None:
 
 def test_the_page_shows_the_table_that_is_computed() -> None:
     page = (ROOT / "docs/tutorials/your-questions.md").read_text(encoding="utf-8")
-    assert "\n".join(table()) in page
+    assert "\n".join(reach_table()) in page

@@ -16,11 +16,11 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from support.scripts import load
 
 from kbtrain.config import read_yaml
 from kbtrain.dialogue import plain_turns
 from kbtrain.errors import UserError
-from kbtrain.evaluation.scores import read_decisions
 from kbtrain.gates.decide import read_questions_file
 from kbtrain.io import jsonl
 from kbtrain.io.text_files import read_text
@@ -32,6 +32,12 @@ from kbtrain.retrieval.corpus import read_passages
 
 ANSWERED = AnswerColumns(Columns(), {"llm": "llm", "rag": "rag"})
 Reader = Callable[[Path], object]
+
+
+def _decision(path: Path) -> object:
+    return load("eval/import_decisions.py").read_decisions(path, "id", "score", {}).rows[0].score
+
+
 READERS: dict[str, tuple[str, str, Reader]] = {  # a file's name, its content, and what reads it
     "questions": (
         "q.jsonl",
@@ -56,7 +62,7 @@ READERS: dict[str, tuple[str, str, Reader]] = {  # a file's name, its content, a
         '{"question": "a?", "answers": "b", "llm": "c", "rag": "b", "split": "test"}\n',
         lambda path: [row.answers for row in read_answered(path, ANSWERED)],
     ),
-    "decisions": ("d.csv", "id,score\n1,0.5\n", lambda path: read_decisions(path, "id", "score", {}).rows[0].score),
+    "decisions": ("d.csv", "id,score\n1,0.5\n", _decision),
     "turns": (
         "train.jsonl",
         '{"context": ["Hello", "How far is it?"], "label": true}\n',

@@ -28,7 +28,7 @@ from kbtrain.config import Config, Paths, run_script
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.files import beside
 from kbtrain.io.provenance import write_atomically, write_result
-from kbtrain.metrics.significance import Delta, holm, two_sided_p
+from kbtrain.metrics.significance import Delta, holm
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.files import data_files
 from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
 
 from published.fits import RIVAL, best_threshold, of_set
 from published.outcomes import Judged, read_judged
-from published.tables import part_figures
+from published.tables import part_figures, two_sided_p
 
 FIXED = ("never", "always", "oracle")
 

@@ -5,7 +5,6 @@ Also the thresholds and the best key of an evaluation, noted in the folders of t
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -99,22 +98,12 @@ def choices(dev: Dev, cut: DevRule) -> list[str]:
     return lines
 
 
-def dev_table(
-    gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome], path: Path, share: float = 1.0
-) -> Dev:
-    """Scores and greedy answers of the dev questions among ``outcomes``. Raises :class:`UserError` without a score.
-
-    ``share`` of them, picked by a hash of their ids: the others are left for other choices.
-    """
-    dev = [outcome for outcome in outcomes if outcome.split == "dev" and place_of(outcome.question_id) < share]
+def dev_table(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome], path: Path) -> Dev:
+    """Scores and greedy answers of the dev questions among ``outcomes``. Raises :class:`UserError` without a score."""
+    dev = [outcome for outcome in outcomes if outcome.split == "dev"]
     graded = answers(dev, "greedy")
     values = np.array(in_order(gate, scores, [outcome.question_id for outcome in dev], path))
     return Dev(values, graded.llm, graded.rag, is_needed(dev).astype(np.float64))
-
-
-def place_of(question_id: str) -> float:
-    """A number in [0, 1) that depends on the id alone."""
-    return int.from_bytes(hashlib.sha256(question_id.encode()).digest()[:6], "big") / 2**48
 
 
 def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:

@@ -18,7 +18,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, Point, RandomDraws
 from kbtrain.evaluation.scores import NOTHING, Seen
 from kbtrain.metrics.calibration import Calibration, calibration, is_probability
-from kbtrain.metrics.classification import Classification, classify, further_metrics
+from kbtrain.metrics.registry import Classification, classify, further_metrics
 from kbtrain.metrics.significance import (
     PolicyDraws,
     delta,

@@ -39,8 +39,7 @@ class StoredAnswers:
 class AnswerPolicy:
     """Accuracy, share of questions searched for, share whose chunks were passed on, and prompt tokens read in all.
 
-    ``gain``: accuracy minus that of as many chunks passed on at random; ``gate_tokens``: what the gate itself read for
-    its judgements (None: not measured).
+    ``gain``: accuracy minus that of as many chunks passed on at random.
     """
 
     name: str
@@ -49,21 +48,6 @@ class AnswerPolicy:
     passed_on: float
     tokens: int
     gain: Delta
-    gate_tokens: int | None
-
-
-@dataclass(frozen=True)
-class JudgementTokens:
-    """Prompt tokens that the gate reads per question for its first and for its second judgement; None: not measured."""
-
-    first: float | None = None
-    second: float | None = None
-
-    def total(self, n: int, n_again: int) -> int | None:
-        """Of ``n`` first judgements and ``n_again`` second ones."""
-        if self.first is None or (n_again and self.second is None):
-            return None
-        return round(n * self.first + n_again * (self.second or 0.0))
 
 
 @dataclass(frozen=True)
@@ -98,26 +82,21 @@ def second_threshold(rule: str, searched: NDArray[np.bool_], with_reference: Flo
 
 
 def judge_twice(
-    gate: str,
-    first: Floats,
-    with_reference: Floats,
-    read: StoredAnswers,
-    thresholds: tuple[float, float],
-    judging: JudgementTokens = JudgementTokens(),
+    gate: str, first: Floats, with_reference: Floats, read: StoredAnswers, thresholds: tuple[float, float]
 ) -> DoubleJudgement:
     """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks;
     ``thresholds`` of both."""
     threshold, second = thresholds
     searched = first > threshold
     passed_on = searched & (with_reference <= second)
-    none, everything, n = np.zeros_like(searched), np.ones_like(searched), len(first)
+    none, everything = np.zeros_like(searched), np.ones_like(searched)
     chosen = {
-        "LLM Only": (none, none, 0),
-        "All RAG": (everything, everything, 0),
-        "gate": (searched, searched, judging.total(n, 0)),
-        "double judgement": (searched, passed_on, judging.total(n, int(searched.sum()))),
+        "LLM Only": (none, none),
+        "All RAG": (everything, everything),
+        "gate": (searched, searched),
+        "double judgement": (searched, passed_on),
     }
-    retrieve = [passed.astype(np.float64) for _, passed, _ in chosen.values()]
+    retrieve = [passed.astype(np.float64) for _, passed in chosen.values()]
     drawn = draw_policies(read.llm, read.rag, retrieve, DRAWS, SEED, read.clusters)
     ways = [
         AnswerPolicy(
@@ -127,19 +106,19 @@ def judge_twice(
             passed_on=float(of.ratio[0]),
             tokens=round(float(np.where(passed, read.rag_tokens, read.llm_tokens).sum())),
             gain=interval(of.gain),
-            gate_tokens=gate_tokens,
         )
-        for of, (name, (is_searched, passed, gate_tokens)) in zip(drawn, chosen.items(), strict=True)
+        for of, (name, (is_searched, passed)) in zip(drawn, chosen.items(), strict=True)
     ]
     ways.append(_random(float(passed_on.mean()), read))
-    return DoubleJudgement(gate, n, threshold, second, tuple(ways), interval(drawn[3].accuracy - drawn[2].accuracy))
+    gain = interval(drawn[3].accuracy - drawn[2].accuracy)
+    return DoubleJudgement(gate, len(first), threshold, second, tuple(ways), gain)
 
 
 def _random(share: float, read: StoredAnswers) -> AnswerPolicy:
     """As many chunks passed on, of questions drawn at random, which only these are searched for: expected figures."""
     accuracy = (1 - share) * read.llm.mean() + share * read.rag.mean()
     tokens = (1 - share) * read.llm_tokens.sum() + share * read.rag_tokens.sum()
-    return AnswerPolicy("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0), 0)
+    return AnswerPolicy("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0))
 
 
 def judge_double(
@@ -154,17 +133,7 @@ def judge_double(
     on_dev = oc.dev_kind([o for run in runs for o in run.dev.outcomes], cut.kind)
     dev, test = _read([run.dev for run in runs], on_dev), _read([run.test for run in runs], cut.kind)
     other = second_threshold(cut.rule, first.dev > threshold, second.dev, dev)
-    tokens = JudgementTokens(_tokens_read(runs, gate), _tokens_read(referenced, gate))
-    return judge_twice(gate, first.test, second.test, replace(test, clusters=clusters), (threshold, other), tokens)
-
-
-def _tokens_read(runs: Sequence[RunFolder], gate: str) -> float | None:
-    """Mean prompt tokens that a gate read of a test question; None where that was not noted while scoring."""
-    counts = [run.stored.spent(gate).get("prompt_tokens") for run in runs]
-    if not counts or None in counts:
-        return None
-    sizes = [len(run.test.outcomes) for run in runs]
-    return float(np.average(np.array(counts, dtype=np.float64), weights=sizes))
+    return judge_twice(gate, first.test, second.test, replace(test, clusters=clusters), (threshold, other))
 
 
 def _read(parts: Sequence[GradedSplit], kind: AccuracyKind) -> StoredAnswers:

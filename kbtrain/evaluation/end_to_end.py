@@ -28,8 +28,8 @@ from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Rank
 from kbtrain.evaluation.run_folder import Reason, RunFolder
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.io.provenance import device, git_state, package_versions, peak_rss_mb
-from kbtrain.metrics.classification import Classification, classify, expected_at_random
 from kbtrain.metrics.ranking import drawn_areas, retrieval_curve
+from kbtrain.metrics.registry import Classification, classify, expected_at_random
 from kbtrain.metrics.significance import holm, interval, mcnemar
 from kbtrain.records import Outcome
 

@@ -1,14 +1,16 @@
-"""Records of an end-to-end evaluation, and ``results.json``: written, checked by its JSON schema, read back."""
+"""Records of an end-to-end evaluation, and ``results.json``: written, read back and checked.
+
+``results.schema.json`` describes the file for other programs.
+"""
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -20,14 +22,11 @@ from kbtrain.evaluation.scores import NOTHING, ByGate, Seen
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import one_line, read_value
 from kbtrain.io.provenance import check_current, meta_path, read_meta, write_atomically
-from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Oracles
+from kbtrain.metrics.registry import Classification
 from kbtrain.metrics.significance import Delta, McNemar
 from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.records import Condition
-
-if TYPE_CHECKING:
-    from jsonschema import Draft202012Validator
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,6 @@ class Comparison:
 
 
 SCHEMA = 1
-SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 _NUMBERS = re.compile(r"\[\s+((?:-?[\d.e+-]+,?\s+)+)\]")
 
 
@@ -193,57 +191,24 @@ def to_json(results: Results) -> dict[str, Any]:
     return {"schema": SCHEMA, **asdict(results)}
 
 
-def check(document: Mapping[str, Any]) -> None:
-    """Raise ValueError with the place and the problem if a document does not follow the schema."""
-    problem = next(iter(_validator().iter_errors(document)), None)
-    if problem is not None:
-        place = "/".join(str(part) for part in problem.absolute_path)
-        raise ValueError(f"results.json: at '{place}': {problem.message:.200}")
-
-
 def save(path: Path, results: Results) -> None:
-    """Check and write atomically."""
-    document = to_json(results)
-    check(document)
-    text = json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False)
+    """Write atomically."""
+    text = json.dumps(to_json(results), ensure_ascii=False, indent=1, allow_nan=False)
     # the curves' numbers side by side: the rest stays readable
     write_atomically(path, _NUMBERS.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n")
 
 
 def load(path: Path) -> Results:
-    """Read and check. Raises :class:`UserError`: missing, broken, another schema version, not following the schema."""
+    """Read and check. Raises :class:`UserError`: missing, broken, another schema version, a field of another type."""
     document = read_value(path, "run eval/end_to_end.py first", "run eval/end_to_end.py again")
     version = document.get("schema") if isinstance(document, dict) else None
     if version != SCHEMA:
         raise UserError(f"{at(path)}: schema is {version!r}, expected {SCHEMA}; run eval/end_to_end.py again")
     try:
-        check(document)
-    except ValueError as error:
-        raise UserError(f"{at(path)}: {str(error).removeprefix('results.json: ')}") from None
-    try:
         results: Results = TypeAdapter(Results).validate_python({k: v for k, v in document.items() if k != "schema"})
     except ValidationError as error:
         raise UserError(f"{at(path)}: {one_line(error)}") from None
     return results
-
-
-@functools.cache
-def _validator() -> Draft202012Validator:
-    from jsonschema import Draft202012Validator
-
-    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
-    return Draft202012Validator(_inlined(schema, schema.pop("$defs")))
-
-
-def _inlined(part: Any, named: Mapping[str, Any]) -> Any:
-    """The schema with each ``$ref`` replaced by what it names: to look them up takes longer than all the checks."""
-    if isinstance(part, list):
-        return [_inlined(inner, named) for inner in part]
-    if not isinstance(part, dict):
-        return part
-    if "$ref" in part:
-        return _inlined(named[part["$ref"].removeprefix("#/$defs/")], named)
-    return {key: _inlined(inner, named) for key, inner in part.items()}
 
 
 STAGE_OF = {"results.json": "end_to_end", "classify.json": "classify", "cost.json": "cost"}

@@ -6,7 +6,6 @@ Missing answers and scores are counted and named.
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,15 +94,6 @@ def _reason(question: Question, llm: SampleSet | None, rag: SampleSet | None) ->
     if any(rows is not None and rows.refused is not None for rows in (llm, rag)):
         return "refused"
     return "missing" if any(rows is None or rows.greedy is None for rows in (llm, rag)) else None
-
-
-def warn_of_rule(run: Path) -> None:
-    """Warn where a judge's verdicts grade a run's answers: its methods wrote answers of their own, and these and the
-    stored ones beside them are graded by each question's own rule."""
-    judged = verdicts_file(run)
-    if judged is not None:
-        rule = "methods, and the answers beside them, are graded by each question's own rule, all others by the judge"
-        warnings.warn(f"{run}: {rule} of {judged.name}", stacklevel=2)
 
 
 def check_missing(parts: Sequence[GradedSplit], path: Path, allow: bool) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import warnings
 from collections import defaultdict
@@ -15,16 +14,11 @@ import numpy as np
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD
-from kbtrain.gates.registry import GATES
 from kbtrain.gates.thresholds_store import Source, has_other_gate, missing_reason, source_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of
 from kbtrain.metrics.turns import SeedScores, best_f1_threshold
-from kbtrain.questions.checks import FirstSeen
-from kbtrain.questions.files import data_files
-from kbtrain.questions.rows import SourceRecord, format_value
-from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import GATE_NAME, GateScore, Split, TurnExample
 
 # made by every evaluation
@@ -180,9 +174,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     or if a gate stands in two files.
     """
     folder = run / "scores"
-    order = ["prompt", *GATES]  # other stems follow by name
-    rank = {name: place for place, name in enumerate(order)}
-    files = sorted(folder.glob("*.jsonl"), key=lambda path: (rank.get(path.stem, len(rank)), path.stem))
+    files = sorted(folder.glob("*.jsonl"))
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}
     for path in reversed(files):
@@ -267,90 +259,9 @@ def seed_scores(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> See
     return SeedScores(np.array(test), cut.value)
 
 
-# Decisions of another system, as a file: an id and a score, or a yes or no, for each question.
-_WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
-
-
-@dataclass(frozen=True)
-class DecisionRow:
-    """One question's number (higher or lower as in the file); ``place`` is file and line, for messages."""
-
-    id: str
-    score: float
-    place: str
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """The rows with a value in their order, and how many rows have none."""
-
-    rows: list[DecisionRow]
-    without: int
-
-
-def read_decisions(
-    path: Path, id_column: str, column: str, choices: Mapping[str, float], tools: Sequence[str] = ()
-) -> Decisions:
-    """``tools``: patterns of names; the column then holds a model's calls, and one of these is a yes, none a no.
-
-    Raises :class:`UserError` with file, line and field: a missing or duplicate id, an invalid value.
-    """
-    rows: list[DecisionRow] = []
-    without = 0
-    ids = FirstSeen()
-    for file in data_files(path, (*OBJECTS, *TABLES)):
-        for row in any_rows(file):
-            if id_column not in row.data:
-                columns = ", ".join(str(name) for name in list(row.data)[:8])
-                remedy = "--id names the column; the ids are those of RUN/questions.jsonl"
-                raise row.error(id_column, f"missing; there is {columns}; {remedy}")
-            name = row.identifier(id_column)
-            earlier = ids.add(name, row.file, row.line)
-            if earlier is not None:
-                raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
-            value = row.reached(column)
-            if tools:
-                calls = float(_calls_one(row, column, value, tools))
-                rows.append(DecisionRow(name, calls, at(row.file, row.line)))
-            elif value is None or (file.suffix in TABLES and not value.strip()):
-                without += 1
-            else:
-                rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))
-    if not rows:
-        raise UserError(f"{at(path)}: key 'column': no row has '{column}'")
-    return Decisions(rows, without)
-
-
 def added_gates(scores: Path) -> list[str]:
     """Gates whose scores eval/import_decisions.py added to a file, as its meta data note them."""
     meta = meta_of(scores)
     only = [meta["gate"]] if meta.get("stage") == "import_decisions" else []  # before several were noted
     added: list[str] = meta.get("added", only)
     return added
-
-
-def _calls_one(row: SourceRecord, column: str, value: Any, tools: Sequence[str]) -> bool:
-    """True if one of a model's calls, in OpenAI's or Anthropic's form or by their names alone, is of these tools."""
-    if not isinstance(value, list | None):
-        raise row.error(column, f"expected a list of calls, found {format_value(value)}")
-    names = []
-    for call in value or ():
-        about = call.get("function", call) if isinstance(call, dict) else {"name": call}
-        name = about.get("name", about.get("type")) if isinstance(about, dict) else None
-        if not isinstance(name, str):
-            raise row.error(column, f"expected calls with a name, found {format_value(call)}")
-        names.append(name.lower())
-    return any(fnmatch.fnmatchcase(name, pattern.lower()) for name in names for pattern in tools)
-
-
-def _number(row: SourceRecord, column: str, value: Any, choices: Mapping[str, float]) -> float:
-    if choices:
-        if str(value) not in choices:
-            hint = did_you_mean(str(value), choices)
-            raise row.error(column, f"no number for {format_value(value)} in choices; {hint}")
-        return choices[str(value)]
-    if isinstance(value, bool):
-        return float(value)
-    if isinstance(value, str) and value.strip().lower() in _WORDS:
-        return _WORDS[value.strip().lower()]
-    return row.having({column: value}).number(column)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic import Field
@@ -25,14 +24,6 @@ from kbtrain.records import Grading, Question
 _REPLY = re.compile(r"^\W*([01])(?!\d|\.\d)")
 
 
-@dataclass(frozen=True)
-class Opinion:
-    """``right`` None: the judge abstains. ``p_right`` in [0, 1] where the judge has a probability, else None."""
-
-    right: bool | None
-    p_right: float | None = None
-
-
 class Judge(Protocol):
     """Judge of answers as right or wrong; ``name`` is noted in every result."""
 
@@ -42,8 +33,8 @@ class Judge(Protocol):
         """Settings that its verdicts depend on."""
         ...
 
-    def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
-        """One opinion per (question, answer), in their order."""
+    def judge(self, cases: Sequence[tuple[Question, str]]) -> list[bool | None]:
+        """One verdict per (question, answer), in their order."""
         ...
 
 
@@ -61,8 +52,8 @@ class RuleJudge:
     def facts(self) -> dict[str, Any]:
         return {"judge": self.name, "normalisation": grading.NORMALISATION}
 
-    def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
-        return [Opinion(self._right(question, answer)) for question, answer in cases]
+    def judge(self, cases: Sequence[tuple[Question, str]]) -> list[bool | None]:
+        return [self._right(question, answer) for question, answer in cases]
 
     def _right(self, question: Question, answer: str) -> bool | None:
         if self.rule is None or self.rule == question.grading:
@@ -77,7 +68,7 @@ class LLMJudge:
     """Figure 13's prompt, by anything that implements :class:`~kbtrain.llm.base.LLM`; its reply is read as 1 or 0.
 
     ``votes`` 0: the greedy reply decides. Else that many sampled replies vote; a tie, and a reply that is neither 1
-    nor 0, is an abstention (``p_right`` is the share of 1 among the replies that could be read).
+    nor 0, is an abstention.
     """
 
     def __init__(self, llm: LLM, votes: int = 0) -> None:
@@ -88,23 +79,21 @@ class LLMJudge:
     def facts(self) -> dict[str, Any]:
         return {"judge": self.name, "votes": self.votes, **self.llm.facts(), **judge_prompt_facts()}
 
-    def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
+    def judge(self, cases: Sequence[tuple[Question, str]]) -> list[bool | None]:
         requests = [
             AnswerRequest(judgement(*case, str(i)), "llm", None, self.votes, not self.votes)
             for i, case in enumerate(cases)
         ]
-        opinions: dict[int, Opinion] = {}
+        verdicts: dict[int, bool | None] = {}
         for answered in (answered for group in self.llm.answer(requests) for answered in group):
             replies = answered.samples if self.votes else [answered.greedy] if answered.greedy else []
-            opinions[int(answered.question_id)] = self._opinion([reply.text for reply in replies])
-        return [opinions[i] for i in range(len(cases))]
+            verdicts[int(answered.question_id)] = _majority([reply.text for reply in replies])
+        return [verdicts[i] for i in range(len(cases))]
 
-    def _opinion(self, replies: Sequence[str]) -> Opinion:
-        read = [verdict for verdict in map(parse_reply, replies) if verdict is not None]
-        if not read:
-            return Opinion(None)
-        share = sum(read) / len(read)
-        return Opinion(None if share == 0.5 else share > 0.5, share if self.votes else None)
+
+def _majority(replies: Sequence[str]) -> bool | None:
+    read = [verdict for verdict in map(parse_reply, replies) if verdict is not None]
+    return None if 2 * sum(read) == len(read) else 2 * sum(read) > len(read)
 
 
 def judgement(question: Question, answer: str, name: str) -> Question:

@@ -6,7 +6,6 @@ The effect has three classes; benefit is their soft form.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +44,7 @@ def benefit(llm: Indicators, rag: Indicators) -> tuple[float, Interval] | None:
 
 MIN_SAMPLES = 2  # one answer has no entropy
 LabelledBy = Literal["samples", "greedy"]
-Cut = Literal["keep", "drop", "prefix"]
-_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{3})[.!?](?=\s)|[。！？]")  # not in "St. Louis", "D.C. area" and "1. Paris"
+Cut = Literal["keep", "drop"]
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,9 @@ class LabelRule:
 
     ``by`` "greedy": of the greedy answer alone, which must be there; its mastery is 0 or 1 (with the wide interval of
     one answer), its certainty not known. ``max_empty``: share of empty answers above which certainty is None, since
-    empty answers do not agree. ``cut``: answers that end at the token limit count as they are, are dropped, or count by
-    their first complete sentence. ``certainty_answers``: the I of
-    certainty's scale (:mod:`kbtrain.labeling.indicators`); fewer answers have no certainty on it. None: each question
-    on the scale of all of its answers, which is the paper's value.
+    empty answers do not agree. ``cut``: answers that end at the token limit count as they are, or are dropped.
+    ``certainty_answers``: the I of certainty's scale (:mod:`kbtrain.labeling.indicators`); fewer answers have no
+    certainty on it. None: each question on the scale of all of its answers, which is the paper's value.
     """
 
     by: LabelledBy = "samples"
@@ -119,16 +116,10 @@ def _stated(answers: SampleSet, rule: LabelRule) -> Sequence[Sample]:
 def counted_texts(answers: SampleSet, rule: LabelRule) -> list[str]:
     """Texts of the answers that a label counts."""
     return [
-        first_sentence(answer.text) if rule.cut == "prefix" and answer.finish == "length" else answer.text
+        answer.text
         for answer in counted_answers(_stated(answers, rule))
         if rule.cut != "drop" or answer.finish != "length"
     ]
-
-
-def first_sentence(text: str) -> str:
-    """The first complete sentence of an answer that was cut; else the whole text."""
-    end = _SENTENCE_END.search(text)
-    return text[: end.end()] if end else text
 
 
 def label(

@@ -5,6 +5,7 @@ A tau is a number or a quantile of the training questions; a tau that gives one 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ class LabelCounts:
 
     def warnings(self) -> list[str]:
         """Lines on copied gold answers, on answers skipped or without a verdict, and on conditions with many cut."""
-        counted = {"keep": "count as they stand", "drop": "are skipped", "prefix": "count by their first sentence"}
+        counted = {"keep": "count as they stand", "drop": "are skipped"}
         problem = self.copied.problem()
         copied = [f"warning: {problem}; use reference answers that people wrote or checked"] if problem else []
         left_out = [line for condition in CONDITIONS for line in self._left_out(condition)]
@@ -259,19 +260,11 @@ def common_answers(store: SampleStore, run: str) -> int | None:
 def refuse_unequal(tally: LabelCounts) -> None:
     """Raise :class:`UserError` if labels come from different numbers of answers, between the splits or inside one."""
     if len({n for sizes in tally.answers.values() for n in sizes}) > 1:
-        counted = ", ".join(f"{split} {_span(sizes)}" for split, sizes in tally.answers.items())
+        counted = ", ".join(f"{split} {min(sizes)} to {max(sizes)}" for split, sizes in tally.answers.items())
         raise UserError(
             f"key 'certainty': 'paper' depends on the number of answers, which differs between the questions "
             f"({counted}), so no tau fits them all; use certainty: common, or sample all alike (and cut: keep)"
         )
-
-
-def _span(sizes: Counter[int]) -> str:
-    """The fewest and the most answers, and how many questions have other than most have."""
-    if len(sizes) == 1:
-        return str(min(sizes))
-    others = sizes.total() - max(sizes.values())
-    return f"{min(sizes)} to {max(sizes)}, {others} of {sizes.total()} unlike the rest"
 
 
 def _lacks(stored_set: SampleSet, by: LabelledBy) -> str | None:
@@ -293,20 +286,16 @@ class Quantile(BaseModel):
 Tau = Annotated[float, Field(ge=0, le=1)] | Quantile | Literal["middle"]  # middle: the cut nearest to halves
 
 
-def titles_shown(evidence: Path, sampling: Mapping[str, Any]) -> Titles:
-    """Rule by which passages showed their titles in a run's answers (``sampling``: its meta data): that of the evidence
-    they were drawn with; "missing" where that is not here any more."""
+def passages_shown(evidence: Path, sampling: Mapping[str, Any]) -> tuple[Titles, int]:
+    """How passages showed their titles in a run's answers (``sampling``: its meta data), and the most that a prompt
+    held, by the evidence they were drawn with; "missing" and 0 where that is not here any more."""
     if not path_exists(evidence) or sampling.get("evidence") != file_sha256(evidence):
-        return "missing"
-    first = next(jsonl.read(Evidence, evidence), None)
-    return "missing" if first is None else first.titles
-
-
-def passages_shown(evidence: Path, sampling: Mapping[str, Any]) -> int | None:
-    """The most passages that a prompt of a run's answers held; None where their evidence is not here any more."""
-    if not path_exists(evidence) or sampling.get("evidence") != file_sha256(evidence):
-        return None
-    return max((len(row.hits) for row in jsonl.read(Evidence, evidence)), default=None)
+        return "missing", 0
+    rows = jsonl.read(Evidence, evidence)
+    first = next(rows, None)
+    if first is None:
+        return "missing", 0
+    return first.titles, max(len(row.hits) for row in itertools.chain([first], rows))
 
 
 def quantile(values: Counter[float], share: float) -> float:

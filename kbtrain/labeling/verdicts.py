@@ -89,10 +89,10 @@ class _WaitingVerdict(NamedTuple):
 
 def _judge(waiting: list[_WaitingVerdict], judge: Judge) -> Iterator[QuestionVerdicts]:
     cases = [(entry.question, text) for entry in waiting if entry.question.answers for text in entry.answers.values()]
-    opinions = iter(judge.judge(cases) if cases else [])
+    judged = iter(judge.judge(cases) if cases else [])
     for question, answers, known_verdicts in waiting:
         # without a gold answer there is nothing to compare with
-        verdicts = {key: next(opinions).right if question.answers else None for key in answers}
+        verdicts = {key: next(judged) if question.answers else None for key in answers}
         yield QuestionVerdicts(question.id, {**known_verdicts, **verdicts})
 
 

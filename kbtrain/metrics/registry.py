@@ -5,8 +5,9 @@ A metric is computed for many weightings of the questions at once, so that inter
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -84,3 +85,91 @@ METRICS: dict[str, Metric] = {
     "average_precision": Metric("AP", lambda data: average_precision(data.truth, data.scores, data.weights)),
     "fdr": Metric("FDR", lambda data: 1 - precision(data), 1.0),
 }
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Metrics of the positive class ``positive`` among ``n`` questions; None where undefined, with the reason.
+
+    ``fdr`` = 1 - precision (share of unneeded retrievals). ``average_precision`` and ``auroc`` look at the
+    scores, the others at the decisions.
+    """
+
+    positive: str
+    n: int
+    n_positive: int
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    fdr: float | None
+    auroc: float | None
+    average_precision: float | None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def classify(positive: str, truth: Bools, scores: Floats, retrieved: Bools) -> Classification:
+    """Compare scores and decisions (both: higher / True = retrieve) with ``truth``."""
+    decided = MetricInput(truth, scores, retrieved, np.ones((1, len(truth))))
+    n_positive = int(truth.sum())
+    ranked = 0 < n_positive < len(truth)
+    value = {name: _number(float(METRICS[name].of(decided)[0])) for name in ("precision", "recall", "f1", "fdr")}
+    order = {name: float(METRICS[name].of(decided)[0]) if ranked else None for name in ("auroc", "average_precision")}
+    return Classification(positive, len(truth), n_positive, **value, **order, reasons=_reasons(truth, retrieved))
+
+
+def further_metrics(truth: Bools, scores: Floats, retrieved: Bools) -> dict[str, float | None]:
+    """Registered metrics beside those of :class:`Classification`; None where undefined."""
+    decided = MetricInput(truth, scores, retrieved, np.ones((1, len(truth))))
+    names = [name for name in METRICS if name not in Classification.__dataclass_fields__]
+    return {name: _number(float(METRICS[name].of(decided)[0])) for name in names}
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+_FLOOR = 1e-6  # a probability of exactly 0 or 1 would make the log loss infinite
+
+
+def log_loss(targets: Sequence[float], probabilities: Sequence[float]) -> float:
+    """Mean cross-entropy in nats of probabilities (clipped to [1e-6, 1 - 1e-6]) against hard or soft targets."""
+    clipped = [min(max(p, _FLOOR), 1 - _FLOOR) for p in probabilities]
+    losses = [-t * math.log(p) - (1 - t) * math.log(1 - p) for t, p in zip(targets, clipped, strict=True)]
+    return math.fsum(losses) / len(losses)
+
+
+def expected_at_random(positive: str, truth: Bools, ratio: float) -> Classification:
+    """Expected metrics of retrieving this ratio of the questions at random.
+
+    Precision is the share of positives, recall the ratio; the ranking metrics are those of equal scores.
+    """
+    share = float(truth.mean())
+    ranked = 0 < share < 1
+    total = share + ratio
+    return Classification(
+        positive=positive,
+        n=len(truth),
+        n_positive=int(truth.sum()),
+        precision=share if ratio else None,
+        recall=ratio if share else None,
+        f1=2 * share * ratio / total if total else None,
+        fdr=1 - share if ratio else None,
+        auroc=0.5 if ranked else None,
+        average_precision=share if ranked else None,
+        reasons=_reasons(truth, np.array([ratio > 0])),
+    )
+
+
+def _reasons(truth: Bools, retrieved: Bools) -> dict[str, str]:
+    """The reason for each metric that is None."""
+    reasons: dict[str, str] = {}
+    if not truth.any() or truth.all():
+        text = "no question is positive" if not truth.any() else "every question is positive"
+        reasons |= dict.fromkeys(("auroc", "average_precision"), text)
+    if not truth.any():
+        reasons["recall"] = "no question is positive"
+    if not retrieved.any():
+        reasons |= dict.fromkeys(("precision", "fdr"), "no question is retrieved")
+    if not truth.any() and not retrieved.any():
+        reasons["f1"] = "no question is positive or retrieved"
+    return reasons

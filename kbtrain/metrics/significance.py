@@ -46,19 +46,6 @@ def interval(values: Floats) -> Delta:
     return delta(float(values[0]), resamples[~np.isnan(resamples)])
 
 
-def two_sided_p(value: Delta) -> float:
-    """P-value of "the difference is 0" by the normal distribution, with the spread that the interval's width implies.
-
-    Percentiles of few resamples give no p-value small enough for a correction over many comparisons.
-    """
-    from scipy.special import ndtr
-
-    spread = (value.high - value.low) / (2 * Z95)
-    if spread <= 0:
-        return 1.0 if value.mean == 0 else 0.0
-    return float(2 * ndtr(-abs(value.mean) / spread))
-
-
 def resampled_means(columns: Floats, draws: int, seed: int, clusters: Sequence[str] | None = None) -> Floats:
     """Means of each column: as observed first, then over questions drawn with replacement: (n, k) -> (1 + draws, k).
 

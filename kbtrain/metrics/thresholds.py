@@ -14,6 +14,7 @@ means of fractions by the tighter of Hoeffding's and Bentkus' inequality (Bates 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
@@ -64,7 +65,6 @@ class ThresholdChoice:
     rule: AnyRule
     n_dev: int
     dev_ratio: float
-    dev_accuracy: float
     guarantee: Guarantee | None = None
 
 
@@ -157,9 +157,7 @@ def gains_beyond_margin(dev: Dev, margin: float) -> Floats:
 def threshold_choice(value: float, rule: AnyRule, dev: Dev) -> ThresholdChoice:
     """A threshold and its effect on these questions."""
     n = len(dev.scores)
-    retrieved = dev.scores > value
-    accuracy = float(np.where(retrieved, dev.rag, dev.llm).mean()) if n else 0.0
-    return ThresholdChoice(value, rule, n, float(retrieved.mean()) if n else 0.0, accuracy)
+    return ThresholdChoice(value, rule, n, float((dev.scores > value).mean()) if n else 0.0)
 
 
 def cuts(scores: Floats) -> Floats:
@@ -231,15 +229,12 @@ def control(calibration: Dev, limit: float, delta: float = 0.1) -> Guarantee:
     return Guarantee("accuracy_lost", limit, delta, threshold, n, loss, bound, ratio)
 
 
-MORE = 4  # times as many dev questions, of which is said what they would allow
-
-
 @dataclass(frozen=True)
 class Promised:
     """The fewest searches at which at most ``limit`` of All-RAG's accuracy is lost, with probability 1 - ``delta``.
 
     ``guarantee``: None where that cannot be promised; ``fewest``: dev questions from which on it can, if none of them
-    is lost; ``with_more``: share of searches if :data:`MORE` times as many dev questions were answered alike, or None.
+    is lost.
     """
 
     limit: float
@@ -247,35 +242,22 @@ class Promised:
     n: int
     fewest: int
     guarantee: Guarantee | None
-    with_more: float | None
 
     @property
     def more(self) -> str:
-        """What more dev questions would allow, in one sentence; empty where that is nothing."""
-        if self.n < self.fewest:
-            most = f"{100 * self.limit:g}"
-            return (
-                f"To promise at most {most} points lost takes at least {self.fewest} dev questions; there are {self.n}."
-            )
-        if self.with_more is None or (self.guarantee and self.with_more > self.guarantee.ratio - 0.005):
+        """How many dev questions it takes, in one sentence; empty where there are enough."""
+        if self.n >= self.fewest:
             return ""
-        skipped = f"{1 - self.with_more:.1%} of the searches on dev"
-        return f"{MORE * self.n} dev questions with the same results would allow it to skip {skipped}."
+        most = f"{100 * self.limit:g}"
+        return f"To promise at most {most} points lost takes at least {self.fewest} dev questions; there are {self.n}."
 
 
 def promised(dev: Dev, limit: float, delta: float = 0.1) -> Promised:
     """:func:`control`, where it promises anything."""
-
-    def kept(times: int) -> Guarantee | None:
-        scores, llm, rag, needed = (np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag, dev.needed))
-        try:
-            return control(Dev(scores, llm, rag, needed), limit, delta)
-        except UserError:
-            return None
-
-    now, more = kept(1), kept(MORE)
-    fewest = fewest_questions(limit, delta)
-    return Promised(limit, delta, len(dev.scores), fewest, now, None if more is None else more.ratio)
+    guarantee = None
+    with contextlib.suppress(UserError):
+        guarantee = control(dev, limit, delta)
+    return Promised(limit, delta, len(dev.scores), fewest_questions(limit, delta), guarantee)
 
 
 def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:

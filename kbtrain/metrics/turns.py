@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.metrics.classification import classify, log_loss
-from kbtrain.metrics.registry import METRICS, MetricInput
+from kbtrain.metrics.registry import METRICS, MetricInput, classify, log_loss
 from kbtrain.metrics.significance import Delta, cluster_counts, delta, format_delta
 from kbtrain.metrics.thresholds import Dev, ThresholdChoice, choose
 from kbtrain.records import GateExample, TurnExample

@@ -1,17 +1,21 @@
-"""Comparison of two finished evaluations, as text."""
+"""Two finished evaluations: each gate they share, paired over the questions they share, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare import Difference, FinishedEvaluation, compare_runs, draws_entities
-from kbtrain.evaluation.outcomes import entities_of
-from kbtrain.evaluation.results import Results, check_result, load
+from kbtrain.evaluation.outcomes import answers, entities_of
+from kbtrain.evaluation.results import Results, check_result, decisions_of, load
 from kbtrain.evaluation.run_folder import read_outcomes
-from kbtrain.evaluation.scores import in_order, stored_scores
+from kbtrain.evaluation.scores import ByGate, in_order, stored_scores
+from kbtrain.metrics.significance import Delta, McNemar, holm, interval, mcnemar, resampled_tables
+from kbtrain.records import Outcome
 from kbtrain.report import summary
 from kbtrain.report.examples import questions_of
 from kbtrain.report.words import percent, points, points_interval
@@ -23,31 +27,96 @@ HEAD = ("gate", "n", "first", "second", "difference", "95 % interval", "McNemar 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run folder with a finished evaluation."""
+    """A run folder with a finished evaluation: its results, greedy outcomes, and scores by gate and question id.
+
+    ``entities``: of each question id, the one that intervals draw with all its questions; empty: they draw questions.
+    """
 
     name: str
     results: Results
-    decided: FinishedEvaluation
+    outcomes: Sequence[Outcome]
+    scores: ByGate
+    entities: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
+def read_finished(folder: Path) -> FinishedRun:
     """Read results.json, outcomes.jsonl and the gates' scores. Raises :class:`UserError`."""
     check_result(folder / "results.json")
-    results = load(folder / "results.json")
+    results, stored = load(folder / "results.json"), stored_scores(folder)
     outcomes = [o for o in read_outcomes(folder) if o.split == results.meta["split"]]
-    stored = stored_scores(folder)
-    scores = stored.by_gate
-    for gate in results.gates:
-        if gate.gate in scores:
-            in_order(
-                gate.gate, scores[gate.gate], [o.question_id for o in outcomes], stored.path
-            )  # raises where one is missing
-    named = name or folder.resolve().name
+    ids = [outcome.question_id for outcome in outcomes]
+    for gate in (gate.gate for gate in results.gates if gate.gate in stored.by_gate):
+        in_order(gate, stored.by_gate[gate], ids, stored.path)  # raises where one is missing
     entities: dict[str, str] = {}
     if results.meta.get("resample") == "entities":
         questions = questions_of(folder / "questions.jsonl", outcomes)
-        entities = dict(zip((question.id for question in questions), entities_of(questions), strict=True))
-    return FinishedRun(named, results, FinishedEvaluation(named, outcomes, results.gates, scores, entities))
+        entities = dict(zip(ids, entities_of(questions), strict=True))
+    return FinishedRun(folder.resolve().name, results, outcomes, stored.by_gate, entities)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One gate in both evaluations on the ``n`` questions they share: second minus first, with 95 % intervals.
+
+    A gate whose decisions are not stored (random, relation-only) has no row.
+    """
+
+    gate: str
+    n: int
+    first: float
+    second: float
+    first_ratio: float
+    second_ratio: float
+    accuracy: Delta
+    ratio: Delta
+    mcnemar: McNemar | None
+
+
+def compare_runs(first: FinishedRun, second: FinishedRun, draws: int = 10_000) -> list[Difference]:
+    """All gates with decisions in both; McNemar's p-values with Holm's correction over the gates.
+
+    Intervals draw entities if those of both evaluations do.
+    """
+    places = [{o.question_id: i for i, o in enumerate(run.outcomes)} for run in (first, second)]
+    shared = [i for i in places[0] if i in places[1]]
+    if not shared:
+        return []
+    clusters = [first.entities[i] for i in shared] if first.entities and second.entities else None
+    at = [np.array([place[i] for i in shared]) for place in places]
+    pairs = {}
+    for gate in (g.gate for g in first.results.gates):
+        a, b = (answers_of(run, gate) for run in (first, second))
+        if a is not None and b is not None:
+            pairs[gate] = a[at[0]], b[at[1]]
+    drawn = resampled_tables([b - a for a, b in pairs.values()], draws, 0, clusters)
+    rows = [_difference(gate, *pair, means) for (gate, pair), means in zip(pairs.items(), drawn, strict=True)]
+    adjusted = iter(holm([d.mcnemar.p for d in rows if d.mcnemar is not None]))
+    return [replace(d, mcnemar=d.mcnemar and replace(d.mcnemar, p_holm=next(adjusted))) for d in rows]
+
+
+def _difference(gate: str, a: Floats, b: Floats, drawn: Floats) -> Difference:
+    """``a``, ``b``: (n, 2), correctness and decision of each question; ``drawn``: means of b - a in each resample."""
+    return Difference(
+        gate=gate,
+        n=len(a),
+        first=float(a[:, 0].mean()),
+        second=float(b[:, 0].mean()),
+        first_ratio=float(a[:, 1].mean()),
+        second_ratio=float(b[:, 1].mean()),
+        accuracy=interval(drawn[:, 0]),
+        ratio=interval(drawn[:, 1]),
+        mcnemar=mcnemar(a[:, 0], b[:, 0]),
+    )
+
+
+def answers_of(run: FinishedRun, gate: str) -> Floats | None:
+    """Correctness and decision of each question, (n, 2); None if the decisions are not known."""
+    graded, result = answers(run.outcomes, "greedy"), next((g for g in run.results.gates if g.gate == gate), None)
+    ids = [outcome.question_id for outcome in run.outcomes]
+    retrieve = None if result is None else decisions_of(result, graded, ids, run.scores)
+    if retrieve is None:
+        return None
+    return np.stack([np.where(retrieve > 0.5, graded.rag, graded.llm), retrieve], axis=1)
 
 
 def row(difference: Difference) -> list[str]:
@@ -63,11 +132,11 @@ def row(difference: Difference) -> list[str]:
 def caption(first: FinishedRun, second: FinishedRun, differences: Sequence[Difference]) -> str:
     """Caption of the comparison: the questions compared, and those skipped."""
     n = differences[0].n if differences else 0
-    sizes = len(first.decided.outcomes), len(second.decided.outcomes)
+    sizes = len(first.outcomes), len(second.outcomes)
     text = f"first: {first.name}, second: {second.name}; greedy answers of the {n} questions in both"
     if n < max(sizes):
         text += f" (of {sizes[0]} and {sizes[1]})"
-    drawn = summary.bootstrap_units(first.results.meta if draws_entities(first.decided, second.decided) else {})
+    drawn = summary.bootstrap_units(first.results.meta if first.entities and second.entities else {})
     text += f", in percent; intervals draw {drawn}"
     names = [[g.gate for g in run.results.gates] for run in (first, second)]
     only = [name for name in names[0] + names[1] if (name in names[0]) != (name in names[1])]
@@ -78,7 +147,7 @@ def caption(first: FinishedRun, second: FinishedRun, differences: Sequence[Diffe
 
 def text_comparison(first: FinishedRun, second: FinishedRun) -> str:
     """The comparison for a terminal. Raises :class:`UserError` for runs without a question in common."""
-    pairs = compare_runs(first.decided, second.decided)
+    pairs = compare_runs(first, second)
     if not pairs:
         raise UserError(f"{first.name} and {second.name} have no evaluated question in common: nothing can be compared")
     better = [d.gate for d in pairs if d.accuracy.above_zero]

@@ -1,26 +1,31 @@
 """Accuracy against searches: gates' curves, each named at its end, and the curve beside which a page has a slider.
 
-Of a gate's own page also the need of a search by its score.
+Also the need of a search by a gate's score, and learning curves.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from kbtrain.arrays import Floats
+from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.evaluation.outcomes import AccuracyKind, answers
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving, band
 from kbtrain.metrics.calibration import equal_count_bins
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import Outcome, Target
+from kbtrain.report.tables import Column, Table, Value
 from kbtrain.report.words import gate_name, percent
-from kbtrain.show import COLOURS, FILE_WIDTH, new_figure, page, render
+from kbtrain.show import COLOURS, FILE_WIDTH, legend_above, new_figure, page, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -276,3 +281,66 @@ def score_bins(scores: Sequence[float], needed: Sequence[bool], threshold: float
     axes.set_xlabel("score: lowest, highest and number of questions of each bin")
     axes.set_ylabel("search needed (%)")
     return render(figure, "scores")
+
+
+def learning_table(points: Sequence[CurvePoint], n_test: int) -> Table:
+    """One row for each gate, key and size: means over the draws, the area with its 95 % interval (Student's t)."""
+    columns = [Column("gate", "text"), Column("label", "text"), Column("questions", "count"), Column("draws", "count"),
+               Column("area", "decimal"), Column("low", "decimal"), Column("high", "decimal"),
+               Column("best, corrected", "decimal"),
+               Column("AUROC wrong", "decimal"), Column("AUROC needed", "decimal")]  # fmt: skip
+    groups = dict.fromkeys((point.gate, point.key, point.n) for point in sorted(points, key=lambda p: (p.gate, p.key)))
+    rows: list[list[Value]] = []
+    for gate, key, n in groups:
+        part = [point for point in points if (point.gate, point.key, point.n) == (gate, key, n)]
+        areas = [point.area for point in part if point.area is not None]
+        low, high = interval_of_draws(areas)
+        wrong, needed = [p.auroc_wrong for p in part], [p.auroc_needed for p in part]
+        best = [point.corrected.mean for point in part if point.corrected is not None]
+        rows.append([gate, key, n, len(part), _mean(areas), low, high, _mean(best), _mean(wrong), _mean(needed)])
+    note = (
+        f"Means over draws of training questions, on {n_test} test questions. Area: random order 0, oracle's order 1. "
+        "Low and high: 95 % interval of the mean over the draws, without the test questions' own chance. "
+        "Best, corrected: area in the draws in which the gate is the best, corrected for that choice."
+    )
+    return Table("learning_curve", "Learning curves", note, columns, rows)
+
+
+def interval_of_draws(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """95 % interval of a mean over draws, by Student's t; None for fewer than two."""
+    if len(values) < 2:
+        return None, None
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
+    return statistics.fmean(values) - half, statistics.fmean(values) + half
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    defined = [value for value in values if value is not None]
+    return statistics.fmean(defined) if defined else None
+
+
+def learning_figure(points: Sequence[CurvePoint]) -> str:
+    """Area by number of training questions: a line of means for each gate and label, a dot for each draw."""
+    drawing, axes = new_figure(FILE_WIDTH, 4.4)
+    lines = dict.fromkeys((p.gate, p.key) for p in points)
+    looks = gate_looks(f"{gate}_{key}" for gate, key in lines)
+    for gate, key in lines:
+        dots = [(p.n, p.area) for p in points if (p.gate, p.key) == (gate, key) and p.area is not None]
+        sizes = sorted({n for n, _ in dots})
+        means = [statistics.fmean(area for n, area in dots if n == size) for size in sizes]
+        colour, dash = looks[f"{gate}_{key}"]
+        axes.plot(sizes, means, linestyle=dash, color=colour, label=f"{gate.replace('_', ' ')}, {key}")
+        axes.plot([n for n, _ in dots], [area for _, area in dots], ".", color=colour, markersize=4)
+    axes.axhline(0, color=COLOURS["grey"], linewidth=1)
+    axes.set_xscale("log")
+    ticks = sorted({p.n for p in points})
+    gap = 0.08 * math.log(ticks[-1] / ticks[0]) if ticks else 0.0  # nearer labels would overprint the next one
+    near = {n for n, after in pairwise(ticks) if math.log(after / n) < gap}
+    axes.set_xticks(ticks, ["" if n in near else f"{n:,}" for n in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("labelled training questions")
+    axes.set_ylabel("area (random 0, oracle 1)")
+    legend_above(axes, len({key for _, key in lines}))
+    return page(drawing)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.groups import GroupRow, JudgedQuestions, group_rows, quantile_groups, ranked_within
+from kbtrain.evaluation.groups import GroupRow, JudgedQuestions, group_rows
 from kbtrain.evaluation.scores import first_ids
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -23,7 +23,6 @@ from kbtrain.records import Evidence, Hit, Outcome, Question, SampleSet
 
 WORST = 25  # errors of a kind on a gate's page
 TEXT = 1_500  # characters of a passage shown
-_POPULARITY_GROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,6 @@ def split_rows(
 ) -> dict[str, list[GroupRow]]:
     """A gate on the parts of the questions, by each dimension in which they differ; its row's name is ``gate``."""
     questions, outcomes = answered.questions, answered.outcomes
-    ranks = ranked_within([q.popularity for q in questions], [q.dataset for q in questions])
     dimensions: dict[str, Sequence[str | None]] = {
         "source": [q.source or None for q in questions],
         "data set": [q.dataset for q in questions],
@@ -148,7 +146,6 @@ def split_rows(
         "change": [q.fact_type for q in questions],
         "hops": [None if q.hops is None else str(q.hops) for q in questions],
         "form": [q.form for q in questions],
-        "popularity": quantile_groups(ranks, _POPULARITY_GROUPS),
     }
     llm, rag = (np.array([getattr(o, name) for o in outcomes], float) for name in ("llm_correct", "rag_correct"))
     searched = np.array([scores[o.question_id] > cut for o in outcomes], dtype=np.float64)

@@ -286,41 +286,15 @@ def closing_block(
     """
     saving = next((entry for entry in savings if gate is not None and entry.gate == gate.gate), None)
     named = {g.gate: g for g in results.gates}
-    saves = saving is not None and saving.noted.dev_saved > 0
     best = bool(savings) and saving is savings[0]
     texts = sentences(results, saving, len(savings), best=best)
-    gate_line, real = texts[0], "no search is skipped, so there is nothing to test; add dev questions"
-    if saving is not None and saves:
-        setting, other = saving.noted, saving.other
-        gate_line = (
-            f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {percent(setting.saved.mean)} % of the "
-            f"{saving.saves} skipped, accuracy {percent(setting.accuracy)} % ({points(setting.change.mean)} points, "
-            f"{points_interval(setting.change)})"
-        )
-        if other is not None:
-            gate_line += (
-                f"; set for right answers: {percent(other.saved.mean)} % skipped, {percent(other.accuracy)} % "
-                f"({points(other.change.mean)} points, {points_interval(other.change)})"
-            )
-        sure = saving.promised
-        if sure is not None and sure.dev_saved > 0 and not saving.rule.startswith("max_loss"):
-            gain = f"{points(sure.change.mean)} points, {points_interval(sure.change)}"
-            gate_line += (
-                f"; at most {percent(saving.promise.limit)} points lost, promised: {percent(sure.saved.mean)} % "
-                f"skipped, {percent(sure.accuracy)} % ({gain})"
-            )
-        gate_line += f". {saving.promise.more}" if saving.promise.more else ""
-        real = texts[2]
+    real = "no search is skipped, so there is nothing to test; add dev questions"
+    if saving is not None and saving.noted.dev_saved > 0:
+        real = texts.pop(2)
     right = [f"{percent(named[name].accuracy)} % right" for name in ("llm_only", "all_rag")]
-    return closing_lines(
-        subtitle(results.meta, questions), *right, gate_line, real, cost, f"{use}open {report.resolve()}"
-    )
-
-
-def closing_lines(*texts: str) -> list[str]:
-    """Seven lines for a terminal, each behind its name."""
+    lines = (subtitle(results.meta, questions), *right, " ".join(texts), real, cost, f"{use}open {report.resolve()}")
     names = ("tested", "without search", "always searching", "with the gate", "is that real?", "cost", "next")
-    return aligned_block(dict(zip(names, texts, strict=True)))
+    return aligned_block(dict(zip(names, lines, strict=True)))
 
 
 def aligned_block(lines: Mapping[str, str]) -> list[str]:

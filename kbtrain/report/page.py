@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.evaluation.groups import GroupRow
 from kbtrain.evaluation.results import GateResult, Results
+from kbtrain.rag.seakr_traces import Trace, summarise
 from kbtrain.records import CONDITIONS
 from kbtrain.report import first_screen, summary, tables, words
 from kbtrain.report.examples import TEXT, ExampleKind
@@ -159,4 +160,19 @@ def render_gate(
         pages={name: PurePosixPath(target).name for name, target in report.pages.items()},
         limit=TEXT,
         **decided,
+    )
+
+
+def render_traces(traces: Sequence[Trace], title: str, limit: int = 200) -> str:
+    """SeaKR's traces as a page; questions beyond ``limit`` are only counted in the summary, which the page states."""
+    return render(
+        "traces.html.j2",
+        autoescape=True,
+        title=title,
+        traces=traces[:limit],
+        left_out=max(0, len(traces) - limit),
+        summary=summarise(traces),
+        threshold=traces[0].threshold,
+        method=traces[0].method,
+        shown=200,  # characters of a document that are not folded away
     )

@@ -16,9 +16,8 @@ from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read_value
 from kbtrain.llm.forecast import Prices
-from kbtrain.metrics.significance import Delta
 from kbtrain.report.words import chosen_by, percent, points, points_interval
-from kbtrain.show import aligned, p_value, signed
+from kbtrain.show import aligned, p_value
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
 KIND = {
@@ -37,11 +36,6 @@ def row(gate: GateResult) -> list[str]:
         *map(percent, (gate.auroc, gate.average_precision, gate.f1, gate.fdr, gate.oracle_normalised_area)),
         p_value(gate.p_vs_random_holm),
     ]
-
-
-def interval(delta: Delta) -> str:
-    """``[+.010, +.052]``."""
-    return f"[{signed(delta.low)}, {signed(delta.high)}]"
 
 
 def caption(results: Results) -> str:

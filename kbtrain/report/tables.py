@@ -1,21 +1,18 @@
 """Tables of an evaluation: named columns and rows of numbers, as text, Markdown or JSON with the same figures.
 
-Also text tables of eval/compare_scores.py, and of gates on dialogue turns.
+Also text tables of gates on questions and on dialogue turns.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from kbtrain.evaluation.decisions import GateClassification
-from kbtrain.metrics.classification import Classification
-from kbtrain.metrics.ranking import Separation
-from kbtrain.metrics.registry import METRICS
+from kbtrain.metrics.registry import METRICS, Classification
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.turns import GateDifference, GateTurns
 from kbtrain.report.words import percent, points
@@ -89,35 +86,6 @@ def escape_markdown(text: object) -> str:
 def difference(value: Delta | None) -> str:
     """A difference with its interval in brackets; empty for None."""
     return "" if value is None else f"{signed(value.mean)} [{signed(value.low)}, {signed(value.high)}]"
-
-
-Areas = tuple[Delta | None, Delta | None]
-
-
-def score_document(scores: Sequence[Separation], areas: Mapping[str, Areas]) -> list[dict[str, Any]]:
-    """One object per score; ``area`` and ``area_minus`` (the reference's minus it) are null where not defined."""
-    rows = []
-    for score in scores:
-        area, minus = areas[score.name]
-        extra = {"area": area and dataclasses.asdict(area), "area_minus": minus and dataclasses.asdict(minus)}
-        rows.append(dataclasses.asdict(score) | extra)
-    return rows
-
-
-def score_table(scores: Sequence[Separation], areas: Mapping[str, Areas], reference: str) -> str:
-    """One row per score, the best first."""
-    minus = f"{reference} minus this"
-    head = (
-        *("score", "AUROC", "95 % interval", f"AUROC, {minus}", "area", f"area, {minus}"),
-        *("quartiles, positive", "quartiles, negative"),
-    )
-    ordered = sorted(scores, key=lambda score: -score.auroc.mean)
-    rows = []
-    for score in ordered:
-        auroc = [number(score.auroc.mean), f"[{number(score.auroc.low)}, {number(score.auroc.high)}]"]
-        quartiles = [" ".join(f"{value:.4g}" for value in values[1:4]) for values in (score.positive, score.negative)]
-        rows.append([score.name, *auroc, *map(difference, (score.minus, *areas[score.name])), *quartiles])
-    return aligned(head, rows)
 
 
 def question_table(gates: Sequence[GateClassification]) -> str:

@@ -107,3 +107,32 @@ def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
     ratio, accuracy, random = (float(mean(key) or 0.0) for key in ("ratio", "accuracy", "random"))
     n_known = sum(cell.n_known for cell in cells)
     return Cell(ratio, accuracy, random, gain, n_known, mean("known"), mean("unknown"))
+
+
+def ranked_within(values: Sequence[float | None], sets: Sequence[str]) -> list[float | None]:
+    """Rank shares in (0, 1) within each data set, equal values alike: popularities of several sets have different units
+    (page views, rank shares), and only their order can be compared."""
+    ranks: list[float | None] = [None] * len(values)
+    for name in set(sets):
+        at = [i for i, value in enumerate(values) if value is not None and sets[i] == name]
+        column = np.array([values[i] for i in at], dtype=np.float64)
+        order = np.sort(column)
+        below, upto = np.searchsorted(order, column, "left"), np.searchsorted(order, column, "right")
+        for i, share in zip(at, (below + upto) / 2 / max(1, len(at)), strict=True):
+            ranks[i] = float(share)
+    return ranks
+
+
+def quantile_groups(values: Sequence[float | None], parts: int) -> list[str | None]:
+    """Groups of about equal size from low to high, named "1 (low)" ... "5 (high)"; equal values stay together."""
+    numbers = np.array([value for value in values if value is not None], dtype=np.float64)
+    if len(numbers) == 0:
+        return [None] * len(values)
+    cuts = np.unique(np.quantile(numbers, np.arange(1, parts) / parts))
+    cuts = cuts[cuts < numbers.max()]  # the last group would be empty
+    ends = {0: " (low)", len(cuts): " (high)"} if len(cuts) else {}
+    return [
+        None if value is None else f"{place + 1}{ends.get(place, '')}"
+        for value in values
+        for place in [0 if value is None else int(np.searchsorted(cuts, value, side="left"))]
+    ]

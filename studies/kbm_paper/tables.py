@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from kbm_paper.groups import answer_counts, judge_questions, mean_row, questions_of
+from kbm_paper.groups import answer_counts, judge_questions, mean_row, quantile_groups, questions_of, ranked_within
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.groups import GroupRow, drawn_rows, quantile_groups, ranked_within
+from kbtrain.evaluation.groups import GroupRow, drawn_rows
 from kbtrain.evaluation.outcomes import Resample, clusters_of, drawn_units
 from kbtrain.evaluation.run_folder import RunFolder, seen_note
 from kbtrain.io import jsonl

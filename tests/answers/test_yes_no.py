@@ -99,7 +99,7 @@ def test_an_answer_that_says_neither_has_no_verdict_and_one_that_does_not_know_i
     for answer in ("", "...", "I don't know.", "It is unknown."):
         assert rule_verdict(question, answer) is False
     assert graded(question, "director", {"director": True}) is True  # a judge can grade it
-    assert RuleJudge().judge([(question, "director"), (question, "Yes.")])[0].right is None
+    assert RuleJudge().judge([(question, "director"), (question, "Yes.")])[0] is None
 
 
 def test_mastery_is_over_the_answers_with_a_verdict_and_counts_the_others() -> None:

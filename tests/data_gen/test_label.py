@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
@@ -151,8 +150,6 @@ def test_answers_cut_at_the_token_limit_are_counted_and_warned_of(
     assert (meta["counts"]["llm_answers_cut"], meta["counts"]["rag_answers_cut"]) == (20, 0)
     assert meta["label_rule"]["cut"]["share"]["llm"] == pytest.approx(20 / 240)
     assert label(run_folder, cut="drop")[-1].llm.n == 20
-    with pytest.raises(ValidationError, match="prefix grades other texts than the judge did"):
-        label(run_folder, cut="prefix", verdicts=True)
 
 
 def test_splits_with_unequal_numbers_of_answers_stand_on_one_scale_of_certainty(

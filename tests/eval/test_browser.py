@@ -13,7 +13,7 @@ import pytest
 
 from kbtrain.config import build
 from kbtrain.rag.seakr_traces import Candidate, Spent, Step, Trace
-from kbtrain.report.trace_page import render_traces
+from kbtrain.report.page import render_traces
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs headless Chromium (Debian: apt-get install chromium)")
@@ -163,17 +163,6 @@ for (const [i, text] of pages.entries()) for (const size of sizes) {{
         assert wider <= 0 and out == 0 and sticky and lines < 2.95 and first < 0.4, measured  # no cell of three lines
 
 
-def test_what_is_folded_is_printed_and_the_data_of_the_script_are_not(report: Path) -> None:
-    html = (report / "report.html").read_text()
-    style = "<style>script { display: none !important; }</style></head>"
-    (report / "unfolded.html").write_text(html.replace("<details>", "<details open>").replace("</head>", style))
-    sizes = []
-    for name in ("report", "unfolded"):
-        browse(report / f"{name}.html", "--no-pdf-header-footer", f"--print-to-pdf={report / name}.pdf")
-        sizes.append((report / f"{name}.pdf").stat().st_size)
-    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
-
-
 def test_an_injected_script_is_refused_by_the_page_itself(report: Path) -> None:
     page = report / "injected.html"
     html = (report / "report.html").read_text()
@@ -183,19 +172,3 @@ def test_an_injected_script_is_refused_by_the_page_itself(report: Path) -> None:
     assert "<title>broken" not in done.stdout
     refused = [line for line in console(done.stderr) if "Content Security Policy" in line]
     assert any("script" in line for line in refused) and any("127.0.0.1:9/x.png" in line for line in refused)
-
-
-@pytest.mark.parametrize(
-    ("size", "dark"), [("1280,900", False), ("390,844", False), ("390,844", True)], ids=["desk", "phone", "dark"]
-)
-def test_screenshots_are_not_blank(report: Path, size: str, dark: bool, tmp_path: Path) -> None:
-    from PIL import Image
-
-    picture = tmp_path / "page.png"
-    flags = ["--blink-settings=preferredColorScheme=0"] if dark else []
-    browse(report / "report.html", f"--screenshot={picture}", f"--window-size={size}", *flags)
-    image = Image.open(picture).convert("RGB")
-    colours = image.getcolors(maxcolors=2**24) or []
-    share, paper = max((count, colour) for count, colour in colours)
-    assert share / (image.width * image.height) < 0.95  # text and figures are there
-    assert (sum(paper) < 3 * 64) == dark

@@ -103,15 +103,16 @@ def test_a_promise_warns_of_questions_about_one_entity(script, made):
         module.main(config(script, made, goal="max_loss", max_loss=0.2, replace=True)[1])
 
 
-def test_shifted_new_scores_are_warned_about_without_touching_the_threshold(script, made, capsys):
+def test_shifted_scores_of_the_test_questions_are_warned_about_without_touching_the_threshold(script, made, capsys):
+    scores = [replace(row, score=row.score + row.question_id.startswith("test"))
+              for row in jsonl.read(GateScore, made / "scores" / "seakr.jsonl")]  # fmt: skip
+    jsonl.write(made / "scores" / "seakr.jsonl", scores)
     module, chosen = config(script, made)
     module.main(chosen)
     before = (made / "seakr" / "gate.json").read_text()
-    new = made / "new.jsonl"
-    jsonl.write(new, [GateScore(f"n{i}", "seakr", -1.0 + i / 100) for i in range(100)])
     capsys.readouterr()
-    module.main(config(script, made, check=True, new_scores=new)[1])
-    assert capsys.readouterr().out.startswith("warning: scores of 'seakr' on 100 new questions")
+    module.main(config(script, made, check=True)[1])
+    assert capsys.readouterr().out.startswith("warning: scores of 'seakr' on 150 new questions")
     assert (made / "seakr" / "gate.json").read_text() == before
 
 

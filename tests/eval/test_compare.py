@@ -12,10 +12,10 @@ from support.scripts import load
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare import FinishedEvaluation, compare_runs
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import meta_path, write_meta
 from kbtrain.records import GateScore, Outcome, Question
+from kbtrain.report.compare import FinishedRun, compare_runs
 
 
 @pytest.fixture
@@ -54,11 +54,9 @@ def test_a_score_that_some_questions_lack_is_named_and_measured_where_it_is(scri
     document = json.loads((made / "compare_scores.json").read_text())
     assert document["scored_in_part"] == {"published": 20} and len(document["scores"]) == 2
     assert "skipped: gate 'published' has a score for 20 of them" in capsys.readouterr().out
-    out = made / "covered.json"
-    module.main(
-        module.CompareScoresConfig(run=made, positive="needed", covered_by="published", reference="published", out=out)
-    )
-    document = json.loads(out.read_text())
+    jsonl.write(made / "outcomes.jsonl", outcomes[:20])
+    module.main(module.CompareScoresConfig(run=made, positive="needed", reference="published"))
+    document = json.loads((made / "compare_scores.json").read_text())
     rows = {row["name"]: row for row in document["scores"]}
     assert document["scored_in_part"] == {} and {row["n"] for row in rows.values()} == {20}
     assert rows["published"]["area"]["mean"] == pytest.approx(1) and rows["published"]["area_minus"] is None
@@ -144,12 +142,13 @@ def test_intervals_draw_entities_where_asked_to(script, made, capsys):
 N, PER_ENTITY = 400, 20
 
 
-def finished(name: str, right: np.ndarray, entities: bool) -> FinishedEvaluation:
+def finished(name: str, right: np.ndarray, entities: bool) -> FinishedRun:
     """A run in which a gate never searches; ``right``: without a search, a number of 0 or 1 a question."""
     outcomes = [Outcome(f"q{i}", "test", None, bool(one), True, None, None, 1, 1) for i, one in enumerate(right)]
     found = {f"q{i}": f"entity {i // PER_ENTITY}" for i in range(N)} if entities else {}
     gate: Any = SimpleNamespace(gate="llm_only")  # all that is asked of a result that needs no scores
-    return FinishedEvaluation(name, outcomes, [gate], {}, found)
+    results: Any = SimpleNamespace(gates=[gate])
+    return FinishedRun(name, results, outcomes, {}, found)
 
 
 @pytest.mark.parametrize(("first", "second", "wide"), [(True, True, True), (True, False, False), (False, False, False)])

@@ -16,13 +16,12 @@ from support.edits import note_change
 from kbtrain.cli import main as command
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare import compare_runs
 from kbtrain.evaluation.results import load
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.records import GateScore, Outcome
-from kbtrain.report.compare import read_finished
+from kbtrain.report.compare import compare_runs, read_finished
 from kbtrain.report.summary import caption
 
 Script = Callable[[str], ModuleType]
@@ -144,10 +143,10 @@ def test_two_runs_in_the_terminal(pair: tuple[Path, Path], capsys: pytest.Captur
     assert "in one only" not in said
     better = said.splitlines()[-1].removeprefix("second against first, better: ").split("; ")[0].split(", ")
     assert "kbm_mastery" in better and "all_rag" not in better
-    a, b = (read_finished(path).decided for path in pair)
+    a, b = (read_finished(path) for path in pair)
     rows = {d.gate: d for d in compare_runs(a, b, draws=200)}
     assert rows["all_rag"].accuracy.mean == 0 and rows["all_rag"].mcnemar is not None
-    assert rows["kbm_mastery"].second == next(g for g in b.gates if g.gate == "oracle").accuracy
+    assert rows["kbm_mastery"].second == next(g for g in b.results.gates if g.gate == "oracle").accuracy
     found = rows["kbm_mastery"].mcnemar
     assert found is not None and found.only_first == 0
     assert found.p_holm is not None and found.p < found.p_holm < 0.05

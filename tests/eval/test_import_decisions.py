@@ -13,9 +13,11 @@ import pytest
 from support.scripts import here, load
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.scores import read_decisions, read_scores
+from kbtrain.evaluation.scores import read_scores
 from kbtrain.io.jsonl import write
 from kbtrain.records import GateScore, Outcome
+
+read_decisions = load("eval/import_decisions.py").read_decisions
 
 
 def stored(folder: Path, *rows: Any) -> Path:

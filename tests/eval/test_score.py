@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support import gate_folders
+from support.scripts import here
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
@@ -26,6 +27,7 @@ from kbtrain.gates import scoring
 from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.prompted import open_prompt
+from kbtrain.gates.registry import GATES
 from kbtrain.gates.thresholds_store import source_of
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta, write_meta
@@ -421,3 +423,27 @@ def test_costs_are_those_of_an_unkilled_scoring_whatever_was_written_of_a_chunk(
         torn.write(jsonl.dump(chunk(killed))[:-9])
     assert score(tmp_path / "g.jsonl") == score(tmp_path / "unkilled.jsonl") == {"tokens": 33 / 6}
     assert (tmp_path / "g.jsonl").read_bytes() == (tmp_path / "unkilled.jsonl").read_bytes()
+
+
+def test_a_new_gate_is_fitted_scored_and_evaluated_in_a_run_folder(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GATES, "length", "support.length_gate:KIND")
+    fit = ["--gate", "length", "--labels", "hard", "--output", run_folder / "length"]
+    for split in ("train", "dev"):  # short questions are mastered: one digit, and not the first, which is long
+        path = run_folder / f"labelled_{split}.jsonl"
+        rows = jsonl.read(GateExample, run_folder / "examples" / f"{split}.jsonl")
+        jsonl.write(path, [replace(row, mastery=0 < int(row.question_id.split("-")[1]) < 10) for row in rows])
+        fit += [f"--{split}", path]
+    for script, *arguments in (
+        ("recipes/fit_gate.py", *fit),
+        ("eval/score.py", "--run", run_folder),
+        ("eval/end_to_end.py", "--run", run_folder, "--bootstrap-draws", 100),
+    ):
+        done = here(script, *arguments)
+        assert done.returncode == 0, done.stderr
+    test = list(jsonl.read(GateExample, run_folder / "examples" / "test.jsonl"))
+    stored = {row.question_id: row.score for row in jsonl.read(GateScore, run_folder / "scores" / "length.jsonl")}
+    assert [stored[row.question_id] for row in test] == pytest.approx([len(row.question) for row in test])
+    gates = {gate.gate: gate for gate in load(run_folder / "results.json").gates}
+    assert gates["length"].n == 200

@@ -10,7 +10,7 @@ import pytest
 
 from kbtrain.labeling.examples import example
 from kbtrain.labeling.indicators import certainty
-from kbtrain.labeling.label import LabelRule, benefit, first_sentence, indicators, label, with_taus
+from kbtrain.labeling.label import LabelRule, benefit, indicators, label, with_taus
 from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.records import Indicators, Question, SampleSet
 
@@ -61,32 +61,19 @@ def test_without_gold_answers_there_is_certainty_and_no_mastery(capital: Questio
     assert (taught.certainty, taught.soft_certainty) == (False, pytest.approx(0.5))
 
 
-def test_answers_cut_at_the_token_limit_stand_are_dropped_or_count_by_their_first_sentence(
-    capital: Question, answered: Answered
-) -> None:
+def test_answers_cut_at_the_token_limit_stand_or_are_dropped(capital: Question, answered: Answered) -> None:
     texts = ["Paris. Its river is the", "Rome, I", "Rome", "It was Rome. Now it is Paris"]  # the last one is whole
     made = answered(*texts)
     finishes = ("length", "length", "eos", "stop")
     samples = (dataclasses.replace(s, finish=f) for s, f in zip(made.samples, finishes, strict=True))  # type: ignore[arg-type]
     made = dataclasses.replace(made, samples=tuple(samples))
-    found = {cut: indicators(capital, made, rule=LabelRule(cut=cut))[0] for cut in ("keep", "drop", "prefix")}
+    found = {cut: indicators(capital, made, rule=LabelRule(cut=cut))[0] for cut in ("keep", "drop")}
     assert {cut: (f.n, f.n_correct, f.n_groups) for cut, f in found.items()} == {
-        "keep": (4, 2, 4), "drop": (2, 1, 2), "prefix": (4, 2, 4),
+        "keep": (4, 2, 4), "drop": (2, 1, 2),
     }  # fmt: skip
     assert (
         indicators(capital, dataclasses.replace(made, samples=made.samples[:3]), rule=LabelRule(cut="drop"))[0] is None
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("It is Paris. Its river", "It is Paris."), ("巴黎。它的河", "巴黎。"), ("St. Louis is in", "St. Louis is in"),
-        ("1. Paris is the", "1. Paris is the"), ("Paris", "Paris"), ("It has 3.5 million people and", None),
-    ],
-)  # fmt: skip
-def test_the_first_sentence_of_a_cut_answer(text: str, sentence: str | None) -> None:
-    assert first_sentence(text) == (sentence or text)
 
 
 def test_certainty_stands_on_the_rule_s_scale_and_fewer_answers_have_none(

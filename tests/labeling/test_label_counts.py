@@ -152,7 +152,7 @@ def test_certainty_on_the_paper_s_own_scale_needs_equal_numbers_of_answers(
     refuse_unequal(tally)  # one split: nothing to be unequal to
     list(label_questions(store, "main", [capital, dev], tally))
     assert tally.most_answers == {"train": 2, "dev": 3}
-    with pytest.raises(UserError, match=r"differs between the questions \(train 2, dev 3\)"):
+    with pytest.raises(UserError, match=r"differs between the questions \(train 2 to 2, dev 3 to 3\)"):
         refuse_unequal(tally)
 
 
@@ -170,7 +170,7 @@ def test_it_needs_them_inside_a_split_and_under_both_conditions_too(
     list(label_questions(store, "main", asked[:3], tally))
     refuse_unequal(tally)
     list(label_questions(store, "main", asked[3:], tally))
-    with pytest.raises(UserError, match=r"\(train 2 to 3, 1 of \d unlike the rest\), so no tau fits"):
+    with pytest.raises(UserError, match=r"\(train 2 to 3\), so no tau fits"):
         refuse_unequal(tally)
 
 

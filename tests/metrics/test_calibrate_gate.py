@@ -1,17 +1,15 @@
 """Calibration: each goal on questions worked by hand, evidence, floor, and shifted scores."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.calibrate import calibrate, dev_table
+from kbtrain.evaluation.calibrate import calibrate
 from kbtrain.evaluation.decisions import DevRule
 from kbtrain.metrics.calibration import KEPT, kept_scores, shift
 from kbtrain.metrics.thresholds import Dev
-from kbtrain.records import Outcome
 from kbtrain.serve.decide import LoadedGate
 
 
@@ -55,14 +53,6 @@ def test_a_promise_comes_with_its_guarantee():
     assert "promised: at most 5 points of right answers lost against always searching" in found.line()
     with pytest.raises(UserError, match="too few to promise"):
         calibrate(dev(20), DevRule("max_loss", max_loss=0.05))
-
-
-def test_a_share_of_the_dev_questions_is_the_same_every_time_and_leaves_the_others():
-    outcomes = [Outcome(f"q{i}", "dev", None, False, True, None, None, 1, 1) for i in range(1000)]
-    scores = {outcome.question_id: float(i) for i, outcome in enumerate(outcomes)}
-    half, again, whole = (dev_table("g", scores, outcomes, Path("s"), share) for share in (0.5, 0.5, 1.0))
-    assert 430 < len(half.scores) < 570 and len(whole.scores) == 1000
-    assert (half.scores == again.scores).all()
 
 
 def test_without_dev_questions_nothing_is_chosen():

@@ -12,8 +12,7 @@ from sklearn.metrics import average_precision_score, f1_score, precision_score, 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.scores import seed_scores
 from kbtrain.io.jsonl import write
-from kbtrain.metrics.classification import classify, expected_at_random, log_loss
-from kbtrain.metrics.registry import METRICS, Metric
+from kbtrain.metrics.registry import METRICS, Metric, classify, expected_at_random, log_loss
 from kbtrain.metrics.significance import cluster_counts
 from kbtrain.metrics.turns import SeedScores, classify_turns, compare, weighted_metrics
 from kbtrain.records import GateScore, TurnExample
@@ -183,7 +182,7 @@ def test_turns_without_a_score_are_named_as_they_are_called(tmp_path):
 def test_a_registered_metric_is_in_every_table(monkeypatch):
     """As CONTRIBUTING says: one function and one line."""
     from kbtrain.evaluation.decisions import GateClassification
-    from kbtrain.metrics.classification import classify, further_metrics
+    from kbtrain.metrics.registry import classify, further_metrics
     from kbtrain.report.tables import gate_table, question_table
 
     def searched(decided):

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from kbtrain.errors import UserError
-from kbtrain.evaluation.compare import complete_scores, outcomes_of_data_set, outcomes_with_score
 from kbtrain.metrics.ranking import (
     auroc,
     average_precision,
@@ -20,7 +18,6 @@ from kbtrain.metrics.ranking import (
     separations,
 )
 from kbtrain.metrics.significance import Delta, stratified_counts
-from kbtrain.records import Outcome, Question
 
 
 def test_curve_worked_by_hand() -> None:
@@ -178,27 +175,3 @@ def test_draws_of_clusters_with_one_class_are_left_out():
     truth, clusters = np.array([True, False, False]), ["a", "b", "b"]  # half of the draws have one class
     (found,) = separations(truth, {"s": np.array([2.0, 1.0, 3.0])}, "s", clusters)
     assert found.auroc == Delta(0.5, 0.5, 0.5)
-
-
-def outcomes(n=40):
-    return [Outcome(f"t{i}", "test", None, i % 2 == 0, i % 4 != 0, None, None, 0, 0) for i in range(n)]
-
-
-def test_a_score_of_some_questions_is_set_apart_and_can_choose_the_questions():
-    made = outcomes(4)
-    scores = {"all": {f"t{i}": float(i) for i in range(5)}, "some": {"t1": 0.5, "t3": 0.25}}
-    arrays, short = complete_scores(made, scores)
-    assert arrays["all"].tolist() == [0.0, 1.0, 2.0, 3.0] and short == {"some": 2}
-    part = outcomes_with_score(made, scores, "some")
-    arrays, short = complete_scores(part, scores)
-    assert [o.question_id for o in part] == ["t1", "t3"] and short == {}
-    assert arrays["all"].tolist() == [1.0, 3.0] and arrays["some"].tolist() == [0.5, 0.25]
-    with pytest.raises(UserError, match="no scores of gate 'sme'; did you mean 'some'"):
-        outcomes_with_score(made, scores, "sme")
-
-
-def test_a_data_set_s_questions_and_a_name_that_none_has():
-    questions = [Question(f"t{i}", "q", ("a",), "test", "nq" if i < 3 else "pop") for i in range(4)]
-    assert [o.question_id for o in outcomes_of_data_set(outcomes(4), questions, "pop")] == ["t3"]
-    with pytest.raises(UserError, match="no question of data set 'popp'; did you mean 'pop'"):
-        outcomes_of_data_set(outcomes(4), questions, "popp")

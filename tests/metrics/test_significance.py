@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from support.two_samplers import AnswerMeasures, answers, difference, same_greedy, shared_questions
 
-from kbtrain.evaluation.groups import JudgedQuestions, group_rows, quantile_groups, ranked_within
+from kbtrain.evaluation.groups import JudgedQuestions, group_rows
 from kbtrain.io.store import SampleStore
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
@@ -76,24 +76,6 @@ def test_resampled_areas_equal_the_area_of_each_resample() -> None:
 def test_a_resample_without_anything_to_gain_has_no_area() -> None:
     drawn = resampled_areas([np.array([1.0, 2.0])], np.array([0.0, 1.0]), np.array([1.0, 1.0]), 50, seed=0)
     assert 0 < np.isnan(drawn).sum() < 50
-
-
-def test_paired_intervals_of_accuracy_and_ratio_cover_95_times_in_100_in_500_simulations() -> None:
-    rng = np.random.default_rng(5)
-    # retrieval mends .6 * .7 and breaks .4 * .1 of the questions; the gates retrieve for .3 and .5 of them
-    expected = [(0.3 - 0.5) * (0.6 * 0.7 - 0.4 * 0.1), 0.3 - 0.5]
-    hits = np.zeros(2)
-    for trial in range(500):
-        llm = rng.random(200) < 0.4
-        rag = np.where(llm, rng.random(200) < 0.9, rng.random(200) < 0.7)
-        first, second = rng.random(200) < 0.3, rng.random(200) < 0.5
-        gain = rag.astype(float) - llm
-        columns = np.stack([(first.astype(float) - second) * gain, first.astype(float) - second], axis=1)
-        drawn = resampled_means(columns, 1000, seed=trial)
-        for i in range(2):
-            found = interval(drawn[:, i])
-            hits[i] += found.low <= expected[i] <= found.high
-    assert (abs(hits / 500 - 0.95) <= 0.02).all(), hits / 500
 
 
 def test_whole_clusters_are_drawn_and_means_are_those_of_the_questions_drawn() -> None:
@@ -315,17 +297,3 @@ def test_intervals_draw_whole_clusters() -> None:
     assert alone.mean == together.mean
     # eight questions of an entity say no more than one
     assert (together.high - together.low) / (alone.high - alone.low) == pytest.approx(8**0.5, rel=0.1)
-
-
-def test_quantiles_keep_equal_values_together_and_name_their_ends() -> None:
-    assert quantile_groups([1, 2, 3, 4], 2) == ["1 (low)", "1 (low)", "2 (high)", "2 (high)"]
-    assert quantile_groups([0, 0, 0, 0, 5, None], 3) == ["1 (low)"] * 4 + ["2 (high)", None]
-    assert quantile_groups([7, 7, 7], 3) == ["1", "1", "1"]
-    assert quantile_groups([None, None], 3) == [None, None]
-    groups = quantile_groups(np.random.default_rng(0).random(1000).tolist(), 5)
-    assert {groups.count(name) for name in set(groups)} == {200}
-
-
-def test_ranks_within_a_data_set_know_no_units_and_leave_ties_alike() -> None:
-    found = ranked_within([5.0, 0.1, None, 9000.0, 0.1, 7000.0], ["a", "b", "a", "a", "b", "a"])
-    assert found == [pytest.approx(1 / 6), 0.5, None, pytest.approx(5 / 6), 0.5, 0.5]

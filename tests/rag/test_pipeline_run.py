@@ -23,7 +23,7 @@ from kbtrain.rag.seakr_run import (
     open_thinking,
 )
 from kbtrain.records import Passage, Question
-from kbtrain.report.trace_page import render_traces
+from kbtrain.report.page import render_traces
 
 OTHER = {
     "documents": 4, "no_rerank": True, "no_reason": True, "max_steps": 3, "max_documents": 2, "word_confidence": 0.8,

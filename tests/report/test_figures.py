@@ -21,14 +21,16 @@ from kbtrain.report.curves import (
     PALETTE,
     Band,
     LineLabel,
+    interval_of_draws,
     leaders,
+    learning_figure,
+    learning_table,
     looks,
     name_ends,
     sliding_curve,
     spread,
 )
 from kbtrain.report.first_screen import sentences
-from kbtrain.report.learning_curve import figure as learning_figure
 from kbtrain.show import new_figure, render
 
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
@@ -47,7 +49,7 @@ def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving
         noted=here,
         most_right=here,
         promised=None,
-        promise=Promised(0.02, 0.1, 100, 149, None, None),
+        promise=Promised(0.02, 0.1, 100, 149, None),
     )
 
 
@@ -160,6 +162,27 @@ def test_a_learning_curve_has_its_legend_above_the_data_and_no_ticks_that_overpr
     names = ("probe, mastery", "probe, benefit", "stack, mastery", "stack, benefit")
     assert all(heights[name] < float(frame) for name in names)
     assert looks(["stack_benefit"])["stack_benefit"][0] in svg  # the colour of the report's curves
+
+
+def points(n: int, **areas: tuple[float, ...]) -> list[CurvePoint]:
+    return [CurvePoint(gate, "benefit", n, i, a, None, None) for gate, of in areas.items() for i, a in enumerate(of)]
+
+
+def test_the_interval_of_three_draws_is_student_s() -> None:
+    # mean .3, deviation .1, t of 2 degrees of freedom 4.3027
+    low, high = interval_of_draws([0.2, 0.3, 0.4])
+    assert (low, high) == (pytest.approx(0.3 - 4.3027 * 0.1 / 3**0.5, abs=1e-5), pytest.approx(0.54842, abs=1e-4))
+    assert interval_of_draws([0.3]) == (None, None)
+
+
+def test_the_best_gates_corrected_area_is_the_mean_over_the_draws_that_it_won() -> None:
+    made = points(50, features=(0.4, 0.2), probe=(0.3, 0.5))
+    won = {("features", 0): 0.36, ("probe", 1): 0.44}
+    found = [replace(p, corrected=Delta(won[p.gate, p.draw], 0.0, 1.0)) if (p.gate, p.draw) in won else p for p in made]
+    table = learning_table(found, 385)
+    place = [column.name for column in table.columns].index("best, corrected")
+    assert [(row[0], row[place]) for row in table.rows] == [("features", 0.36), ("probe", 0.44)]
+    assert [row[place] for row in learning_table(made, 385).rows] == [None, None]
 
 
 @pytest.mark.parametrize("path", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.name)

@@ -1,10 +1,10 @@
-"""results.json: what is written can be read back, and what breaks the schema is named."""
+"""results.json: what is written can be read back, and what breaks it is named."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.outcomes import ConditionOutcome, summarise
-from kbtrain.evaluation.results import Results, check, load, save, to_json
+from kbtrain.evaluation.results import Results, load, save, to_json
 from kbtrain.records import Outcome
 from kbtrain.report.first_screen import rule_of
 from kbtrain.report.summary import caption, verdicts
@@ -84,26 +84,26 @@ def test_what_is_written_is_read_back(results: Results, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "field"),
     [
-        (lambda d: d.pop("conditions"), "'conditions' is a required property"),
-        (lambda d: d["conditions"].pop("mask"), "at 'conditions': 'mask' is a required property"),
-        (lambda d: d["gates"][0].pop("auroc"), "at 'gates/0': 'auroc' is a required property"),
-        (lambda d: d["gates"][0].update(accuracy=1.2), "at 'gates/0/accuracy': 1.2 is greater than"),
-        (lambda d: d["gates"][1]["cost"].update(searches=1.5), "at 'gates/1/cost/searches': 1.5 is not of type"),
-        (lambda d: d["gates"][0]["delta_vs_random"].pop("low"), "at 'gates/0/delta_vs_random': 'low' is a required"),
-        (lambda d: d.update(gates=[]), "at 'gates'"),
+        (lambda d: d.pop("conditions"), "conditions"),
+        (lambda d: d["gates"][0].pop("auroc"), "auroc"),
+        (lambda d: d["gates"][0].update(accuracy="high"), "accuracy"),
+        (lambda d: d["gates"][1]["cost"].update(searches=1.5), "searches"),
+        (lambda d: d["gates"][0]["delta_vs_random"].pop("low"), "low"),
     ],
 )
-def test_what_breaks_the_schema_is_named(results: Results, change: Any, message: str, tmp_path: Path) -> None:
-    document = copy.deepcopy(json.loads(json.dumps(to_json(results))))
-    check(document)
-    change(document)
-    with pytest.raises(ValueError, match=message):
-        check(document)
+def test_a_field_that_is_missing_or_of_another_type_is_named(
+    results: Results, change: Any, field: str, tmp_path: Path
+) -> None:
+    document = json.loads(json.dumps(to_json(results)))
+    document["gates"][0]["note"] = document["more"] = "further keys may be added"
     path = tmp_path / "results.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(UserError, match=message) as error:
+    load(path)
+    change(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(UserError, match=rf"^{re.escape(str(path))}: .*{field}") as error:
         load(path)
     assert "\n" not in str(error.value)
 
@@ -134,12 +134,3 @@ def test_other_files_are_refused_in_one_line(content: str, tmp_path: Path) -> No
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
     with pytest.raises(UserError, match="no such file"):
         load(tmp_path / "absent.json")
-
-
-def test_further_keys_may_be_added(results: Results, tmp_path: Path) -> None:
-    document = to_json(results)
-    document["gates"][0] = {**document["gates"][0], "note": "more"}
-    check({**document, "more": 1})  # raises nothing
-    document["gates"][0] |= {"accuracy": "high"}
-    with pytest.raises(ValueError, match="at 'gates/0/accuracy'"):
-        check({**document, "more": 1})

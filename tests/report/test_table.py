@@ -1,10 +1,9 @@
-"""Tables show the same figures as text, Markdown and JSON."""
+"""Numbers and tables as text and as Markdown."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
-from kbtrain.report.tables import Column, Table, as_markdown, as_text, format_cell
+from kbtrain.report.tables import Column, Table, as_markdown, as_text, escape_markdown, format_cell
+from kbtrain.show import aligned, number, p_value, signed
 
 COLUMNS = [Column("set", "text"), Column("n", "count"), Column("A/E"), Column("gain", "points"), Column("p", "decimal")]
 TABLE = Table(
@@ -35,5 +34,29 @@ def test_text_and_markdown_have_every_row_and_the_note() -> None:
     assert markdown.startswith("## A \\| title\n")
 
 
-def test_json_keeps_raw_values() -> None:
-    assert asdict(TABLE)["rows"][0] == ["a|b", 1200, 0.60094, -0.0004, 0.000123]
+def test_numbers_lose_the_leading_zero_and_the_sign_of_zero() -> None:
+    assert [number(v) for v in (0.5, 1.0, -0.25, -0.0001, None)] == [".500", "1.000", "-.250", ".000", "-"]
+    assert [signed(v) for v in (0.5, -0.25, 0.0, -0.0001)] == ["+.500", "-.250", "+.000", "+.000"]
+
+
+def test_columns_are_aligned() -> None:
+    assert aligned(("a", "bb"), [("ccc", "1"), ("d", "22")]) == "a    bb\nccc   1\nd    22"
+
+
+def test_columns_are_aligned_where_chinese_stands_in_them() -> None:
+    assert aligned(("a", "bb"), [("医学", "1"), ("d", "选Ａ")]) == "a       bb\n医学     1\nd     选Ａ"
+
+
+def test_markdown_is_escaped_but_words_stay_readable() -> None:
+    assert escape_markdown("kbm_benefit _x_ *y* | <b>\n# z") == "kbm_benefit \\_x\\_ \\*y\\* \\| &lt;b&gt;<br>\\# z"
+
+
+def test_a_small_p_is_not_zero() -> None:
+    assert [p_value(p) for p in (None, 1.0, 0.0123, 0.0005, 0.00049, 0.0)] == [
+        "-",
+        "1.000",
+        ".012",
+        ".001",
+        "<.001",
+        "<.001",
+    ]

@@ -12,14 +12,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from kbm_paper.tables import Layout
 from support.edits import keep_change, note_change
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io import jsonl
-from kbtrain.io.store import SampleStore
 from kbtrain.records import GateScore, Passage, Question
 
 Script = Callable[[str], ModuleType]
@@ -40,13 +38,6 @@ def varied(run_folder: Path) -> Path:
     jsonl.write(run_folder / "questions.jsonl", questions)
     keep_change(run_folder / "questions.jsonl")
     return run_folder
-
-
-def note_model(folder: Path, model: str) -> None:
-    """Write into the folder's store that ``model`` gave the answers."""
-    meta = json.dumps({"model": model})
-    with SampleStore(folder / "samples.db") as store:
-        store._db.execute("UPDATE runs SET meta = ?", (meta,))
 
 
 def make(script: Script, layout: str, runs: Sequence[Path], out: Path, **settings: Any) -> dict[str, Any]:
@@ -124,29 +115,6 @@ def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
         assert mine[1:] == theirs[1:]
     with pytest.raises(UserError, match="table4 and gate_runs belong together"):
         make(script, "table4", [other], tmp_path)
-
-
-def test_the_papers_figures_stand_beside_those_of_its_model(script: Script, varied: Path, tmp_path: Path) -> None:
-    note_model(varied, "/models/Qwen2-7B-Instruct")
-    found = make(script, "table1", [varied], tmp_path)
-    row = dict(zip(found["names"], next(r for r in found["rows"] if r[0] == "nq_open"), strict=True))
-    assert row["paper: kbm_mastery A/E"] == pytest.approx(0.6009)
-    assert row["paper: All RAG"] == pytest.approx(0.6163)
-    mean = dict(zip(found["names"], found["rows"][-1], strict=True))
-    assert mean["paper: All RAG"] is None
-    found = make(script, "table2", [varied], tmp_path)
-    row = dict(zip(found["names"], found["rows"][0], strict=True))
-    assert (row["paper: kbm_certainty Rat"], row["paper: prompt A/E"]) == (pytest.approx(0.985), pytest.approx(0.515))
-
-
-@pytest.mark.parametrize("name", [*Layout.__args__])  # type: ignore[attr-defined]
-def test_every_layout_has_a_config_that_parses(script: Script, name: str) -> None:
-    module = script("kbm_tables")
-    config = build(module.TablesConfig, CONFIGS / f"{name}.yaml", {})
-    assert config.layout == name
-    if name == "table1":  # the paper's: what the model says, True or False
-        assert config.threshold_rule == "0.5"
-    assert (CONFIGS / f"{name}.yaml").read_text().splitlines()[1].endswith(f"--config studies/{name}.yaml")
 
 
 def test_analyses_of_a_run_count_its_questions_and_draw_its_figures(script: Script, sampled_run: Path) -> None:

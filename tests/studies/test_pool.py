@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pooled_questions import PoolRule, candidates, count_known, even_parts
+from pooled_questions import PoolRule, candidates, even_parts
 from support.scripts import load
 
 from kbtrain.io import jsonl
@@ -57,20 +56,6 @@ def test_what_a_small_group_lacks_the_larger_ones_give(sizes, n, parts):
     assert even_parts(sizes, n) == parts
 
 
-def test_questions_about_one_subject_or_passage_stay_in_one_split():
-    rows = [
-        *(Question(f"s{i}", f"s{i}?", ("a",), "dev", "squad", gold_passages=(f"p{i % 7}",)) for i in range(70)),
-        *(Question(f"q{i}", f"q{i}?", ("a",), "dev", "popqa", entities=(f"Q{i % 9}",)) for i in range(90)),
-    ]
-    groups = candidates(rows, PoolRule(THIRDS, {}))
-    splits: dict[str, set[str]] = {}
-    for row in (row for group in groups.values() for row in group):
-        splits.setdefault(row.entities[0], set()).add(row.split)
-    assert len(splits) == 16 and all(len(found) == 1 for found in splits.values())
-    assert len(set.union(*splits.values())) == 3
-    assert not any(row.gold_passages for group in groups.values() for row in group)  # of another corpus
-
-
 def test_a_component_of_most_questions_is_cut_and_still_no_subject_is_in_two_splits():
     """Two of 400 entities a question join nearly all 600: one split would hold them, and dev and test almost none."""
     draw, names = random.Random(0), [f"Q{n}" for n in range(400)]
@@ -110,14 +95,3 @@ def test_a_group_that_the_model_does_not_know_is_left_out_by_training_answers_al
     assert {row.id: row.split for row in rows if row.id in {one.id for one in screened}}.keys() <= {
         row.id for row in rows if row.split == "train"
     }
-
-
-def test_what_guessing_gives_is_not_known():
-    choice = Question("1", "?", ("A",), "train", "mmlu", form="choice", grading="option", options=("a", "b", "c", "d"))
-    always_a = [(replace(choice, id=str(i)), i % 4 == 0) for i in range(40)]  # right in a quarter of the questions
-    found = count_known([*always_a, *((row, i < 10) for i, row in enumerate(questions("nq", 40)))])
-    assert found["mmlu"].right == found["nq"].right == 10 and found["mmlu"].guessed == 0.25
-    assert found["mmlu"].share == 0 and found["nq"].share == 0.25
-    assert count_known([(choice, True)])["mmlu"].share == 1 and count_known([(choice, False)])[
-        "mmlu"
-    ].share == pytest.approx(-1 / 3)

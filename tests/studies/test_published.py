@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from published import closed_book as cb
 from published.outcomes import read_closed_book, read_judged
+from published.tables import two_sided_p
 from support import scripts
 from tiny_turns import bert_folder
 
 from kbtrain.errors import UserError
 from kbtrain.gates.features import additive
+from kbtrain.metrics.significance import Delta, holm
 
 
 def judged(**fields: Any) -> dict[str, Any]:
@@ -127,3 +129,10 @@ def test_the_script_says_how_well_each_models_wrong_answers_are_foreseen(
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UserError, match="4 of 60 answers are right; a gate needs 10"):
         module.main(module.ClosedBookConfig.model_validate(settings))
+
+
+def test_p_of_a_difference_is_that_of_its_interval() -> None:
+    assert two_sided_p(Delta(1.959964, 0.0, 3.919928)) == pytest.approx(0.05)
+    assert two_sided_p(Delta(0.0, -1.0, 1.0)) == 1.0
+    assert two_sided_p(Delta(0.0, 0.0, 0.0)) == 1.0 and two_sided_p(Delta(0.1, 0.1, 0.1)) == 0.0
+    assert holm([two_sided_p(Delta(1.959964, 0.0, 3.919928)), 1.0]) == pytest.approx([0.1, 1.0])

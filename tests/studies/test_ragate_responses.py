@@ -13,15 +13,12 @@ import torch
 from ragate_responses.entities import annotated, with_entities
 from ragate_responses.ranker import Candidates, recall
 from ragate_responses.responder import Reads, ResponsePrompts, greedy
-from ragate_responses.responses import AugmentedResponse
-from ragate_responses.text_generation import scores_of, text_parts
 from tiny_kbm import make_folder, make_model, make_tokenizer
 from tiny_turns import bert_folder, snippets, turn
 
 from kbtrain.config import parse_args
 from kbtrain.io.jsonl import read, write
-from kbtrain.io.provenance import file_sha256
-from kbtrain.records import Entity, Evidence, GateScore, Hit, TurnExample, Utterance
+from kbtrain.records import Entity, TurnExample, Utterance
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'studies'")
 ROOT = Path(__file__).parents[2]
@@ -39,36 +36,6 @@ def script(path, *arguments):
     module.main(parse_args(kind, [str(a) for a in arguments]))
 
 
-def response(one, name, text):
-    return AugmentedResponse(one.id, name, text, len(text.split()), 5.0 + len(text) % 3, 0.5, ("s",))
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """12 dev and 12 test turns (3 enriched), stored responses of one ranker, and two gates."""
-    turns = [turn(i, split, gold_snippets=(f"{split}{i}/1",) if i % 4 == 0 else ()) for split in ("dev", "test")
-             for i in range(12)]  # fmt: skip
-    write(tmp_path / "turns.jsonl", turns)
-    test = turns[12:]
-    out = tmp_path / "responses"
-    texts = {"none": "It is done.", "tfidf_top3": "It is lovely.", "tfidf_rank1": "<script>alert(1)</script>"}
-    for name, text in texts.items():
-        write(out / f"{name}.jsonl", [response(one, name, text) for one in test])
-        key = {"model": "m", "turns": file_sha256(tmp_path / "turns.jsonl")}
-        (out / f"{name}.jsonl.key").write_text(json.dumps(key))
-    hits = [tuple(Hit(f"{one.dialogue_id}/{n}", "", "", 1.0) for n in range(i % 3, 4)) for i, one in enumerate(test)]
-    write(out / "tfidf.evidence.jsonl", [Evidence(t.id, "tfidf", "", h) for t, h in zip(test, hits, strict=True)])
-    for gate, score in (("rule", lambda t: float("about" in t.context[-1].text)), ("always", lambda t: 1.0)):
-        write(tmp_path / "gates" / gate / "scores.jsonl", [GateScore(t.id, gate, score(t)) for t in turns])
-    return tmp_path
-
-
-def evaluated(folder, *more):
-    script("studies/ragate_tables.py", "--run", folder, "--gates", GATES, "--draws", 100, *more)
-    document = json.loads((folder / "dialogue.json").read_text())
-    return {table["name"]: table for table in document["tables"]}, document
-
-
 def by_name(table, **wanted):
     """The row whose columns have these values, as a mapping."""
     names = [column["name"] for column in table["columns"]]
@@ -77,30 +44,6 @@ def by_name(table, **wanted):
         if all(found[name.replace("_", " ")] == value for name, value in wanted.items()):
             return found
     raise AssertionError(wanted)
-
-
-def test_a_gate_s_row_is_the_mix_of_the_stored_responses(folder, capsys):
-    tables, document = evaluated(folder)
-    asks = [i % 4 == 0 for i in range(12)]
-    references = ["It is lovely." if asked else "Done." for asked in asks]
-    expected = scores_of(text_parts(["It is lovely." if asked else "It is done." for asked in asks], references))
-    row = by_name(tables["table4"], augmentation="tfidf_top3", variant="rule")
-    assert (row["# augs"], row["BLEU"]) == (3, pytest.approx(expected.bleu))
-    assert (row["ROUGE-1"], row["ROUGE-L"]) == pytest.approx((expected.rouge1, expected.rouge_l))
-    logits = [5.0 + len("It is lovely." if asked else "It is done.") % 3 for asked in asks]
-    assert row["min. logit"] == pytest.approx(sum(logits) / 12)
-    none = by_name(tables["table4"], variant="No-Aug")
-    assert row["logit change"] == pytest.approx(row["min. logit"] / none["min. logit"] - 1)
-    human = by_name(tables["table4"], augmentation="tfidf_top3", variant="Human-label")
-    assert [human[k] for k in ("# augs", "BLEU", "ROUGE-2")] == [row[k] for k in ("# augs", "BLEU", "ROUGE-2")]
-    assert by_name(tables["table4"], augmentation="tfidf_top3", variant="Aug-All")["# augs"] == 12
-    random = [r for r in tables["table4"]["rows"] if r[1] == "Random-Aug (20 draws)"]
-    assert [(r[0], r[2]) for r in random] == [(a, n) for a in ("tfidf_top3", "tfidf_rank1") for n in (3, 12)]
-    out = capsys.readouterr().out
-    assert "BLEU: sacrebleu nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out
-    assert "BERTScore skipped: no model was given for it (--bertscore)" in out
-    assert "dialogue: 12 test turns, 2 augmentations, 2 gates -> " in out
-    assert document["schema"] == 1 and (folder / "dialogue.json.meta.json").exists()
 
 
 def native(number, place):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import threshold_margin
 from carried_thresholds import CarriedThreshold, TransferSet, carry_threshold, transfer_matrix
-from kbm_paper.groups import answer_counts
+from kbm_paper.groups import answer_counts, quantile_groups, ranked_within
 from seeds import gain_over_random, summarise_seeds
 from white_box import disagreement, entropy_cut
 
@@ -171,3 +171,17 @@ def test_both_errors_of_the_margin_fall_and_rise_with_it() -> None:
     assert shy[1] == bold[1] == 0 and shy[2] == pytest.approx(0.5, abs=0.03)  # half of the answers are won
     small = np.where(scores < 0.55, np.where(scores < 0.45, -0.05, 0.0), 0.05)
     assert threshold_margin.both_errors(scores, small, 60, 9.0, 20)[1] == 1.0
+
+
+def test_quantiles_keep_equal_values_together_and_name_their_ends() -> None:
+    assert quantile_groups([1, 2, 3, 4], 2) == ["1 (low)", "1 (low)", "2 (high)", "2 (high)"]
+    assert quantile_groups([0, 0, 0, 0, 5, None], 3) == ["1 (low)"] * 4 + ["2 (high)", None]
+    assert quantile_groups([7, 7, 7], 3) == ["1", "1", "1"]
+    assert quantile_groups([None, None], 3) == [None, None]
+    groups = quantile_groups(np.random.default_rng(0).random(1000).tolist(), 5)
+    assert {groups.count(name) for name in set(groups)} == {200}
+
+
+def test_ranks_within_a_data_set_know_no_units_and_leave_ties_alike() -> None:
+    found = ranked_within([5.0, 0.1, None, 9000.0, 0.1, 7000.0], ["a", "b", "a", "a", "b", "a"])
+    assert found == [pytest.approx(1 / 6), 0.5, None, pytest.approx(5 / 6), 0.5, 0.5]

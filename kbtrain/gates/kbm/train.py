@@ -15,8 +15,8 @@ from kbtrain.gate.card import ADAPTER
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.true_false import Encoded
 from kbtrain.io.provenance import package_versions, peak_rss_mb
-from kbtrain.metrics.classification import log_loss
 from kbtrain.metrics.ranking import auroc
+from kbtrain.metrics.registry import log_loss
 from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged, save_adapter
 from kbtrain.models.load import NAMES
 from kbtrain.records import GateExample, Target
