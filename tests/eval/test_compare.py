@@ -67,7 +67,7 @@ def test_another_system_s_decisions_do_not_stand_under_a_gate_s_name(script, mad
     outcomes = list(jsonl.read(Outcome, made / "outcomes.jsonl"))
     jsonl.write(made / "imported_scores.jsonl", [GateScore(o.question_id, "seakr", 1.0) for o in outcomes])
     module = script("compare_scores")
-    with pytest.raises(UserError, match=r"imported_scores\.jsonl: gate 'seakr' stands in another score file too"):
+    with pytest.raises(UserError, match=r"imported_scores\.jsonl: gate 'seakr' is in another score file"):
         module.main(module.CompareScoresConfig(run=made))
 
 
