@@ -118,9 +118,9 @@ def look_ahead(config: JudgeConfig) -> None:
                             yield AnswerRequest(judged, "llm", None, config.votes, not config.votes)
 
     prices = config.price_list()
-    cost = forecast(config, requests, config.measure)
+    cost = forecast(config, requests)
     print(f"{cost.prompts} distinct answers to judge")
-    print("\n".join(cost.lines(prices, "judgements")))
+    print("\n".join(cost.lines(prices)))
 
 
 def configured_judge(config: JudgeConfig) -> Judge:

@@ -78,7 +78,7 @@ def main(config: PilotConfig) -> None:
         def requests() -> Iterator[AnswerRequest]:
             return itertools.chain.from_iterable(job.requests() for job in jobs)
 
-        return print("\n".join(forecast(config, requests, config.measure).lines(prices)))
+        return print("\n".join(forecast(config, requests).lines(prices)))
     correct, tokens = ask(config, asked, jobs, total)
     never, results = compare_settings(settings, correct, tokens)
     best = best_setting(results)

@@ -197,7 +197,7 @@ def look_ahead(config: SampleConfig, plan: SamplingPlan, shard: Shard) -> None:
         return itertools.chain.from_iterable(shard.windows(plan.requests(), config.window))
 
     prices = config.price_list()
-    print("\n".join(forecast(config, requests, config.measure).lines(prices)))
+    print("\n".join(forecast(config, requests).lines(prices)))
 
 
 if __name__ == "__main__":

@@ -70,11 +70,11 @@ def check_server(args: argparse.Namespace) -> None:
 
         sys.stdout.write("\n".join(compare_server(server.server(args.timeout), args.states)) + "\n")
     if server.problem is not None and not args.allow_empty:
-        raise UserError(f"server {server.url}: {server.problem}; --allow-empty writes {output} all the same")
+        raise UserError(f"server {args.url}: {server.problem}; --allow-empty writes {output} all the same")
     if output.exists():
         sys.stdout.write(f"{server.n_requests} requests; {output} stays as it is\n")
         return
-    write_config(server, output)
+    write_config(server.settings, output)
     lines = [f"{server.n_requests} requests; wrote {output}",
              f"next: kbtrain run sample --config {output} --run RUN --dry-run"]  # fmt: skip
     sys.stdout.write("\n".join(lines) + "\n")

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbtrain.config import build, read_yaml
 from kbtrain.demo import FEATURES, ChainStep, Say, chain_step, finish_own, follow
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation import search_pilot
@@ -36,7 +35,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.io.text_files import plain_name
-from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.backends import read_llm_config
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
 from kbtrain.llm.forecast import PRICES, forecast, read_prices
@@ -190,17 +189,11 @@ def server_config(settings: Fit, say: Say) -> Path:
         say(f"checking {settings.server}")
         checked = check_server(settings.server, settings.model, samples=settings.samples)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_config(checked, path)
+        write_config(checked.settings, path)
         _tell(*checked.lines())
-    elif (found := read_config(path).server_url) != settings.server.rstrip("/"):
+    elif (found := read_llm_config(path).server_url) != settings.server.rstrip("/"):
         raise UserError(f"{at(path)}: is of server {found}; name that one, or another folder by --run")
     return path
-
-
-def read_config(path: Path) -> LLMConfig:
-    """The model of a configuration of data_gen/sample.py."""
-    values, _ = read_yaml(path)
-    return build(LLMConfig, None, {key: value for key, value in values.items() if key in LLMConfig.model_fields})
 
 
 def agree(settings: Fit, config: Path, say: Say) -> float:
@@ -217,7 +210,7 @@ def agree(settings: Fit, config: Path, say: Say) -> float:
         return float(noted["minutes"])
     prices = settings.prices.name, read_prices(settings.prices)
     say(f"{MEASURED} prompts are asked, to measure the time")
-    expected = forecast(read_config(config), lambda: _requests(settings), MEASURED)
+    expected = forecast(read_llm_config(config), lambda: _requests(settings), MEASURED)
     _tell(f"forecast, {settings.pilot} questions of the pilot included:", *expected.lines(prices))
     if not settings.yes:
         if sys.stdin is None or not sys.stdin.isatty():
@@ -335,7 +328,7 @@ def next_command(settings: Fit, gate: GateResult) -> str:
     if settings.answers is not None and settings.corpus is None:
         return f"ask the gate before your own search: kbtrain serve {folder}, then POST /v1/gate"
     if settings.config is not None:
-        model = read_config(settings.config)
+        model = read_llm_config(settings.config)
         upstream = f"--upstream {model.server_url}" if model.kind.server else f"--model {model.model}"
     return f"kbtrain serve {folder} {upstream} --policy always --log decisions.jsonl; after a trial --policy gate"
 

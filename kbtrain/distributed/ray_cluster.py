@@ -1,7 +1,6 @@
-"""Map rows over Ray actors on many machines; results are yielded to the calling process as they finish.
+"""Map rows over Ray actors on many machines; the calling process alone writes files.
 
-Configuration, rows and results are plain values, which travel as JSON; the calling process alone writes files.
-The rows are a Ray Data job. When a node dies, Ray starts its actors again where there is room and repeats their rows;
+The rows are a Ray Data job, and travel as JSON. When a node dies, Ray starts its actors again and repeats their rows;
 when the whole job breaks, it is started again with the rows that are left, as long as each attempt finishes one.
 """
 
@@ -69,10 +68,7 @@ class RowWorker(ABC):
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Address of a cluster, and the share of it to use. ``address`` None: $RAY_ADDRESS, or a cluster of this machine.
-
-    ``actors`` 0: one per GPU (or per ``gpus`` GPUs), without GPUs one per node; ``cpus`` of each, 0: a node's share.
-    """
+    """Address of a cluster, and the share of it to use, as in :class:`EngineConfig`."""
 
     address: str | None = None
     actors: int = 0
@@ -81,12 +77,8 @@ class RayCluster:
     def map_rows(
         self, worker: type[RowWorker], config: Any, rows: Mapping[int, Any], unit: str, gpus: int = 1
     ) -> Iterator[tuple[int, Any]]:
-        """Number and result of each row, in the order in which they are finished, each once.
-
-        ``config`` and rows are values or records that JSON can hold; results are JSON values.
-
-        ``gpus`` of each actor where there are GPUs, 0: none; ``unit`` is what an error calls a row. Raises
-        :class:`UserError`: Ray or its cluster is missing, a worker refuses, or nothing can be finished any more.
+        """Number and result of each row, in the order in which they are finished, each once. ``config`` and rows are
+        values or records that JSON can hold; ``gpus`` of each actor where there are GPUs; ``unit``: a row, in errors.
         """
         ray, pending = self.connect(), {number: to_json(row).decode() for number, row in rows.items()}
         while pending:
@@ -96,7 +88,9 @@ class RayCluster:
                     if pending.pop(number, None) is not None:  # a row that was repeated counts once
                         yield number, from_json(result)
             except ray.exceptions.RayError as error:
-                _raise_user_error(error)
+                # a worker's refusal is the same one line here: Ray passes its traceback as text
+                if messages := re.findall(r"^\S*UserError: (.+)$", str(error), flags=re.MULTILINE):
+                    raise UserError(messages[-1]) from None
                 if len(pending) == n_before:
                     raise UserError(f"ray: no {unit} could be finished ({_first_line(error)}); see ray's log") from None
                 warnings.warn(f"ray: {_first_line(error)}; continuing with {len(pending)} {unit}s", stacklevel=2)
@@ -165,13 +159,6 @@ def _knock(address: str | None) -> None:
     host, colon, port = (address or "").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()
-
-
-def _raise_user_error(error: BaseException) -> None:
-    """Raise a worker's :class:`UserError` here as the same one line: Ray passes its traceback as text."""
-    messages = re.findall(r"^\S*UserError: (.+)$", str(error), flags=re.MULTILINE)
-    if messages:
-        raise UserError(messages[-1]) from None
 
 
 def _first_line(error: BaseException) -> str:

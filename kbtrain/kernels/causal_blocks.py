@@ -1,11 +1,8 @@
 """Attention of a prompt to itself by plain matrix products, block by block of queries; and a shorter last layer.
 
 For CPUs on which the fused kernel is slow: plain products run at the processor's 16-bit rate, and in blocks the scores
-stay in its cache. Without a mask only for prompts padded on the right or not at all.
-
-The last layer's computation is skipped at positions whose output is not used: keys and values of all tokens are needed,
-and so are all states of the layers before; but of the last layer's attention, output and MLP only the states of a
-prompt's last token, or of a few, are used.
+stay in its cache. Without a mask only for prompts padded on the right or not at all. The last layer's attention, output
+and MLP are skipped at positions whose states are not used.
 """
 
 from __future__ import annotations
@@ -34,9 +31,7 @@ _NEEDED: ContextVar[_NeededStates | None] = ContextVar("kbtrain_needed_states", 
 @contextmanager
 def only(model: PreTrainedModel, places: torch.Tensor) -> Iterator[None]:
     """Context in which the last layer computes the states at ``places`` (n,) only, the same in every row of a batch.
-
-    Its other states are undefined. For the Llama family, whose MLP is a module ``mlp`` of its layer.
-    """
+    For the Llama family, whose MLP is a module ``mlp`` of its layer."""
     layers: Any = model.get_decoder().layers
     mlp = layers[-1].mlp
     patched = mlp.__dict__.get("forward")
@@ -82,11 +77,8 @@ def causal_blocks_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention function. ``query`` (prompts, heads, length, size), ``key``/``value`` with kv heads.
-
-    With more keys than queries, every query also sees the keys before the first query. ``attention_mask`` (prompts, 1,
-    length, keys) is added to the scores; no query may see a key behind it.
-    """
+    """transformers' attention function. ``query`` (prompts, heads, length, size), ``key``/``value`` with kv heads,
+    before which more keys may stand. ``attention_mask`` (prompts, 1, length, keys) is added to the scores."""
     prompts, heads, length, size = query.shape
     kv_heads, n_cached = key.shape[1], key.shape[2] - length
     scale = size**-0.5 if scaling is None else scaling
@@ -140,10 +132,8 @@ def plain(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def causal_blocks(model: PreTrainedModel, read: torch.Tensor | None = None) -> Iterator[None]:
-    """Context in which the model attends in blocks, without a mask, to all earlier tokens; it must have no soft caps.
-
-    ``read`` (n,): positions among the fed tokens whose last states are used, in every row; None: all.
-    """
+    """Context in which the model, which must have no soft caps, attends in blocks to all earlier tokens. ``read`` (n,):
+    positions among the fed tokens whose last states are used, in every row; None: all."""
     implementation = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     try:

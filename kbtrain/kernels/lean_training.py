@@ -1,12 +1,9 @@
 """Norms, gated MLPs and low-rank adapters that keep less for the backward pass; faster dropout on CPUs.
 
-In the Llama family a norm keeps its input twice in fp32 and returns fp32, which each projection casts for itself. A
-gated MLP keeps four intermediate results. Here a norm keeps its input and one number a token and returns the computing
-format. An MLP keeps two results and recomputes the elementwise rest.
-
-On a CPU each of peft's LoRA adapters keeps dropout's mask in fp32 and dropout's result: six bytes a number. Here it
-keeps the input, which parallel adapters share, and one byte a number; the backward pass recomputes dropout's result.
-Dropout's random numbers take a quarter of the time, since torch draws them one by one, in one thread.
+In the Llama family a norm keeps its input twice in fp32, and a gated MLP four intermediate results. Here a norm keeps
+its input and one number a token, and an MLP two results. On a CPU each of peft's LoRA adapters keeps six bytes a number
+for dropout. Here it keeps the input, which parallel adapters share, and one byte a number. Dropout's random numbers
+take a quarter of the time, since torch draws them one by one, in one thread.
 """
 
 from __future__ import annotations
@@ -47,10 +44,8 @@ def kept_places(x: Tensor, p: float) -> tuple[Tensor, float]:
 
 @contextmanager
 def lean_adapters(model: nn.Module) -> Iterator[None]:
-    """Context in which ``model``'s adapters are lean, except those whose forward is already replaced.
-
-    Results agree up to rounding; dropout draws other random numbers from the same generator.
-    """
+    """Context in which ``model``'s adapters are lean, except those whose forward is already replaced. Results agree up
+    to rounding; dropout draws other random numbers from the same generator."""
     changed = list(_adapters(model))
     for layer, dropout, down_proj in changed:
         layer.cast_input_dtype_enabled = False
@@ -82,10 +77,8 @@ def _forward(dropout: Any, down_proj: Any) -> Callable[[Tensor], Tensor]:
     product: Any = DroppedProduct
 
     def forward(x: Tensor) -> Tensor:
-        autocast = torch.is_autocast_enabled(x.device.type)
-        dtype = torch.get_autocast_dtype(x.device.type) if autocast else down_proj.weight.dtype
         share = dropout.p if dropout.training else 0.0
-        return cast("Tensor", product.apply(x, down_proj.weight, share, dtype))
+        return cast("Tensor", product.apply(x, down_proj.weight, share, _computed_in(x, down_proj.weight.dtype)))
 
     return forward
 
@@ -127,11 +120,8 @@ _PART = 300_000  # numbers: 1.2 MB in fp32 (between 150,000 and 600,000 it makes
 
 @contextmanager
 def lean_layers(model: nn.Module) -> Iterator[None]:
-    """Context in which ``model``'s layers and adapters are lean, with results equal up to rounding.
-
-    Layers of other families do not change. Nor does any layer under gradient checkpointing, which recomputes parts
-    outside of the context.
-    """
+    """Context in which ``model``'s layers and adapters are lean, with results equal up to rounding. Layers of other
+    families do not change, nor any under gradient checkpointing, which recomputes parts outside of the context."""
     changed: list[nn.Module] = []
     try:
         for name, module in () if checkpointed(model) else model.named_modules():
@@ -158,22 +148,21 @@ def _lean_forward(module: Any) -> Callable[[Tensor], Tensor] | None:
     return None
 
 
-def _computed_in(x: Tensor) -> torch.dtype:
-    """The type to which the projections that follow would cast ``x``."""
-    return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+def _computed_in(x: Tensor, dtype: torch.dtype | None = None) -> torch.dtype:
+    """The type to which products cast ``x``: autocast's, else ``dtype`` (None: its own)."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else dtype or x.dtype
 
 
 class RMSNorm(torch.autograd.Function):
-    """weight * x / sqrt(mean(x^2) + eps) in fp32 at least, given out as ``dtype``; x is (..., d), weight (d,).
-
-    On a CPU a part of the tokens at a time, so that what is computed on the way stays in its caches.
-    """
+    """weight * x / sqrt(mean(x^2) + eps) in fp32 at least, given out as ``dtype``; x is (..., d), weight (d,). On a CPU
+    a part of the tokens at a time, so that what is computed on the way stays in its caches."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
         outputs = torch.empty_like(flat, dtype=dtype)
-        scale = flat.new_empty(len(flat), 1, dtype=_wide(x))
+        scale = flat.new_empty(len(flat), 1, dtype=torch.promote_types(x.dtype, torch.float32))
         for part in _parts(flat):
             wide = flat[part].to(scale.dtype)
             torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps), out=scale[part])
@@ -193,10 +182,6 @@ class RMSNorm(torch.autograd.Function):
             along = product.mul_(weight).mean(-1, keepdim=True)
             of_x[part] = (grad * weight).sub_(normed.mul_(along)).mul_(scale[part])
         return of_x.view(x.shape), of_weight.to(weight.dtype), None, None
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _parts(flat: Tensor) -> Iterator[slice]:

@@ -2,7 +2,6 @@
 
 PyTorch hands plain 16-bit weights to oneDNN, which lays them out again for every product: a tenth of the products'
 time. In fp32 it calls MKL, whose products take two to four times as long on CPUs that are not Intel's (measured).
-In-place changes of weights that PyTorch counts are detected, and invalidate what was computed from them.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from kbtrain.kernels.memory import machine_memory
 
 
 def weight_versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """Versions of the weights: another result means that a weight was replaced or written to.
-
-    Writes to weights of inference mode, and writes through ``.data`` (as of DeepSpeed's optimizers), are not counted.
-    """
+    """Versions of the weights: another result means that a weight was replaced or written to. Writes to weights of
+    inference mode, and writes through ``.data`` (as of DeepSpeed's optimizers), are not counted."""
     return [(weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in weights]
 
 
@@ -51,11 +48,8 @@ class PackedWeights:
 
 
 class PackedLinears:
-    """Within ``with``, the model's linear layers compute with packed weights; for inference alone.
-
-    Does nothing where it does not help (a GPU, another number format, a CPU without such products) or where memory is
-    short. ``weights`` are those of the model of which this one is a replica.
-    """
+    """Within ``with``, the model's linear layers compute with packed weights, for inference alone and where that helps.
+    ``weights`` are those of the model of which this one is a replica."""
 
     def __init__(self, model: nn.Module, weights: PackedWeights | None = None) -> None:
         self.weights = weights or PackedWeights(model)
@@ -71,7 +65,7 @@ class PackedLinears:
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear]:
-    """Modules of exactly this class, in the order of the model's modules."""
+    """Modules of exactly this class."""
     return [module for module in model.modules() if type(module) is nn.Linear]
 
 

@@ -1,9 +1,8 @@
 """Causal attention for training by plain matrix products, block by block, its weights recomputed for the gradients.
 
-For CPUs on which the fused kernel is slow (:func:`kbtrain.models.load.fused_attention_is_slow`); there a training batch
-attends in blocks. Like the fused kernel, this keeps queries, keys and values only, but its products run at the
-processor's 16-bit rate. Each row is computed without its padding. Packed rows
-(:mod:`kbtrain.training.answer_trainer`) use it too: each sees itself and the prefix that all of them share.
+For CPUs on which the fused kernel is slow (:func:`kbtrain.models.load.fused_attention_is_slow`), and for packed rows
+(:mod:`kbtrain.training.answer_trainer`): each sees itself and the prefix that all of them share. Each row is computed
+without its padding.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ class Span(NamedTuple):
     before: int = 0
 
 
-SPANS: ContextVar[Sequence[Span]] = ContextVar("kbtrain_spans")
-"""All real tokens of the batch."""
+SPANS: ContextVar[Sequence[Span]] = ContextVar("kbtrain_spans")  # all real tokens of the batch
 
 
 def block_attention(
@@ -126,12 +124,13 @@ def _grouped(states: Tensor, key: Tensor) -> Tensor:
 
 def packs(model: Any, tokens: int) -> bool:
     """True if this model can be trained on packed rows of ``tokens`` tokens: on a CPU, where a product's time is that
-    of its operations. Not with gradient checkpointing, which recomputes parts outside of the context."""
+    of its operations."""
     return model.device.type == "cpu" and _attention_is_default(model) and serves(model, tokens)
 
 
 def _attention_is_default(model: Any) -> bool:
-    """True if the model uses PyTorch's attention, and only within a training step."""
+    """True if the model uses PyTorch's attention, and only within a training step: gradient checkpointing recomputes
+    parts outside of the context."""
     return model.config._attn_implementation == "sdpa" and not checkpointed(model)
 
 
@@ -139,11 +138,8 @@ def _attention_is_default(model: Any) -> bool:
 def attention_for_training(
     model: Any, mask: torch.Tensor, bf16: bool, spans: Sequence[Span] | None = None
 ) -> Iterator[None]:
-    """Context in which ``model`` attends in blocks, where that is faster; ``mask`` (rows, tokens): 0 on left padding.
-
-    ``spans``: of packed rows, for a model that :func:`packs`. The attention does not change under gradient
-    checkpointing, which recomputes parts outside of the context.
-    """
+    """Context in which ``model`` attends in blocks, where that is faster; ``mask`` (rows, tokens): 0 on left padding;
+    ``spans``: of packed rows, for a model that :func:`packs`."""
     if spans is None:
         slow = fused_attention_is_slow(model.device.type, torch.bfloat16 if bf16 else model.dtype)
         if not (slow and _attention_is_default(model) and serves(model, mask.shape[1])):

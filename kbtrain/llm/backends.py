@@ -21,11 +21,11 @@ from kbtrain.records import DtypeName
 
 @dataclass(frozen=True)
 class Backend:
-    """A back end: how it opens a model, and what its users can rely on. A new one is a function and a line below.
+    """A back end: how it opens a model, and what its users can rely on.
 
-    ``open``: imports what it needs. ``model_files``: the model's files are read on this machine; their hashes are noted
-    with the answers. ``server``: another process answers, paid by the token. ``passes``: the model's passes run in this
-    process and can be observed. ``states``: hidden states can be read. ``only_keys``: keys of this back end alone.
+    ``model_files``: the model's files are read on this machine; their hashes are noted with the answers. ``server``:
+    another process answers, paid by the token. ``passes``: the model's passes run in this process and can be observed.
+    ``states``: hidden states can be read. ``only_keys``: keys of this back end alone.
     """
 
     description: str
@@ -206,11 +206,8 @@ class LLMConfig(Config):
         return BatchLimits(self.batch_rows, self.batch_prompt_tokens, self.window)
 
     def run_settings(self) -> dict[str, Any]:
-        """The keys that change answers, as JSON values: a run that is continued must have the same.
-
-        Keys that were added after the first stores were written appear only when they are not at their defaults, so
-        that those stores can be continued.
-        """
+        """The keys that change answers, as JSON values: a run that is continued must have the same. Keys that were
+        added after the first stores were written appear only when they are not at their defaults."""
         dumped = self.model_dump(mode="json")
         settings = {key: dumped[key] for key in ("model", "batch_rows", "batch_prompt_tokens")}
         settings["sampling"] = {key: dumped[key] for key in Sampling.__dataclass_fields__ if key not in _LATER}

@@ -1,7 +1,5 @@
-"""Interface of back ends: answers for requests, as a stream of :class:`~kbtrain.records.SampleSet`.
-
-Also the seed of a request, for back ends that draw by themselves; and prompts that fit: evidence is cut from its tail,
-and the cut tokens are counted.
+"""Interface of back ends: answers for requests, as a stream of :class:`~kbtrain.records.SampleSet`; the seeds of their
+draws; prompts that fit, with evidence cut from its tail; and the simplest back end, which has no model.
 """
 
 from __future__ import annotations
@@ -49,12 +47,8 @@ class AnswerRequest:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of a sampling. ``temperature`` 1 and no filters as in KBM (section 3.2).
-
-    ``seed`` names the run: with question, condition, sample index and step it is hashed into each uniform number.
-    ``max_prompt_tokens``: a longer prompt loses evidence from its tail. ``max_thought_tokens``: more tokens of an
-    output beside ``max_new_tokens``, for a model that thinks before it answers.
-    """
+    """Settings of a sampling, ``temperature`` 1 and no filters as in KBM (section 3.2). ``seed`` names the run.
+    ``max_thought_tokens``: more tokens of an output, for a model that thinks before it answers."""
 
     seed: str = "0"
     temperature: float = 1.0
@@ -95,34 +89,30 @@ class LLM(Protocol):
 
 
 def request_seed(seed: str, question_id: str, condition: str) -> int:
-    """A number below 2**52 for one question under one condition; sample i of it has this number + i.
-
-    Hashed, so that no two questions share a stretch of seeds; small enough for a server that reads JSON numbers as
-    doubles. vLLM itself adds the index when a request wants n answers, so n requests draw what one request draws.
-    """
+    """A number below 2**52 for one question under one condition; sample i of it has this number + i, as in vLLM where a
+    request wants n answers. Small enough for a server that reads JSON numbers as doubles."""
     key = "\x1f".join((seed, question_id, condition))
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 12
 
 
 class UniformRow:
-    """The stream of one answer: ``row.at(step)`` is its number in [0, 1) for that step, with 53 random bits."""
+    """The uniform numbers of one answer: hashes of run, question, condition, index and step, so that a sample does not
+    depend on time or batch. Consecutive seeds of a generator would repeat samples between questions."""
 
     def __init__(self, seed: str, question_id: str, condition: str, index: int) -> None:
         key = "\x1f".join((seed, question_id, condition, str(index)))
         self._base = hashlib.blake2b(key.encode(), digest_size=8)
 
     def at(self, step: int) -> float:
-        """The uniform number for token ``step`` (counted from 0)."""
+        """The number in [0, 1) for token ``step`` (counted from 0), with 53 random bits."""
         state = self._base.copy()
         state.update(step.to_bytes(4, "little"))
         return (int.from_bytes(state.digest(), "little") >> 11) * 2.0**-53
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, request: AnswerRequest, room: int) -> tuple[list[int], int]:
-    """Token ids of the rendered prompt, at most ``room``, and how many tokens of evidence were cut for it.
-
-    Raises :class:`PromptTooLong` for a question that does not fit without any evidence.
-    """
+    """Token ids of the rendered prompt, at most ``room``, and how many tokens of evidence were cut for it. Raises
+    :class:`PromptTooLong` for a question that does not fit without any evidence."""
     ids = encode(tokenizer, request.text(request.evidence), request.system)
     cut, evidence = 0, request.evidence
     while len(ids) > room:
@@ -142,11 +132,8 @@ BYTES_A_TOKEN = 3.0  # fewer than most texts have in any script, so that a promp
 
 
 def cut_to_bytes(request: AnswerRequest, room: int) -> tuple[str | None, int]:
-    """Evidence that fits into a prompt of about ``room`` tokens, and the number of tokens cut from its tail.
-
-    For servers whose tokenizer is not here: tokens are estimated from bytes. A question that is longer by itself is
-    left to the server.
-    """
+    """As :func:`prompt_ids`, the evidence by an estimate from bytes, for servers whose tokenizer is not here; a
+    question that is longer by itself is left to the server."""
     text = (request.system or "") + request.text(request.evidence)
     excess = len(text.encode()) - int(room * BYTES_A_TOKEN)
     if excess <= 0 or request.evidence is None:

@@ -48,55 +48,39 @@ Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}
 _ASK = "Name any town of the world. Answer with its name alone."
 _ASKS = [f"Name any {thing}. Answer with its name alone." for thing in ("river", "animal", "metal", "colour", "fruit")]
-_VARIED = "Write a sentence about anything you like."
 _FILLER = "The road runs along the river to the next town. "
 _TOKENS = 16
 _WAITS = Retry(tries=3, first=1.0, patience=30.0)
 _BUSY = {429: 6, 503: 6, 529: 6}  # tries by status
-_OF_FIELDS = frozenset(
-    {400, 403, 422, 500, 501}
-)  # statuses by which servers refuse a field, once they answer without it
+_OF_FIELDS = frozenset({400, 403, 422, 500, 501})  # by which servers refuse a field, once they answer without it
 _OPTIONAL = frozenset({"stop", "max_tokens", "max_completion_tokens"})  # fields that stay out where they are refused
 _LONG = 5  # times the longest silence for an output with room for a thought
 _TEMPLATE = 64  # tokens that a chat template may put around a prompt
 _GROWS = 1.5  # times the tokens of its half that a long prompt has at least
 SECONDS = 60.0  # longest silence of a server that is asked
 _LISTS_ALL = frozenset({"vllm", "sglang", "llamacpp", "library"})  # owners whose lists of models are whole
+_ALWAYS = ("backend", "model", "server_url", "server_endpoint", "server_n", "server_logprobs", "server_key_env")
 _DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new_tokens", "max_prompt_tokens")}
 
 
 @dataclass(frozen=True)
 class ServerAbilities:
-    """Abilities of a server. ``refused``: endpoint or field -> its words.
+    """Abilities of a server. ``settings``: keys of a sampling configuration. ``refused``: endpoint or field -> its
+    words. ``answers``: the most that one request gave. ``cites``: plain answers carry citations.
 
     ``states``: layers whose hidden states vLLM returns, or the reason why it returns none; None for others.
-
-    ``read``: tokens that it reads of a prompt, where it reads a part of a longer one; ``cites``: plain answers carry
-    citations; ``repeats``: drawn answers are the same whatever is asked.
-
-    ``answers``: the most that one request gave, of ``samples`` asked for; ``seeds``: None where drawn answers tell
-    nothing; ``length``: the longest answer it took; ``room``: tokens of a prompt that fit, where it states its context.
+    ``read``: tokens that it reads of a prompt, where it reads a part of a longer one.
     """
 
-    url: str
-    model: str
-    owner: str
-    endpoint: Endpoint
+    model: ListedModel
+    settings: Mapping[str, Any]
     refused: Mapping[str, str]
-    dialect: Dialect
-    samples: int
     answers: int
-    usage: bool
-    seeds: bool | None
-    key_env: str
     n_requests: int
-    length: int
     thoughts: CheckedThoughts
-    room: int | None = None
-    states: str | None = None
-    read: int | None = None
-    cites: bool = False
-    repeats: bool = False
+    states: str | None
+    read: int | None
+    cites: bool
 
     @property
     def problem(self) -> str | None:
@@ -113,68 +97,33 @@ class ServerAbilities:
             return f"{silent.line()}; {silent.advice()}"
         return self.thoughts.alike
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Keys of a sampling configuration."""
-        n = True if self.dialect.most is None else False if self.dialect.most == 1 else self.dialect.most
-        keys: dict[str, Any] = {
-            "backend": "openai",
-            "model": self.model,
-            "server_url": self.url,
-            "server_endpoint": self.endpoint,
-            "server_n": n,
-            "server_logprobs": self.dialect.logprobs,
-        }
-        if self.key_env != "OPENAI_API_KEY":
-            keys["server_key_env"] = self.key_env
-        return keys | self._fields()
-
-    def _fields(self) -> dict[str, Any]:
-        """Keys that are not at their defaults."""
-        dialect = self.dialect.model_dump(exclude={"most", "logprobs"}, exclude_defaults=True)
-        keys = {f"server_{key}": value for key, value in dialect.items()}
-        if self.length != _DEFAULTS["max_new_tokens"]:
-            keys["max_new_tokens"] = self.length
-        if self.room is not None and self.room < _DEFAULTS["max_prompt_tokens"]:
-            keys["max_prompt_tokens"] = self.room
-        return keys | dict(self.thoughts.settings)
-
     def lines(self) -> list[str]:
         """A line for each ability."""
+        s = self.settings
         ends = [f"{name}: {self.refused.get(name, 'yes')}" for name in _PATHS]
-        seeds = {
-            True: "yes: the same seed gives the same answer",
-            False: "no: a seed does not repeat an answer; stored answers are kept",
-            None: "unknown: all test answers were the same"
-            + "; sampled answers repeat: is there a cache in front of the server, or no temperature?" * self.repeats,
-        }[self.seeds]
-        several = f" ({self.samples} were requested): several requests a question"
-        answers = f"{self.answers} answers in one request" + several * (self.dialect.most is not None)
-        shared = self.answers > 1 and not self.dialect.logprobs
-        usage = "yes" + ", one count for all answers of a reply: divided by the lengths of their texts" * shared
-        usage = usage if self.usage else "no: lengths of answers are estimated"
+        several = ": several requests a question" * (s["server_n"] is not True)
         abilities = {
-            "server": f"{self.url} ({self.owner}), model {self.model}",
-            "endpoint": f"{'; '.join(ends)} -> server_endpoint: {self.endpoint}",
-            "n": answers if self.answers > 1 else "one answer per request",
-            "logprobs": "yes" if self.dialect.logprobs else "no: 0 is stored for them",
-            "seeds": seeds,
-            "usage": usage,
+            "server": f"{s['server_url']} ({self.model.owner}), model {self.model.name}",
+            "endpoint": f"{'; '.join(ends)} -> server_endpoint: {s['server_endpoint']}",
+            "n": f"{self.answers} answer{'s' * (self.answers > 1)} in one request{several}",
+            "logprobs": "yes" if s["server_logprobs"] else "no: 0 is stored for them",
             "reasoning": self.thoughts.line(),
         }
         if self.states is not None:
             abilities["states"] = self.states
-        if not self.dialect.greedy:
+        if not s.get("server_greedy", True):
             abilities["greedy"] = "temperature 0 is refused: one more sampled answer replaces the greedy one"
-        if fields := self._fields():
-            abilities["fields"] = "; ".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
+        if fields := [f"{key}: {json.dumps(value)}" for key, value in s.items() if key not in _ALWAYS]:
+            abilities["fields"] = "; ".join(fields)
         words = [f"refused   {name}: {text}" for name, text in self.refused.items() if name not in _PATHS]
         return [*(f"{name:<9} {text}" for name, text in abilities.items()), *words]
 
     def server(self, seconds: float) -> Server:
         """The server as a client that reads states asks it, each request for at most ``seconds``."""
-        dialect = Dialect(key_header=self.dialect.key_header)
-        return Server(url=self.url, model=self.model, key_env=self.key_env, timeout=seconds, dialect=dialect)
+        dialect = Dialect(key_header=self.settings.get("server_key_header", "Authorization"))
+        key_env = self.settings.get("server_key_env", "OPENAI_API_KEY")
+        url = self.settings["server_url"]
+        return Server(url=url, model=self.model.name, key_env=key_env, timeout=seconds, dialect=dialect)
 
 
 class _Refused(Exception):
@@ -224,7 +173,9 @@ class _Probe:
                 return text
             if failure.is_quota:
                 raise UserError(f"{self.where}: {failure.text}; {NO_QUOTA}")
-            of_field = failure.status == 403 and (self.answered or _names_field(failure.text, body))
+            fields = {*(body or ())} - {"model", "messages", "prompt"}
+            named = any(re.search(rf"\b{name}\b", failure.text) for name in fields)
+            of_field = failure.status == 403 and (self.answered or named)
             if failure.status in {401, 403} and failure.refusal is None and not of_field:
                 first = first or failure
                 if len(self.headers) > 1:
@@ -276,12 +227,6 @@ class _Probe:
         return UserError(f"{self.where}: does not speak OpenAI's protocol; does the address end in /v1?")
 
 
-def _names_field(text: str, body: Mapping[str, Any] | None) -> bool:
-    """True if an error names an optional field of the request."""
-    names = [] if body is None else [name for name in body if name not in ("model", "messages", "prompt")]
-    return any(re.search(rf"\b{name}\b", text) for name in names)
-
-
 def _failure(status: int, text: str) -> ServerError | None:
     """The error of a reply, also of one of status 200 that holds an error and no answer; None for any other reply."""
     if status != 200:
@@ -303,10 +248,7 @@ def check_server(
     max_new_tokens: int = _DEFAULTS["max_new_tokens"],
 ) -> ServerAbilities:
     """Try, field by field, what sampling ``samples`` answers of ``max_new_tokens`` will ask for, each request for at
-    most ``seconds`` of silence.
-
-    Raises :class:`UserError` where nothing can be asked, and for replies that do not follow the protocol.
-    """
+    most ``seconds`` of silence. Raises :class:`UserError` where nothing can be asked, and for other protocols."""
     check_url(url, "server_url")
     probe = _Probe(url, key_env, seconds)
     with protocol():
@@ -327,25 +269,34 @@ def _check_fields(probe: _Probe, model: ListedModel, samples: int, max_new_token
         del extra["max_tokens"]
     extra |= {**probe.extra, **thoughts.extra}
     probe.fields = {key: value for key, value in {**probe.fields, **thoughts.extra}.items() if value is not None}
-    seeds = _seeds(probe, reply)
     logprobs = _gives_logprobs(probe)
     states = _states(probe, model) if model.owner == "vllm" else None
-    usage = isinstance((reply.get("usage") or {}).get("completion_tokens"), int)
     answers = _answers(probe, samples)
     most = length + thoughts.settings.get("max_thought_tokens", 0)
-    room = None if model.context is None else max(32, model.context - most - _TEMPLATE)
-    read = _read_of_long(probe, _DEFAULTS["max_prompt_tokens"] if room is None else room)
-    if read is not None:
-        room = max(32, read - _TEMPLATE)
-    dialect = Dialect(
-        limit=limit, greedy=greedy, most=None if answers >= samples else answers, logprobs=logprobs,
-        extra=dict(sorted(extra.items())), key_header=probe.headers[0],
-    )  # fmt: skip
-    return ServerAbilities(
-        probe.url, model.name, model.owner, probe.endpoint, probe.refused, dialect, samples, answers, usage, seeds,
-        probe.key_env, probe.n, length, thoughts, room, states, read, has_citations(reply),
-        seeds is None and _repeats(probe),
-    )  # fmt: skip
+    room = _DEFAULTS["max_prompt_tokens"]
+    if model.context is not None:
+        room = min(room, max(32, model.context - most - _TEMPLATE))
+    read = _read_of_long(probe, room)
+    dialect = Dialect(limit=limit, greedy=greedy, extra=dict(sorted(extra.items())), key_header=probe.headers[0])
+    fields = {f"server_{key}": value for key, value in dialect.model_dump(exclude_defaults=True).items()}
+    found = {
+        "server_key_env": probe.key_env,
+        **fields,
+        "max_new_tokens": length,
+        "max_prompt_tokens": room if read is None else min(room, max(32, read - _TEMPLATE)),
+    }
+    settings = {
+        "backend": "openai",
+        "model": model.name,
+        "server_url": probe.url,
+        "server_endpoint": probe.endpoint,
+        "server_n": True if answers >= samples else answers if answers > 1 else False,
+        "server_logprobs": logprobs,
+        **{key: value for key, value in found.items() if value != LLMConfig.model_fields[key].get_default()},
+        **thoughts.settings,
+    }
+    cites = has_citations(reply)
+    return ServerAbilities(model, settings, probe.refused, answers, probe.n, thoughts, states, read, cites)
 
 
 def _asker(probe: _Probe) -> Ask:
@@ -426,9 +377,7 @@ def _prompt(endpoint: Endpoint, text: str) -> dict[str, Any]:
 
 def _take_fields(probe: _Probe, prompt: Mapping[str, Any], optional: Mapping[str, Any]) -> dict[str, Any]:
     """Give the probe the fields that its endpoint takes, found one by one where it refuses them together; a reply.
-
-    Raises :class:`_Refused` where it takes none.
-    """
+    Raises :class:`_Refused` where it takes none."""
     probe.fields = {**prompt, **optional}
     if (reply := probe.ask()) is not None:
         return reply
@@ -454,19 +403,13 @@ def _take_fields(probe: _Probe, prompt: Mapping[str, Any], optional: Mapping[str
     return reply
 
 
-_BY_STREAM: Mapping[str, Any] = {"stream": True}
-
-
 def _take_with_switch(
     probe: _Probe, prompt: Mapping[str, Any], optional: Mapping[str, Any], first: _Refused
 ) -> dict[str, Any]:
     """As :func:`_take_fields`, of a server that answers only with a field that asks its model not to think, or only by
-    a stream.
-
-    Raises ``first`` where none of these fields helps.
-    """
-    about_thoughts = re.search("think|reason|stream", str(first), re.I)
-    for extra in (*NOT_TO_THINK, _BY_STREAM) if about_thoughts and not probe.extra else ():
+    a stream. Raises ``first`` where none of these fields helps."""
+    about_switches = re.search("think|reason|stream", str(first), re.I)
+    for extra in (*NOT_TO_THINK, {"stream": True}) if about_switches and not probe.extra else ():
         probe.extra = extra
         try:
             return _take_fields(probe, {**prompt, **extra}, optional)
@@ -492,27 +435,9 @@ def _greedy(probe: _Probe, limit: LimitName, length: int) -> tuple[bool, int]:
     return is_taken, _TOKENS
 
 
-def _seeds(probe: _Probe, reply: Mapping[str, Any]) -> bool | None:
-    """True if equal seeds give equal answers; None where all answers are alike."""
-    if "seed" not in probe.fields:
-        return False
-    replies = [reply, *(probe.answer({**probe.fields, "seed": seed}) for seed in (7, 8, 9))]
-    texts = [choices_of(reply)[0].output()[0] for reply in replies]
-    return None if len(set(texts)) < 2 else texts[0] == texts[1]
-
-
-def _repeats(probe: _Probe) -> bool:
-    """True if a sentence of any words is drawn twice as the same."""
-    body = {**probe.fields, **_prompt(probe.endpoint, _VARIED)}
-    texts = [choices_of(probe.answer({**body, "seed": seed}))[0].output()[0] for seed in (7, 8)]
-    return texts[0] == texts[1]
-
-
 def _read_of_long(probe: _Probe, room: int) -> int | None:
-    """Tokens that the server counts in a prompt of about ``room``, if it reads no more of it than of its half.
-
-    None where it reads the whole, refuses it in words, or does not count.
-    """
+    """Tokens that the server counts in a prompt of about ``room``, if it reads no more of it than of its half. None
+    where it reads the whole, refuses it in words, or does not count."""
     counts = []
     for tokens in (room // 2, room):
         text = _FILLER * round(tokens * BYTES_A_TOKEN / len(_FILLER)) + _ASK
@@ -551,17 +476,14 @@ def _answers(probe: _Probe, samples: int) -> int:
     return 1
 
 
-def write_config(checked: ServerAbilities, path: Path) -> None:
-    """A configuration of data_gen/sample.py, and of every other script that asks a model.
-
-    Raises :class:`UserError` for a file that is there.
-    """
-    text = f"# {checked.model} on a server, as kbtrain check-server found it: to sample, or to judge.\n"
+def write_config(settings: Mapping[str, Any], path: Path) -> None:
+    """Write a configuration of every script that asks a model. Raises :class:`UserError` for a file that is there."""
+    text = f"# {settings['model']} on a server, as kbtrain check-server found it: to sample, or to judge.\n"
     text += f"#   kbtrain run sample --config {path.name} --run RUN\n"
     text += f"#   kbtrain run judge --config {path.name} --run RUN --judge llm\n"
     try:
         with path.open("x", encoding="utf-8") as out:
-            out.write(as_commands(text) + yaml.safe_dump(checked.settings, sort_keys=False, allow_unicode=True))
+            out.write(as_commands(text) + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
     except FileExistsError:
         raise UserError(f"{path}: exists already; give another name by --output") from None
     except OSError as error:

@@ -1,7 +1,7 @@
 """Settings under which a server's model gives answers and no thoughts, or thoughts with room for an answer behind them.
 
-Fields that ask a model not to think are tried first. Where none of them works, a budget of tokens for the thought is
-measured, and no stop string is sent, since most servers apply those to the thought, too.
+Fields that ask a model not to think are tried first. Where none works, a budget of tokens for the thought is measured,
+and no stop string is sent, since most servers apply those to the thought, too.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ def check_thoughts(
 ) -> CheckedThoughts:
     """Ask with and without stop strings, with and without fields that ask the model not to think.
 
-    ``ask`` sends a question with the stop string of a line's end; ``limit`` names the field that bounds its output,
-    ``length`` is that of an answer. ``context``: tokens of the server's context, of which a thought gets half at most.
-    ``asks``: fields of different questions, for the answers that are looked at in the end.
+    ``ask`` sends a question with the stop string of a line's end; ``limit`` names the field that bounds its output of
+    ``length`` tokens. A thought gets half of the server's ``context`` at most. ``asks``: fields of different questions.
     """
     whole = {"stop": None, limit: ROOM}
     extra: dict[str, Any] = {}
@@ -87,9 +86,9 @@ def check_thoughts(
                 answer, extra["stop"], final["stop"] = unstopped, None, None
                 words += "; a line's end comes before the answer: stop strings are applied here, not by the server"
         if answer is not None:
-            sample = _sample(answer, opened)
-            silent.add([sample])
-            texts.append(sample.text)
+            read = _read(answer, opened)
+            silent.add([Sample(0, read.text, 0, read.finish, 0.0)])
+            texts.append(read.text)
     begin = {beginning(text.strip()) for text in texts}
     if len(set(texts)) == 1 and len(texts) > 1 and asks[0]:
         words += f"; different questions have one answer ({texts[0]!r:.40})"
@@ -112,13 +111,9 @@ def _read(reply: Mapping[str, Any], opened: bool = False) -> ReadAnswer:
     return choices_of(reply)[0].answer(OutputRules(("\n",), opened))
 
 
-def _sample(reply: Mapping[str, Any], opened: bool = False) -> Sample:
-    answer = _read(reply, opened)
-    return Sample(0, answer.text, 0, answer.finish, 0.0)
-
-
 def _silence(reply: Mapping[str, Any]) -> Silence | None:
-    return silence(_sample(reply))
+    answer = _read(reply)
+    return silence(Sample(0, answer.text, 0, answer.finish, 0.0))
 
 
 def _is_thinking(reply: Mapping[str, Any]) -> bool:

@@ -1,7 +1,4 @@
-"""A model server: its address, its dialect (names of fields, fields it refuses, header of its key) and its models.
-
-``kbtrain check-server`` finds a dialect by trying. Sampling, judges and the gates that ask a server write by it.
-"""
+"""A model server: its address, its dialect (names of fields, fields it refuses, header of its key) and its models."""
 
 from __future__ import annotations
 
@@ -28,12 +25,8 @@ NEUTRAL: Mapping[str, Mapping[str, Any]] = {
 
 
 class Dialect(BaseModel):
-    """Fields that a server takes.
-
-    ``limit`` is its name for an answer's length. ``greedy`` False: it refuses temperature 0, so the greedy answer is
-    one more drawn answer. ``most`` bounds the answers of one request; None: no bound. ``extra`` goes into each request,
-    and null takes a field out.
-    """
+    """Fields that a server takes. ``limit`` is its name for an answer's length. ``greedy`` False: it refuses
+    temperature 0. ``most`` bounds the answers of one request. ``extra`` goes into each; null takes a field out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     limit: LimitName = "max_tokens"
@@ -68,7 +61,7 @@ class Server:
 
     @property
     def path(self) -> str:
-        """Path of the endpoint that answers."""
+        """The endpoint that answers."""
         return "chat/completions" if self.chat else "completions"
 
     @property
@@ -148,10 +141,10 @@ def find_model(name: str, listed: Sequence[ListedModel]) -> ListedModel | None:
     ``NAME`` is also ``models/NAME`` (Gemini) and ``NAME:latest`` (Ollama). ``NAME:variant`` (OpenRouter) and a pattern
     such as ``*`` or ``openai/*`` (LiteLLM) leave the name as it is.
     """
-    for spelling in (str, _bare_name):  # the exact name first
-        for model in listed:
-            if spelling(model.name) == spelling(name):
-                return model
+    exact = [model for model in listed if model.name == name]
+    alike = [model for model in listed if _bare_name(model.name) == _bare_name(name)]
+    if exact or alike:
+        return (exact or alike)[0]
     base = name.partition(":")[0]
     for model in listed:
         if model.name == base or (is_pattern(model.name) and fnmatch.fnmatchcase(name, model.name)):

@@ -1,18 +1,12 @@
-"""Work of a sampling, judging or scoring before it is done: requests, tokens, money, time.
-
-Prices and latencies are those of the system to be deployed, from a price list of the user.
-The time is that of a short measurement.
-"""
+"""Work of a sampling, judging or scoring before it is done: requests, tokens, money, and the time of a measurement."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import re
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -73,15 +67,8 @@ def read_prices(name: Path) -> Prices:
 class ForecastConfig(Config):
     """Keys of a look ahead."""
 
-    dry_run: bool = Field(False, description="print requests, tokens, money and time, and stop")
-    measure: int = Field(
-        0, ge=0, description="dry_run: number of prompts to run without storing answers, to estimate the time of all"
-    )
+    dry_run: bool = Field(False, description="print requests, tokens and money, and stop")
     prices: Path = Field(PRICES, description="dry_run: YAML file with prices")
-
-    def price_list(self) -> PriceList:
-        """The prices, to be read before anything is measured. Raises :class:`UserError`."""
-        return self.prices.name, read_prices(self.prices)
 
 
 @dataclass(frozen=True)
@@ -92,7 +79,7 @@ class Measurement:
     answers: int
     seconds: float
     tokens: int
-    silent: SilentAnswers | None = None
+    silent: SilentAnswers
 
 
 @dataclass(frozen=True)
@@ -131,15 +118,13 @@ class Forecast:
             return (self.tokens_in * prices.million_tokens_in + out * prices.million_tokens_out) / 1e6
         return None if self.seconds is None else self.seconds / 3600 * prices.machine_hour
 
-    def lines(self, prices: PriceList, unit: str = "question-conditions", results: str = "answers") -> list[str]:
-        """Requests, tokens, money and time, a line each. ``unit`` of a measurement; ``results``: what comes out."""
+    def lines(self, prices: PriceList) -> list[str]:
+        """Requests, tokens, money and time, a line each."""
         per = round(self.tokens_in / self.requests) if self.requests else 0
         out = f"at most {self.tokens_most:,}" if self.tokens_out is None else f"about {self.tokens_out:,}"
-        out = out if self.tokens_most else "none"
         what = f"{self.requests:,} HTTP requests" if self.server else f"{self.requests:,} prompts"
-        rows = [f"requests  {what}, {self.answers:,} {results}",
+        rows = [f"requests  {what}, {self.answers:,} answers",
                  f"tokens    in about {self.tokens_in:,} ({per:,} each, by their bytes), out {out}"]  # fmt: skip
-        rows = rows if self.requests or not self.answers else ["requests  none, and no tokens: without a model"]
         name, by_price = prices
         money = self.money(by_price)
         if money is not None:
@@ -147,12 +132,9 @@ class Forecast:
             digits = 4 if 0.00005 <= money < 0.1 else 2  # a few cents do not show as 0.00
             amount = f"{most}{by_price.currency} {money:,.{digits}f}"
             rows.append(f"money     {amount} by {name} (enter your own prices)")
-        if self.measured is None or self.seconds is None:
-            rows.append(f"time      not measured; --measure 8 samples 8 of the {unit} and tells")
-        else:
+        if self.measured is not None and self.seconds is not None:
             took = f"{self.measured.prompts} of them took {self.measured.seconds:.1f} s"
             rows.append(f"time      about {duration(self.seconds)}: {took}")
-        if self.measured is not None and self.measured.silent is not None:
             rows.append(f"answers   measured {self.measured.silent.line()}")
         return rows
 
@@ -164,43 +146,28 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
-def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]], measure: int) -> Forecast:
-    """Count a stream of requests; with ``measure`` draw that number of them, spread over the stream, and keep nothing.
-
-    ``requests`` is called twice for that. Raises :class:`UserError` as the back end does.
-    """
+def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]], measure: int = 0) -> Forecast:
+    """Count a stream of requests; with ``measure`` draw that number of them, chosen at random and the same ones every
+    time, and keep nothing. ``requests`` is called twice for that. Raises :class:`UserError` as the back end does."""
     server = config.kind.server
     most = config.dialect().most
-    prompts, sent, answers = Counter[str](), 0, 0
-    read = 0.0
+    prompts = sent = answers = n_bytes = 0
     for request in requests():
-        prompts[request.condition] += 1
+        prompts += 1
         answers += request.n + request.greedy
         each = math.ceil(request.n / (most or request.n or 1)) + request.greedy if server else 1
         sent += each
-        read += each * tokens_of((request.system or "") + request.text(request.evidence))
+        n_bytes += each * len(((request.system or "") + request.text(request.evidence)).encode())
     tokens_most = answers * config.sampling().max_output_tokens
-    counted = Forecast(prompts.total(), sent, answers, round(read), tokens_most, server)
+    counted = Forecast(prompts, sent, answers, round(n_bytes / _BYTES_A_TOKEN), tokens_most, server)
     if not measure or not prompts:
         return counted
-    return replace(counted, measured=_time_requests(config, _spread(requests(), prompts, measure)))
-
-
-def _spread(requests: Iterable[AnswerRequest], counts: Mapping[str, int], measure: int) -> list[AnswerRequest]:
-    """A sample of the requests: of each condition its share, drawn at random (and the same ones every time)."""
-    total = sum(counts.values())
-    size = min(measure, total)
-    # whole shares that sum to the size: each condition gets the whole answers up to its place, less those before it
-    ends = [size * n // total for n in itertools.accumulate(counts.values(), initial=0)]
-    # at random: conditions alternate in the stream, so that requests at even distances may all be without passages
-    draw = random.Random(0)
-    places = {c: set(draw.sample(range(n), ends[i + 1] - ends[i])) for i, (c, n) in enumerate(counts.items())}
-    passed, chosen = Counter[str](), []
-    for request in requests:
-        if passed[request.condition] in places[request.condition]:
-            chosen.append(request)
-        passed[request.condition] += 1
-    return chosen
+    # of each condition alike: requests alternate in the stream
+    draw, by_condition = random.Random(0), sorted(requests(), key=lambda request: request.condition)
+    size = min(measure, len(by_condition))
+    step = len(by_condition) // size
+    chosen = [by_condition[i * len(by_condition) // size + draw.randrange(step)] for i in range(size)]
+    return replace(counted, measured=_time_requests(config, chosen))
 
 
 def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measurement:
@@ -213,8 +180,3 @@ def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measur
     silent = SilentAnswers()
     silent.add(samples)
     return Measurement(len(sets), len(samples), seconds, sum(sample.n_tokens for sample in samples), silent)
-
-
-def tokens_of(text: str) -> float:
-    """Tokens of a text, estimated from its bytes."""
-    return len(text.encode()) / _BYTES_A_TOKEN

@@ -34,10 +34,7 @@ class StatesReading:
 
 
 class StateTap:
-    """Reads one layer of a model. ``layer`` None: the middle one; ``mlp`` None: found by the layer's structure.
-
-    Raises :class:`UserError` for a layer that is not there, or an MLP that has to be named.
-    """
+    """Reads one layer of a model. ``layer`` None: the middle one; ``mlp`` None: found by the layer's structure."""
 
     def __init__(self, model: PreTrainedModel, layer: int | None = None, mlp: str | None = None) -> None:
         blocks = decoder_layers(model)
@@ -90,10 +87,8 @@ class LastStates:
 
 @contextmanager
 def last_states(model: PreTrainedModel, layers: Sequence[int], last: Sequence[int]) -> Iterator[LastStates]:
-    """Context of a pass whose states after each of ``layers`` are read at the prompts' last tokens.
-
-    ``last`` are their places in what is fed, padded on the right; or the prompts are fed one by one.
-    """
+    """Context of a pass whose states after each of ``layers`` are read at the prompts' last tokens: ``last`` are their
+    places in what is fed, padded on the right; or the prompts are fed one by one."""
     reading = LastStates(model, [[] for _ in layers])
     blocks = decoder_layers(model)
     places = torch.tensor(last, device=model.device)
@@ -129,7 +124,8 @@ def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:
     """The list of a decoder's layers, as many as in its config. Raises :class:`UserError` without one."""
     count = model.config.get_text_config().num_hidden_layers
     for module in model.modules():
-        if isinstance(module, torch.nn.ModuleList) and len(module) == count and any(map(_is_block, module)):
+        blocks = module if isinstance(module, torch.nn.ModuleList) and len(module) == count else ()
+        if any("att" in name for block in blocks for name, _ in block.named_children()):
             return module
     raise UserError(f"{type(model).__name__}: its {count} layers stand in no list; its states cannot be read")
 
@@ -144,10 +140,6 @@ def mlp_name(block: torch.nn.Module) -> str:
             "output is added to the residual with key 'mlp'"
         )
     return parts[0]
-
-
-def _is_block(module: torch.nn.Module) -> bool:
-    return any("att" in name for name, _ in module.named_children())
 
 
 def _last(output: Any) -> torch.Tensor:
@@ -178,9 +170,8 @@ class _Draft:
 class StatesObserver(Observer):
     """States after ``layers`` (None: all) at the prompts, and at the first ``tokens`` tokens of their answers.
 
-    ``row.notes[observer].states()``: (layers, 3 d) of prompt and draft (:data:`PARTS`). ``take`` gets a row's
-    (layers, 3 d) as soon as they are complete, each row once; without ``tokens`` there is no draft, and nothing is
-    taken. ``reads``: the rows whose states are read.
+    ``row.notes[observer].states()``: (layers, 3 d) of prompt and draft (:data:`PARTS`), which ``take`` gets once they
+    are complete, if there are ``tokens``. ``reads``: the rows whose states are read.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
-"""The back end for servers that speak OpenAI's protocol: many requests at once, failures tried again, as many answers a
-request as the server gives. ``completions`` sends the very token ids the other back ends see; ``chat`` leaves the
-rendering to the server.
-"""
+"""The back end for servers that speak OpenAI's protocol: many requests at once, as many answers each as the server
+gives. ``completions`` sends the token ids the other back ends see; ``chat`` leaves the rendering to the server."""
 
 from __future__ import annotations
 
@@ -40,10 +38,7 @@ if TYPE_CHECKING:
 
 
 async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | PromptRefusal]:
-    """Replies, or refusals of a prompt, in the order of ``bodies``; at most ``server.concurrency`` under way.
-
-    Raises :class:`UserError`.
-    """
+    """Replies, or refusals of a prompt, in the order of ``bodies``; at most ``server.concurrency`` under way."""
     gate = asyncio.Semaphore(server.concurrency)
 
     async def ask(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any] | PromptRefusal:
@@ -58,8 +53,6 @@ async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[
 
 
 _SHORT_QUESTION = "Name any town of the world."  # a prompt that no server has a reason to refuse
-
-
 _UNUSABLE = {
     "logprobs": "answers have no log-probabilities that can be used: 0 is stored for them (server_logprobs: false)",
     "usage": "replies have a usage that cannot be read: lengths of answers are estimated",
@@ -67,12 +60,9 @@ _UNUSABLE = {
 
 
 class OpenAILLM:
-    """Implements :class:`~kbtrain.llm.base.LLM`; ``tokenizer`` is None for the chat endpoint.
-
-    There a prompt's tokens are estimated from its bytes, and evidence is cut by this estimate. ``logprob`` is what the
-    server gives (vLLM's: before temperature and filters, unless it was started with ``--logprobs-mode
-    processed_logprobs``), and 0 where it is not asked for.
-    """
+    """Implements :class:`~kbtrain.llm.base.LLM`; ``tokenizer`` is None for the chat endpoint, whose prompts' tokens are
+    estimated from their bytes. ``logprob`` is what the server gives (vLLM's: before temperature and filters, unless it
+    was started with ``--logprobs-mode processed_logprobs``), and 0 where it is not asked for."""
 
     def __init__(
         self, name: str, tokenizer: PreTrainedTokenizerBase | None, sampling: Sampling, server: Server
@@ -171,7 +161,9 @@ class OpenAILLM:
         except (PromptRefusal, PromptTooLong) as refusal:
             return SampleSet(*key, (), None, n_tokens, cut, refused=strike(str(refusal)))
         n_counted = max(n_counted, n_counted_of_drawn)
-        self._so_far.add_prompt(n_tokens or _least_tokens(prompt), n_counted)
+        # a chat's tokens are unknown: those that its bytes are at least
+        n_bytes = 0 if n_tokens else sum(len(message["content"].encode()) for message in prompt["messages"])
+        self._so_far.add_prompt(n_tokens or n_bytes / BYTES_A_TOKEN_AT_MOST, n_counted)
         return SampleSet(*key, drawn, greedy, n_tokens or n_counted, cut)
 
     async def _draw_samples(
@@ -204,13 +196,11 @@ class OpenAILLM:
     async def _draw(
         self, client: httpx2.AsyncClient, body: Mapping[str, Any], first: int, n: int, plain: bool
     ) -> tuple[list[Sample], int]:
-        """``n`` answers or fewer, numbered from ``first``, and how many tokens the server counted in the prompt.
-
-        ``plain``: they should be the model's own.
-        """
+        """``n`` answers or fewer, numbered from ``first``, and how many tokens the server counted in the prompt;
+        ``plain``: they should be the model's own."""
         if n > 1:
             body = {**body, "n": n}
-        opened = self._is_opened(body)
+        opened = self.server.opened if self._thoughts is None else self._thoughts.is_opened_by(body["prompt"])
         unstopped = {name: value for name, value in body.items() if name != "stop"}
         sends_stop = self._sends_stop and "stop" in body and "stop" not in self.server.dialect.extra
         reply = await self._reply(client, body if sends_stop else unstopped)
@@ -231,7 +221,8 @@ class OpenAILLM:
         """The reply to a request. Raises :class:`PromptRefusal`, and :class:`UserError` where the server also refuses a
         short question with these fields, asked once: the fields are wrong, not the prompt."""
         assert self._gate is not None and self._proof is not None
-        fields = _fields_of(body)
+        # whose values may make a server refuse a request: not those of one prompt or draw
+        fields = repr(sorted(item for item in body.items() if item[0] not in ("prompt", "messages", "seed", "n")))
         async with self._gate:
             try:
                 reply = await _post(client, self.server, body)
@@ -262,14 +253,7 @@ class OpenAILLM:
 
     def _is_stopped_early(self, reply: Mapping[str, Any], opened: bool) -> bool:
         """True if a stop string ended an output before its answer: most servers apply them to thoughts, too."""
-        how = OutputRules(self.sampling.stop, opened)
-        return any(choice.is_stopped_early(how) for choice in choices_of(reply))
-
-    def _is_opened(self, body: Mapping[str, Any]) -> bool:
-        """True if the prompt opens a thought: by its own tokens, or as the configuration says of the server."""
-        if self._thoughts is None:
-            return self.server.opened
-        return self._thoughts.is_opened_by(body["prompt"])
+        return any(choice.is_stopped_early(OutputRules(self.sampling.stop, opened)) for choice in choices_of(reply))
 
     def _prompt(self, request: AnswerRequest) -> tuple[dict[str, Any], int, int]:
         """Fields of all HTTP requests for these answers, the number of prompt tokens (0: unknown), and the cut."""
@@ -292,16 +276,6 @@ class OpenAILLM:
         return {"messages": chat_messages(text, system)}
 
 
-def _fields_of(body: Mapping[str, Any]) -> str:
-    """Fields of a request whose values may make a server refuse it, without those of one prompt or draw."""
-    return repr(sorted((key, value) for key, value in body.items() if key not in ("prompt", "messages", "seed", "n")))
-
-
-def _least_tokens(body: Mapping[str, Any]) -> float:
-    """Tokens of a request's messages at least, by their bytes."""
-    return sum(len(message["content"].encode()) for message in body["messages"]) / BYTES_A_TOKEN_AT_MOST
-
-
 def _client(server: Server) -> httpx2.AsyncClient:
     """Without a key in the environment no header is sent: a server of one's own needs none."""
     limits = httpx2.Limits(max_connections=server.concurrency, max_keepalive_connections=server.concurrency)
@@ -313,10 +287,7 @@ def _client(server: Server) -> httpx2.AsyncClient:
 
 
 def _server_kind(server: Server) -> tuple[str, str | None]:
-    """Kind of the server and what it calls its model's files, as far as its list of models shows it (vLLM does).
-
-    Raises :class:`UserError` without an answer.
-    """
+    """Kind of the server and what it calls its model's files, as far as its list of models shows it (vLLM does)."""
     where, seconds = f"server {server.base}", min(30.0, server.timeout)
     try:
         response, text = ask_once(server.url, "GET", "models", server.headers(), seconds)

@@ -1,8 +1,4 @@
-"""Outputs of a model: thought and answer in token ids, and shares of answers that say nothing, or the same.
-
-Decoding without special tokens drops the marks of some families' thoughts (Magistral, gpt-oss, Command A), and thought
-and answer become one text. So their outputs are decoded with special tokens, which the answer then loses.
-"""
+"""Outputs of a model: thought and answer in token ids, and shares of answers that say nothing, or the same."""
 
 from __future__ import annotations
 
@@ -39,7 +35,11 @@ _ADVICE: dict[Silence, str] = {
 
 
 class ThoughtTokens:
-    """``special``: some marks are special tokens of the tokenizer; ``opening`` and ``closing``: ids of whole marks."""
+    """Marks of thoughts among a tokenizer's tokens; ``opening`` and ``closing``: ids of whole marks.
+
+    ``special``: some are special tokens (Magistral, gpt-oss, Command A). Decoding without these would make thought and
+    answer one text, so such outputs are decoded with special tokens, which the answer then loses.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer

@@ -2,10 +2,7 @@
 
 Servers with a reasoning parser put the thought into ``reasoning_content`` or ``reasoning`` (vLLM, SGLang, llama.cpp,
 Ollama, OpenRouter), or into parts of the content (Mistral), and then ``content`` may be null. Servers without one leave
-the thought in the text. Most of them apply stop strings to the thought, too: it is cut at its first line.
-
-Log-probabilities and usage are optional. One that cannot be used (null, minus infinity, of another type) counts as
-missing, and :func:`unusable_parts` counts it.
+the thought in the text. Log-probabilities and usage are optional: one that cannot be used counts as missing.
 """
 
 from __future__ import annotations
@@ -169,9 +166,7 @@ class Choice(BaseModel):
 
     def usable_logprobs(self) -> list[float] | None:
         """The chosen tokens' log-probabilities; None where the server gives none, or one that is not a finite number.
-
-        An empty list beside a text counts as none; of an output that is a thought alone it is as some servers give it.
-        """
+        An empty list beside a text counts as none; of a thought alone it is as some servers give it."""
         if self.logprobs is None:
             return None
         values = self.logprobs.token_logprobs
@@ -190,9 +185,7 @@ def samples(
     reply: Mapping[str, Any], first: int, n: int, how: OutputRules, tokenizer: PreTrainedTokenizerBase | None
 ) -> list[Sample]:
     """At most ``n`` samples numbered from ``first``; ``logprob`` is 0 where the server gives none that can be used.
-
     Without log-probabilities and tokenizer the usage's tokens are shared out by the outputs' bytes, thoughts included.
-    Raises :class:`UserError` for a reply that does not follow OpenAI's protocol.
     """
     choices, used = choices_of(reply), token_count(reply, "completion_tokens")
     outputs = [thought + text for text, thought in (choice.output() for choice in choices)]
@@ -256,10 +249,7 @@ def has_citations(reply: Mapping[str, Any]) -> bool:
 
 
 class RepliesSoFar:
-    """Signs that a server does not do what it is asked: it reads a part of long prompts, or it searches by itself.
-
-    ``where`` names the server in errors.
-    """
+    """Signs that a server does not do what it is asked: it reads a part of long prompts, or it searches by itself."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -269,10 +259,8 @@ class RepliesSoFar:
         self._longest_other = 0.0
 
     def add_prompt(self, tokens: float, counted: int) -> None:
-        """A prompt of at least ``tokens`` tokens by our own count, of which the server has ``counted`` so many.
-
-        Raises :class:`UserError` where it counts far fewer, or the same for all long prompts.
-        """
+        """A prompt of at least ``tokens`` tokens by our own count, of which the server has ``counted`` so many. Raises
+        :class:`UserError` where it counts far fewer, or the same for all long prompts."""
         if tokens < LONG or counted < LEAST_WINDOW:
             return
         self._n, self._read, self._expected = self._n + 1, self._read + counted, self._expected + tokens
@@ -314,11 +302,8 @@ _CITED = 0.2
 
 
 def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
-    """The most probable tokens at each place of a reply's first answer, with their log-probabilities.
-
-    Tokens without a number are skipped, and so are those of probability 0. Raises :class:`UserError` for a reply
-    without any, or that does not follow OpenAI's protocol.
-    """
+    """The most probable tokens at each place of a reply's first answer, with their log-probabilities, without those of
+    probability 0. Raises :class:`UserError` for a reply without any."""
     with protocol():
         stated = reply["choices"][0].get("logprobs")
         stated = stated if isinstance(stated, Mapping) else {}

@@ -1,11 +1,8 @@
 """The sampling stage: requests -> answers -> store. One process writes the answers, wherever they are drawn.
 
 Requests are a stream over the question and evidence files. For job arrays a run is cut into shards: shard i of n takes
-every n-th window of the requests. Whole windows, because a window is what the sampler cuts into batches: so a shard
-computes the very batches of the undivided run, and the answers are the same to the byte, for any number of shards.
-
-Questions and passages that answers are stored to stay: answers cost hours or money, and the run that made them resumes
-with the very files it began with (:func:`check_replaceable`).
+every n-th window of the requests, which is what the sampler cuts into batches, so the answers are the same to the byte.
+Questions and passages that answers are stored to stay: the run resumes with the files it began with.
 """
 
 from __future__ import annotations
@@ -72,10 +69,8 @@ class SamplingPlan:
 
 
 def check_files(questions: Path, evidence: Path) -> Counter[Split]:
-    """Read both files to the end before any model is loaded; returns the number of questions of each split.
-
-    Raises :class:`UserError` for a broken or repeated record and for evidence of another question.
-    """
+    """Read both files to the end before any model is loaded; returns the number of questions of each split. Raises
+    :class:`UserError` for a broken or repeated record and for evidence of another question."""
     counts: Counter[Split] = Counter()
     ids: set[str] = set()
     for question, _ in _pairs(questions, evidence):
@@ -197,12 +192,12 @@ class SamplingJob:
         return sum((request.question.id, request.condition) in done for request in self.requests()) if done else 0
 
     def _settings(self, store: SampleStore) -> dict[str, Any]:
-        """The settings, the numbers of answers as stored where they differ in splits of none alone, which may be left
-        out."""
-        if self.run not in store.runs() or not sum(store.counts(self.run).values()):
-            return dict(self.settings)
-        samples = store.run_meta(self.run).get("samples")
-        same = _some_of(samples) == _some_of(self.settings["samples"])
+        """The settings, with the stored numbers of answers where these differ in splits of none alone."""
+        samples = store.run_meta(self.run).get("samples") if self.run in store.runs() else None
+        same = isinstance(samples, Mapping) and all(
+            samples.get(split, 0) == self.settings["samples"].get(split, 0)
+            for split in {**samples, **self.settings["samples"]}
+        )
         return {**self.settings, **({"samples": samples} if same else {})}
 
     def _golds(self) -> set[str]:
@@ -217,12 +212,9 @@ class SamplingJob:
         silent: SilentAnswers | None = None,
         allow_empty: bool = False,
     ) -> Iterator[int]:
-        """Draw what is missing and store it; yields how many question-conditions were stored each time.
-
-        ``silent`` counts the answers. Raises :class:`UserError` as soon as more than a fifth of many
-        say nothing, or nearly all say the same, unless ``allow_empty``, and where the server refuses too many prompts;
-        what was drawn is stored.
-        """
+        """Draw what is missing and store it; yields how many question-conditions were stored each time. ``silent``
+        counts the answers. Raises :class:`UserError` as soon as more than a fifth of many say nothing, or nearly all
+        the same, unless ``allow_empty``, and where the server refuses too many prompts; what was drawn is stored."""
         check_refusals(store, self)
         done, config = store.done(self.run), self.config
         place, silent = f"{at(store.path)}: run '{self.run}'", silent or SilentAnswers()
@@ -284,11 +276,6 @@ def refusal_text(store: SampleStore, run: str) -> str:
     return f"{len(refusals)} ({listed}; first: '{name}' under '{condition}': {reason})"
 
 
-def _some_of(samples: Any) -> Any:
-    """Numbers of answers without the splits that have none."""
-    return {split: n for split, n in samples.items() if n} if isinstance(samples, Mapping) else None
-
-
 def local(
     config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
 ) -> Iterator[AnswersWithFacts]:
@@ -304,7 +291,9 @@ def answers_of(
     yield facts, []  # before the first answer, so that other settings are refused at once
     requests = itertools.chain.from_iterable(windows)
     first = next(requests, None)
-    if first is not None and first.prompts is None and _is_base(llm):
+    tokenizer = getattr(llm, "tokenizer", None)  # what a server puts around a prompt is unseen
+    is_base = tokenizer is not None and not tokenizer.chat_template
+    if first is not None and first.prompts is None and is_base:
         warnings.warn(
             f"{config.model}: no chat template: a base model continues a text, it does not answer; --prompts with a "
             "few questions and answers shows it the form (docs/tutorials/your-questions.md)",
@@ -314,26 +303,16 @@ def answers_of(
         yield facts, sets
 
 
-def _is_base(llm: LLM) -> bool:
-    """True for a model whose tokenizer is here and has no chat template (what a server puts around it is unseen)."""
-    tokenizer = getattr(llm, "tokenizer", None)
-    return tokenizer is not None and not tokenizer.chat_template
-
-
 def check_replaceable(questions: Artifact, places: frozenset[str] = frozenset()) -> None:
-    """Raise :class:`UserError` where a stage would replace answered questions by those of other options or data, more
-    often a slip than a wish.
-
-    ``places``: options that decide no question, as where something lies. An option that an older version did not know
-    counts as left at its default. The same questions are replaced freely.
-    """
+    """Raise :class:`UserError` where a stage would replace answered questions by those of other options or data.
+    ``places``: options that decide no question, as where something lies. The same questions are replaced freely."""
     if path_exists(questions.path) and (store := _store_of(questions.path, "questions")):
         check_same(questions, places, f"{store.name} holds answers to these questions")
 
 
 def check_same(file: Artifact, places: frozenset[str], held: str) -> None:
-    """Raise :class:`UserError` where a stage would make another file than the one there; ``held``: the reason why that
-    one is to stay. See :func:`check_replaceable`. An edit of the file does not count."""
+    """Raise :class:`UserError` where a stage would make another file than the one there; ``held``: why that one is to
+    stay. An edit of the file does not count."""
     if reason := replace(file, edited=True).why_not(places):
         raise UserError(f"{at(file.path)}: {held}, which were {reason}; {_REMEDY}")
 

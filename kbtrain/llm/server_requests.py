@@ -1,12 +1,9 @@
 """Send a request to a model server, repeated with back-off for passing faults, else one line with the cause.
 
-Repeated: no connection, a connection that breaks, a time-out, the statuses of :data:`PASSING`, and a reply of status
-200 with wrong content (cut off, no JSON, no choices). A prompt that the server refuses is a :class:`PromptRefusal`.
-Everything else is the user's to fix.
-
-Bodies of errors followed here: OpenAI and Azure (``error`` with ``code`` and ``innererror``), vLLM (``object:
-error``), Mistral and FastAPI (``detail``), Gemini (a list of errors), llama.cpp, OpenRouter (an ``error`` inside a
-reply of status 200).
+Repeated: no connection, a time-out, the statuses of :data:`PASSING`, and a reply of status 200 with wrong content (cut
+off, no JSON, no choices). A prompt that the server refuses is a :class:`PromptRefusal`. Bodies of errors are those of
+OpenAI and Azure (``error`` with ``code`` and ``innererror``), vLLM (``object: error``), Mistral and FastAPI
+(``detail``), Gemini (a list of errors), llama.cpp, OpenRouter (an ``error`` inside a reply of status 200).
 """
 
 from __future__ import annotations
@@ -211,8 +208,8 @@ def _codes(value: Any, depth: int) -> Iterator[Any]:
             yield from _codes(value.get(key), depth + 1)
 
 
-_HINTS = {401: "; set the key (see server_key_env)", 403: "; is the key allowed to use this model?"}
 NO_QUOTA = "the account has no quota left: add credit or take another key"
+_HINTS = {401: "; set the key (see server_key_env)", 403: "; is the key allowed to use this model?"}
 _NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say the same
     "chat/completions": "; check server_url and server_model, or set server_endpoint: completions",
     "completions": "; check server_url and server_model, or set server_endpoint: chat",
@@ -253,10 +250,8 @@ def azure_hint(url: str) -> str:
 
 
 class NoReply(Exception):
-    """A try that failed and may be repeated; ``asked`` is the server's ``Retry-After`` in seconds.
-
-    ``is_empty``: the reply is well-formed and has no answer in it.
-    """
+    """A try that failed and may be repeated; ``asked`` is the server's ``Retry-After`` in seconds, ``is_empty``: the
+    reply is well-formed and has no answer in it."""
 
     def __init__(self, why: str, wait: float | None = None, is_empty: bool = False) -> None:
         super().__init__(why)
@@ -267,10 +262,8 @@ class NoReply(Exception):
 async def post(
     client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], retry: Retry, holds: str = "choices"
 ) -> dict[str, Any]:
-    """The JSON object that answers ``body``, with something in its field ``holds``.
-
-    Raises :class:`UserError`, and :class:`PromptRefusal` for a body that the server refuses.
-    """
+    """The JSON object that answers ``body``, with something in its field ``holds``. Raises :class:`UserError`, and
+    :class:`PromptRefusal` for a body that the server refuses."""
     failed = 0
     while True:
         try:
@@ -296,12 +289,11 @@ async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, A
         reply = whole_reply(text)
     except ValueError:
         raise NoReply(f"a reply that is not JSON ({strike(text)[:60]!r})") from None
-    if not isinstance(reply, dict):
-        raise NoReply(f"a reply without {holds} ({strike(text)[:60]!r})")
-    if not reply.get(holds):
-        if holds_error(reply):
+    is_object = isinstance(reply, dict)
+    if not is_object or not reply.get(holds):
+        if is_object and holds_error(reply):
             raise _failure(client, path, read_error(200, text), None)
-        raise NoReply(f"a reply without {holds} ({strike(text)[:100]!r})", is_empty=True)
+        raise NoReply(f"a reply without {holds} ({strike(text)[:100]!r})", is_empty=is_object)
     _check_ends(reply)
     return reply
 
@@ -310,7 +302,9 @@ def _check_ends(reply: Mapping[str, Any]) -> None:
     """Raise :class:`PromptRefusal` for a refused answer, and :class:`NoReply` for one that broke off (by an error, or
     a finish reason that is not known): half of an answer is none."""
     choices = reply.get("choices")
-    for choice in filter(lambda choice: isinstance(choice, dict), choices if isinstance(choices, list) else ()):
+    for choice in choices if isinstance(choices, list) else ():
+        if not isinstance(choice, dict):
+            continue
         reason, message = choice.get("finish_reason"), choice.get("message")
         end = reason.lower() if isinstance(reason, str) else ""
         refusal = message.get("refusal") if isinstance(message, dict) and not message.get("content") else None
@@ -340,10 +334,8 @@ def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, wait: fl
 async def exchange(
     client: httpx2.AsyncClient, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> tuple[httpx2.Response, str]:
-    """One request: the reply, of any status, and its text, within the client's time and :data:`LARGEST` bytes.
-
-    Raises :class:`NoReply` where none comes, and :class:`UserError` for an address that cannot be asked.
-    """
+    """One request: the reply, of any status, and its text, within the client's time and :data:`LARGEST` bytes. Raises
+    :class:`NoReply` where none comes, and :class:`UserError` for an address that cannot be asked."""
     timeout = client.timeout
     deadline = None if timeout.read is None else timeout.read + (timeout.connect or 0.0)
     try:

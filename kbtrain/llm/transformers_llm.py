@@ -86,11 +86,8 @@ class TransformersLLM:
     def answer(
         self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
     ) -> Iterator[list[SampleSet]]:
-        """Answer a stream of requests, one list a batch.
-
-        ``done`` are (question, condition) pairs that are stored already: a batch that is wholly done is skipped, one
-        that is partly done is computed whole and only its missing part returned, so the bytes are those of one run.
-        """
+        """Answer a stream of requests, one list a batch. Of ``done`` a batch that is wholly done is skipped, one that
+        is partly done is computed whole and its missing part returned, so the bytes are those of one run."""
         samplers = self._ready_samplers()
         if self.model.device.type == "cpu":  # before the work: a system that has no memory left kills without a word
             need = len(samplers) * batch_bytes(self.model, self.limits, self.sampling)
@@ -164,15 +161,10 @@ class TransformersLLM:
 def batch_bytes(model: PreTrainedModel, limits: BatchLimits, sampling: Sampling) -> float:
     """Bytes that a full batch takes at most beside the weights: keys and values of prompts and answers, a layer's
     results over all prompts in fp32, and the rows' logits, twice."""
-    answers = limits.rows * sampling.max_output_tokens * _token_bytes(model)
-    logits: float = 2 * 4.0 * limits.rows * model.config.get_text_config().vocab_size
-    return pass_bytes(model, limits.prompt_tokens) + answers + logits
-
-
-def pass_bytes(model: PreTrainedModel, tokens: int) -> float:
-    """Bytes of a forward pass over ``tokens``, beside the weights: keys, values, and a layer's results in fp32."""
-    config = model.config.get_text_config()
-    return float(tokens * (_token_bytes(model) + 4.0 * (6 * config.hidden_size + 3 * mlp_width(config))))
+    config, answers = model.config.get_text_config(), limits.rows * sampling.max_output_tokens
+    states = limits.prompt_tokens * 4.0 * (6 * config.hidden_size + 3 * mlp_width(config))
+    logits = 2 * 4.0 * limits.rows * config.vocab_size
+    return float((limits.prompt_tokens + answers) * _token_bytes(model) + states + logits)
 
 
 def _token_bytes(model: PreTrainedModel) -> int:
@@ -188,10 +180,8 @@ _PARALLEL = 2  # on a CPU with as many cores (measured with two; more would take
 
 
 def n_parallel(model: PreTrainedModel) -> int:
-    """Number of batches of a model to compute in parallel: 1 without gain, or where the model cannot be replicated.
-
-    That is so where a module's forward is replaced, as trainers do, or where processes share the weights.
-    """
+    """Number of batches of a model to compute in parallel: 1 without gain, where a module's forward is replaced, as
+    trainers do, or where processes share the weights."""
     if model.device.type != "cpu" or torch.get_num_threads() < _PARALLEL:
         return 1
     if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -1,8 +1,7 @@
 """Models opened for a recipe or a gate: base models with low-rank adapters, in full or NF4; encoders.
 
-The base of an adapter is identified from its files before any weights are loaded. NF4 (4 bits, scales quantised again;
-Dettmers et al. 2023, as RAGate uses it) holds the frozen base that QLoRA trains beside; bitsandbytes computes it, on
-GPUs and CPUs.
+NF4 (4 bits, scales quantised again; Dettmers et al. 2023, as RAGate uses it) holds the frozen base that QLoRA trains
+beside; bitsandbytes computes it, on GPUs and CPUs.
 """
 
 from __future__ import annotations
@@ -29,11 +28,8 @@ _UNSEEN = "-"
 
 
 def base_fingerprint(model: str) -> str:
-    """``shape-weights``: 8 hex digits of the model's shape, and 8 of its first embeddings as they are on disk.
-
-    The second is ``-`` where the files are not here as safetensors. An adapter beside another base would be noise
-    that loads without a word.
-    """
+    """``shape-weights``: 8 hex digits of the model's shape, and 8 of its first embeddings as they are on disk, or ``-``
+    where they are not here as safetensors. An adapter beside another base would be noise that loads without a word."""
     config = config_of(model).get_text_config()
     shape = (config.model_type, config.vocab_size, config.hidden_size, config.num_hidden_layers)
     folder = folder_of(model)
@@ -71,10 +67,7 @@ def _first_embeddings(folder: Path) -> bytes | None:
 
 
 def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model (in eval mode) and tokenizer; products are computed in ``compute``, the output layer is not quantised.
-
-    Raises :class:`UserError` where it cannot be opened, or bitsandbytes is not installed.
-    """
+    """Model (in eval mode) and tokenizer; products are computed in ``compute``, the output layer is not quantised."""
     require("bitsandbytes", "train")
     from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
@@ -118,10 +111,8 @@ def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 
 def open_beside(base: str, adapter: Path, method: str, device: str, dtype: str) -> PreTrainedModel:
-    """``base`` as it was trained beside (``method`` lora or qlora) with the adapter of a folder next to its weights.
-
-    ``dtype`` auto, fp32, bf16 or fp16: what is computed in.
-    """
+    """``base`` as it was trained beside (``method`` lora or qlora) with the adapter of a folder next to its weights;
+    ``dtype`` auto, fp32, bf16 or fp16: what is computed in."""
     from kbtrain.models.load import choose_device
 
     place = choose_device(device)
@@ -130,16 +121,13 @@ def open_beside(base: str, adapter: Path, method: str, device: str, dtype: str) 
 
 
 def open_merged(base: str, adapter: Path, method: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """The adapter of a folder added to the weights of ``base`` in fp32, rounded to ``dtype`` once.
-
-    qlora: NF4 weights are written out first; merging into the 4-bit weights would round the adapter away.
-    """
+    """The adapter of a folder added to the weights of ``base`` in fp32, rounded to ``dtype`` once."""
     import torch
 
     from kbtrain.models.load import load_model
 
     plain: Any
-    if method == "qlora":
+    if method == "qlora":  # written out first: merging into the 4-bit weights would round the adapter away
         quantised, _ = load_nf4(base, device, torch.float32)
         plain = quantised.dequantize()
     else:
@@ -211,10 +199,7 @@ def open_trainable(
 
 
 def checkpoint(model: Any) -> None:
-    """Recompute activations for the gradients from now on (gradient checkpointing).
-
-    Raises :class:`UserError` for a model that cannot.
-    """
+    """Recompute activations for the gradients from now on. Raises :class:`UserError` for a model that cannot."""
     try:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     except ValueError as error:
@@ -238,11 +223,8 @@ def adapters_in_fp32(model: Any) -> Any:
 def open_encoder(
     name: str, dtype: str, device: str, n_logits: int | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Encoder (BERT, DeBERTa, MiniLM, ...) with a classifier, and tokenizer, by embedded name, folder or hub id.
-
-    With ``n_logits`` a new classifier with that number of outputs is put on it. ``dtype`` auto: fp32. Raises
-    :class:`UserError` where it cannot be opened.
-    """
+    """Encoder (BERT, DeBERTa, MiniLM, ...) with a classifier, a new one with ``n_logits`` outputs if that is given, and
+    tokenizer, by embedded name, folder or hub id. ``dtype`` auto: fp32."""
     from transformers import AutoModelForSequenceClassification
 
     return _open_encoder(AutoModelForSequenceClassification, name, dtype, device, n_logits is not None, n_logits)

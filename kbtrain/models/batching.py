@@ -1,15 +1,12 @@
 """Batches of like length, and their padding: functions of the input alone, so that a resumed run repeats them exactly.
-
-Rounding in a batch depends on its shape; were batches made of what is left to do, a resumed run would end in other
-bytes than an undisturbed one.
-"""
+Rounding in a batch depends on its shape."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -17,20 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Prompt(Protocol):
-    """A prompt's token ``ids`` and the ``indices`` of the answers to draw for it; question and condition name it."""
-
-    @property
-    def question_id(self) -> str: ...
-    @property
-    def condition(self) -> str: ...
-    @property
-    def ids(self) -> Sequence[int]: ...
-    @property
-    def indices(self) -> Sequence[int]: ...
-
-
-P = TypeVar("P", bound=Prompt)
+P = TypeVar("P", bound=Any)  # as kbtrain.llm.sampler.observer.PromptRows
 
 
 @dataclass(frozen=True)
@@ -52,22 +36,15 @@ def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def like_length(
     lengths: Sequence[int], tokens_per_batch: int, groups: Sequence[object] | None = None
 ) -> list[list[int]]:
-    """Indices in batches of like length, longest first, each of at most this number of tokens, padding included.
-
-    With ``groups`` (one a row, compared by identity) rows of different groups are never in one batch; groups come in
-    the order of their first row.
-    """
+    """Indices in batches of like length, longest first, each of at most this number of tokens, padding included. Rows
+    of different ``groups`` (one a row, compared by identity) are never in one batch."""
     rank: dict[int, int] = {}
     group = [rank.setdefault(id(key), len(rank)) for key in groups] if groups else [0] * len(lengths)
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: (group[i], -lengths[i], i)):
-        first = batches[-1][0] if batches else None
-        if (
-            first is not None
-            and group[first] == group[i]
-            and (len(batches[-1]) + 1) * lengths[first] <= tokens_per_batch
-        ):
-            batches[-1].append(i)
+        newest = batches[-1] if batches and group[batches[-1][0]] == group[i] else []
+        if newest and (len(newest) + 1) * lengths[newest[0]] <= tokens_per_batch:
+            newest.append(i)
         else:
             batches.append([i])
     return batches

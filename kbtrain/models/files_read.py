@@ -1,8 +1,5 @@
-"""Files of a model: its configuration, and the hashes that a stage stores and compares when it is run again.
-
-A stage that finds its work done never opens the model. Without this a base model that was cut, exchanged or fetched
-again under the same name would go unnoticed, and a resumed run would mix two models.
-"""
+"""Files of a model: its configuration, and the hashes that a stage stores and compares when it is run again: a stage
+that finds its work done never opens the model."""
 
 from __future__ import annotations
 

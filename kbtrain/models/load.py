@@ -1,7 +1,4 @@
-"""Open a causal language model: an embedded one by name, a local folder, or a hub id.
-
-The number format of ``auto`` follows from what the processor can do, so that it is the same on one machine every time.
-"""
+"""Open a causal language model: an embedded one by name, a local folder, or a hub id."""
 
 from __future__ import annotations
 
@@ -46,10 +43,8 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def fused_attention_is_slow(device: str, dtype: torch.dtype) -> bool:
-    """True if PyTorch's fused attention multiplies in fp32 what plain products would multiply in 16 bits.
-
-    So it is with bf16 on CPUs without AMX (measured on AVX-512 BF16: 2.5 times slower forward, more so backward).
-    """
+    """True if PyTorch's fused attention multiplies in fp32 what plain products would multiply in 16 bits: bf16 on CPUs
+    without AMX (measured on AVX-512 BF16: 2.5 times slower forward, more so backward)."""
     return device == "cpu" and dtype is torch.bfloat16 and not torch.cpu._is_amx_tile_supported()
 
 
@@ -112,10 +107,8 @@ _OPENED: ContextVar[_Opened | None] = ContextVar("kbtrain_opened", default=None)
 
 @contextlib.contextmanager
 def opened_once() -> Iterator[None]:
-    """Context in which :func:`load_readable` returns one shared copy of each model, format and device.
-
-    For parts of one gate, which run one after the other. A nested context shares the outer one's copies.
-    """
+    """Context in which :func:`load_readable` returns one shared copy of each model, format and device: for parts of one
+    gate, which run one after the other. A nested context shares the outer one's copies."""
     token = _OPENED.set({} if _OPENED.get() is None else _OPENED.get())
     try:
         yield
@@ -127,10 +120,9 @@ def load_readable(
     model: str, dtype: str = "auto", device: str = "auto"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """As :func:`load_model`, for callers that do not change the model, since they may share it."""
-    opened = _OPENED.get()
+    opened, path = _OPENED.get(), resolve(model)
     if opened is None:
         return load_model(model, dtype, device)
-    path = resolve(model)
     with _opening(path, model):
         kind = AutoConfig.from_pretrained(base_of(path) or path).model_type
     place = choose_device(device)

@@ -35,11 +35,8 @@ _NAMED = 3  # tensors that an error names
 
 
 def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **options: Any) -> PreTrainedModel:
-    """``kind.from_pretrained(where)`` (an Auto class or a model's own), every tensor read from safetensors.
-
-    ``model`` is its name in errors. ``new_head``: a head is put on a pretrained body, so that only the body's
-    tensors must be there, and those of the head it was pretrained with are skipped. Raises :class:`UserError`.
-    """
+    """``kind.from_pretrained(where)`` (an Auto class or a model's own), every tensor read from safetensors; ``model``:
+    its name in errors. ``new_head``: a head is put on a pretrained body, whose tensors alone must be there."""
     _refuse_pickles(where, model)
     with _quiet_transformers():
         try:
@@ -76,10 +73,7 @@ def check_finite(tensors: Iterable[tuple[str, Any]], where: str) -> None:
 
 
 def no_numbers(model: Any, message: str) -> UserError:
-    """Error for a model that returned NaN: ``message`` and its name, unless its weights are the reason.
-
-    Raises :class:`UserError` if they are.
-    """
+    """Error for a model that returned NaN: ``message`` and its name. Raises another if its weights are the reason."""
     check_finite(model.named_parameters(), f"model '{model.name_or_path}'")
     return UserError(f"{message} (model '{model.name_or_path}')")
 
@@ -98,10 +92,7 @@ def _of_body(name: str, model: PreTrainedModel) -> bool:
 
 
 def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
-    """``base`` with the adapter in ``folder``, whose tensors must be exactly those the adapter's config asks for.
-
-    Raises :class:`UserError`.
-    """
+    """``base`` with the adapter in ``folder``, whose tensors must be exactly those the adapter's config asks for."""
     weights, config = folder / ADAPTER_WEIGHTS, folder / _ADAPTER_CONFIG
     if not weights.exists():
         _refuse_pickles(str(folder), str(folder))
@@ -152,19 +143,16 @@ def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
 
 @contextlib.contextmanager
 def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
-    """Check the files of a model's folder, then turn any error of reading them into one line that names ``model``.
-
-    transformers, tokenizers, safetensors and peft raise errors of any class for a damaged file, ``Exception`` itself
-    among them. What the machine lacks (memory, a package) stays what it is. A model of the hub has no folder to check.
-    ``what`` of the model is opened: "its config". Raises :class:`UserError`.
-    """
+    """Check the files of a model's folder, then turn any error of reading them into one line that names ``model``; what
+    the machine lacks (memory, a package) stays what it is. ``what`` of the model is opened: "its config"."""
     folder = Path(where)
     _check_files(folder)
     try:
         yield
     except (UserError, ImportError, MemoryError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # of any class, see above; a panic of a library in Rust is no Exception
+    # transformers, tokenizers, safetensors and peft raise any class for a damaged file; a panic in Rust is no Exception
+    except BaseException as error:
         if type(error).__name__ == "OutOfMemoryError":  # torch's
             raise
         name = _broken_json(folder)
@@ -206,10 +194,8 @@ def _broken_json(folder: Path) -> str | None:
 
 
 def weight_files(folder: Path) -> dict[str, Path]:
-    """The file of each weight in a folder of safetensors; empty if it has none.
-
-    Raises :class:`UserError` for a broken index, or one that names files outside the folder.
-    """
+    """The file of each weight in a folder of safetensors; empty if it has none. Raises :class:`UserError` for a broken
+    index, or one that names files outside the folder."""
     index = folder / _INDEX
     if not path_exists(index):
         return {name: path for path in sorted(folder.glob("*.safetensors")) for name in shapes_in(path)}

@@ -19,10 +19,8 @@ _CHOSEN_BY_USER = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY", "KM
 
 
 def share_cores(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Let waiting threads sleep soon, here and in all processes started from here; True if that was set now.
-
-    Nothing is changed where the user has chosen, or where torch is loaded: OpenMP reads its variables only once.
-    """
+    """Let waiting threads sleep soon, here and in all processes started from here; True if that was set now: not where
+    the user has chosen, or where torch is loaded (OpenMP reads its variables only once)."""
     if "torch" in sys.modules or any(name in environment for name in _CHOSEN_BY_USER):
         return False
     environment["GOMP_SPINCOUNT"] = SPIN_COUNT
@@ -34,7 +32,7 @@ FEW = 4  # questions: up to this number, one core more gains little
 
 def leave_a_core(n: int) -> None:
     """Before this thread scores ``n`` questions: few are computed on all threads but one, many on every thread that
-    torch has by itself, which where two processors share a core is half of what the system counts.
+    torch has by itself.
 
     An event loop in the same process has that core for itself: beside a gate that takes them all, a decision on two
     cores took twice as long. Without torch, or where the user has chosen a number of threads, nothing is changed.
@@ -49,8 +47,7 @@ def leave_a_core(n: int) -> None:
 
 @functools.cache
 def threads_of_torch() -> int:
-    """Number of torch's threads when this was first asked, before it is changed here: a change holds for threads that
-    begin later, too."""
+    """Number of torch's threads when this was first asked, before it is changed here."""
     import torch
 
     return torch.get_num_threads()
@@ -83,11 +80,8 @@ def raise_gc_threshold() -> None:
 
 
 def freeze_objects(again: bool = False) -> None:
-    """Exclude all present objects from later collections.
-
-    Modules and a gate's parts are hundreds of thousands of objects; a collection of them stops every stream for a fifth
-    of a second. ``again``: frozen objects are collected first, for a gate that went out of use.
-    """
+    """Exclude all present objects from later collections, which would stop every stream for a fifth of a second.
+    ``again``: frozen objects are collected first, for a gate that went out of use."""
     if again:
         gc.unfreeze()
     gc.collect()

@@ -15,7 +15,8 @@ class EventLoop:
     """As :class:`asyncio.Runner`, which refuses to run where a loop runs already: there, in a thread of its own."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "event-loop") if _is_running() else None
+        is_running = asyncio._get_running_loop() is not None
+        self._thread = ThreadPoolExecutor(1, "event-loop") if is_running else None
         self._runner = self._do(asyncio.Runner)
 
     def __enter__(self) -> Self:
@@ -42,11 +43,3 @@ def run(coroutine: Coroutine[Any, Any, R]) -> R:
     """As :func:`asyncio.run`, from anywhere."""
     with EventLoop() as loop:
         return loop.run(coroutine)
-
-
-def _is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -17,15 +17,17 @@ DONE, WRONG, INTERRUPTED, READER_GONE = 0, 2, 130, 141
 
 
 def exit_code(work: Callable[[], None], interrupted: str) -> int:
-    """Do the work; 0, or the code of what went wrong. ``interrupted``: what is said after an interrupt.
-
-    What the system refuses and no writer named its own file for is one line here: the last place that can say it.
-    """
-    _print_any_text()
+    """Do the work; 0, or the code of what went wrong. ``interrupted``: what is said after an interrupt."""
+    # escape what stdout's encoding cannot hold, as stderr does: a file's name may be any bytes, and a locale ASCII
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = _one_line
     try:
         with errors_of():
-            _check_folder()
+            # the folder that a command runs in stands in what it writes; it may be deleted meanwhile
+            with contextlib.suppress(FileNotFoundError):
+                if not is_text(folder := os.getcwd()):
+                    raise UserError(f"{folder}: this folder's name is not UTF-8; go to another one")
             work()
             sys.stdout.flush()
     except UserError as error:
@@ -39,20 +41,6 @@ def exit_code(work: Callable[[], None], interrupted: str) -> int:
         _drop_output()
         return READER_GONE
     return DONE
-
-
-def _print_any_text() -> None:
-    """Escape what stdout's encoding cannot hold, as stderr does: a file's name may be any bytes, and a locale ASCII."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _check_folder() -> None:
-    """The folder that a command runs in stands in what it writes. Raises :class:`UserError` for one that cannot."""
-    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-        folder = os.getcwd()
-        if not is_text(folder):
-            raise UserError(f"{folder}: this folder's name is not UTF-8; go to another one")
 
 
 def _drop_output() -> None:

@@ -1,8 +1,4 @@
-"""One progress bar a stage, on stderr: a bar on a terminal, elsewhere a line every half minute.
-
-A log file that holds a bar's thousand redrawn states is of no use, and one that holds nothing for an hour neither: a
-line says how much is done, how fast, and how long the rest takes. A stage of under half a minute writes none.
-"""
+"""One progress bar a stage, on stderr: a bar on a terminal, elsewhere a line every half minute."""
 
 from __future__ import annotations
 
@@ -11,14 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
-
-if TYPE_CHECKING:
-    _Bar = tqdm[Any]
-else:
-    _Bar = tqdm
 
 T = TypeVar("T")
 SECONDS_BETWEEN_LINES = 30.0
@@ -39,7 +30,7 @@ def progress_bar(
     return kind(iterable, desc=desc, unit=spaced_unit, total=total, initial=initial, disable=disable, smoothing=0.1)
 
 
-class _Lines(_Bar):
+class _Lines(tqdm):  # type: ignore[type-arg]  # tqdm is generic for the type checker alone
     """Progress in plain lines on stderr, at most one every :data:`SECONDS_BETWEEN_LINES`."""
 
     monitor_interval = 0  # no thread: nothing has to be redrawn

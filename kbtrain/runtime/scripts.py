@@ -1,12 +1,12 @@
-"""Find, list, copy and run the stage scripts, recipes, configurations and launch files, in a clone and after pip.
+"""Find, list, copy and run the stage scripts, recipes, configurations and launch files, by their files' stems.
 
-Without a registry: a name is the file's stem (of a launch file without ``accelerate_``), and no two files share one.
 In a clone the files lie in the repository; an installed package carries them in ``_scripts/``. Texts in the source name
 them by their path; :func:`as_commands` turns it into the command that a user types, the same in both.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import itertools
 import os
@@ -139,27 +139,19 @@ def launch(script: Path, launch_file: Path, arguments: Sequence[str]) -> None:
     os.execv(command[0], command)  # noqa: S606 - a list of arguments, no shell is wanted
 
 
-OF_LAUNCHER = frozenset({"machine_rank", "main_process_ip", "main_process_port", "num_machines", "num_processes"})
-
-
-def of_launcher(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """accelerate's own options, by their names, and the script's arguments."""
-    options, rest, words = dict[str, str](), list[str](), iter(arguments)
-    for word in words:
-        name, _, value = word.removeprefix("--").partition("=")
-        if word.startswith("--") and (option := name.replace("-", "_")) in OF_LAUNCHER:
-            options[option] = value or next(words, "")
-        else:
-            rest.append(word)
-    return options, rest
+def of_launcher(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """accelerate's own options among a script's arguments, and the script's."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for name in ("machine_rank", "main_process_ip", "main_process_port", "num_machines", "num_processes"):
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
+    options, rest = parser.parse_known_args(arguments)
+    return [f"--{name}={value}" for name, value in vars(options).items()], rest
 
 
 def launch_command(script: Path, launch_file: Path, arguments: Sequence[str]) -> list[str]:
     """Arguments of ``accelerate launch``; paths are absolute, so that it works in any folder. Its own options among the
-    script's arguments (:data:`OF_LAUNCHER`) go to it.
-
-    ``--quiet``: no traceback of the launcher's own under what the script has said, by one process or DeepSpeed.
-    """
+    script's arguments go to it."""
+    # quiet: no traceback of the launcher's own under what the script has said, by one process or DeepSpeed
     settings, options = _launch_settings(launch_file), ["--quiet", "--config_file", str(launch_file.resolve())]
     own_options, arguments = of_launcher(arguments)
     deepspeed = _deepspeed_file(launch_file, settings)
@@ -167,7 +159,7 @@ def launch_command(script: Path, launch_file: Path, arguments: Sequence[str]) ->
         options += ["--deepspeed_config_file", str(deepspeed)]
     if settings.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
         options += ["--num_cpu_threads_per_process", str(_threads(int(settings.get("num_processes", 1))))]
-    options += [f"--{name}={value}" for name, value in own_options.items()]
+    options += own_options
     return [sys.executable, "-m", "accelerate.commands.launch", *options, str(script.resolve()), *arguments]
 
 

@@ -23,11 +23,12 @@ from kbtrain.distributed.ray_work import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, GateOpening, handle, handle_of_prompt
-from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.scoring import Chunk, ScoreFile, chunks_left, local, score_chunks
+from kbtrain.gates.seakr.engine import SeakrSettings
+from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
-from kbtrain.prompts.kbm import kbm_fingerprint
+from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GateExample, GateScore
 
 EVAL = Path(__file__).resolve().parents[2] / "eval"
@@ -47,58 +48,15 @@ EXAMPLES = {split: [example(i, split) for i in range(n)] for split, n in SIZES.i
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory):
     """A folder with one gate of each kind, tiny and random."""
-    import torch
-
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("gates")
-    tokenizer = make_tokenizer()
-    for name in ("prompt", "kbm"):
-        make_folder(folder / name)
-    keys = ("mastery", "benefit")
-    fingerprint = kbm_fingerprint(tokenizer, keys)
-    KBMCard(
-        base_model="tiny", keys=keys, prompt_fingerprint=fingerprint, max_length=512, dtype="bf16",
-        method="full", labels="soft",
-    ).write(folder / "kbm")  # fmt: skip
-    write_seakr(folder, tokenizer)
-    write_classifiers(folder)
-    return folder
-
-
-def write_seakr(folder, tokenizer):
-    from kbtrain.gates.seakr.engine import SeakrSettings
-    from kbtrain.gates.seakr.gate import SeakrCard
-    from kbtrain.prompts.kbm import answer_fingerprint
-
-    settings = SeakrSettings(k=3, layer=0, mlp="mlp", max_new_tokens=4)
+    for name in ("kbm", "encoder", "ragate_mha"):
+        getattr(gate_folders, name)(folder / name)
+    make_folder(folder / "prompt")
     SeakrCard(
-        base_model=str(folder / "prompt"), dtype="bf16", prompt_fingerprint=answer_fingerprint(tokenizer),
-        settings=settings,
+        base_model=str(folder / "prompt"), dtype="bf16", prompt_fingerprint=answer_fingerprint(make_tokenizer()),
+        settings=SeakrSettings(k=3, layer=0, mlp="mlp", max_new_tokens=4),
     ).write(folder / "seakr")  # fmt: skip
-
-
-def write_classifiers(folder):
-    import torch
-    from tiny_turns import bert_folder
-
-    from kbtrain.gate.card import ClassifierCard
-    from kbtrain.gates.ragate.mha import train_tokenizer
-    from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
-    from kbtrain.models.adapters import open_encoder
-
-    bert_folder(folder / "bert")
-    model, words = open_encoder(str(folder / "bert"), "fp32", "cpu", n_logits=1)
-    own = train_tokenizer(EXAMPLES["dev"], "contx", 300)
-    torch.manual_seed(0)
-    shape = RagateMHAConfig(vocab_size=len(own), d_model=16, n_layers=2, n_heads=2, attends_to="self")
-    reads = {"encoder": {"max_length": 64}, "ragate_mha": {"max_length": 64, "inputs": "contx"}}
-    for kind, name, network, tokenizer in (
-        ("encoder", "encoder", model, words), ("ragate_mha", "mha", RagateMHAModel(shape), own),
-    ):  # fmt: skip
-        network.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-        card = ClassifierCard(kind=kind, base_model=None, reads=reads[kind], labels="hard", seed=0)
-        card.write(folder / name)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +121,7 @@ def scored_by(engine, source, path):
     return written
 
 
-@pytest.mark.parametrize("kind", ["prompt", "kbm", "seakr", "encoder", "mha"])
+@pytest.mark.parametrize("kind", ["prompt", "kbm", "seakr", "encoder", "ragate_mha"])
 def test_a_worker_opens_each_kind_from_plain_values_and_scores_as_this_process(kind, gates):
     folder = gates / kind
     source = handle_of_prompt(str(folder), "fp32", "cpu") if kind == "prompt" else handle(folder, "auto", "cpu")

@@ -18,10 +18,8 @@ from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.draft import SIGNALS, Draft, DraftCard, draft_signals
 from kbtrain.gates.handles import handle
-from kbtrain.llm.check_server import ServerAbilities, write_config
-from kbtrain.llm.check_thoughts import CheckedThoughts
+from kbtrain.llm.check_server import write_config
 from kbtrain.llm.dialect import Dialect
-from kbtrain.llm.outputs import SilentAnswers
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.own import asked_text
 from kbtrain.records import GateExample
@@ -218,13 +216,10 @@ def test_where_someone_waits_a_server_that_fails_is_tried_twice_at_once(served, 
 
 
 def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):
-    abilities = ServerAbilities(
-        url=served.url, model="tiny", owner="x", endpoint="chat", refused={}, samples=30, answers=4, usage=True,
-        dialect=Dialect(extra={"user": "me", "stop": None}, most=4), seeds=True, key_env="OPENAI_API_KEY",
-        n_requests=9, length=64, thoughts=CheckedThoughts({}, {}, SilentAnswers(), ""),
-    )  # fmt: skip
     path = tmp_path / "server.yaml"
-    write_config(abilities, path)
+    settings = {"backend": "openai", "model": "tiny", "server_url": served.url, "server_endpoint": "chat",
+                "server_n": 4, "server_logprobs": True, "server_extra": {"user": "me", "stop": None}}  # fmt: skip
+    write_config(settings, path)
     make(tmp_path, model="tiny", tokens=4, server_config=path)
     gate = kbtrain.load_gate(tmp_path / "draft")
     asked = gate.card.server

@@ -35,14 +35,6 @@ def test_the_limit_at_the_root_counts_where_a_container_sees_only_its_own(cgroup
     assert memory.machine_memory() == 5_000_000
 
 
-def test_version_1_has_a_mount_of_its_own(cgroups, tmp_path):
-    cgroups("5:cpu:/a\n4:memory:/a\n0::/\n")
-    folder = tmp_path / "fs" / "memory" / "a"
-    folder.mkdir(parents=True)
-    (folder / "memory.limit_in_bytes").write_text("4000000\n")
-    assert memory.machine_memory() == 4_000_000
-
-
 def test_what_a_container_has_taken_is_not_available(cgroups, tmp_path):
     cgroups("0::/pod\n", pod__memory_max="3000000")
     (tmp_path / "fs" / "pod" / "memory.current").write_text("2000000\n")

@@ -24,26 +24,27 @@ def ended(index: int) -> dict:
 
 
 def test_chunks_of_several_answers_make_one_reply() -> None:
-    parts = [
-        chat(0, role="assistant", content=""),
-        chat(1, content="Ro"),
-        chat(0, content="Par"),
-        chat(0, content="is"),
-    ]
-    parts += [chat(1, content="me"), ended(0), ended(1), {"choices": [], "usage": {"prompt_tokens": 9}}]
+    parts = [chat(0, role="assistant", content=""), chat(1, content="Ro"), chat(0, content="Par"),
+             chat(0, content="is"), chat(1, content="me"), ended(0), ended(1),
+             {"choices": [], "usage": {"prompt_tokens": 9}}]  # fmt: skip
     reply = whole_reply(": comment\n\n" + stream(*parts))
     assert [choice["message"]["content"] for choice in reply["choices"]] == ["Paris", "Rome"]
     assert reply["usage"] == {"prompt_tokens": 9} and {c["finish_reason"] for c in reply["choices"]} == {"stop"}
-    completion = whole_reply(
-        stream({"choices": [{"index": 0, "text": "Pa"}]}, {"choices": [{"index": 0, "text": "ris"}]})
-    )
-    assert completion["choices"][0]["text"] == "Paris"
+    halves = ({"choices": [{"index": 0, "text": text}]} for text in ("Pa", "ris"))
+    assert whole_reply(stream(*halves))["choices"][0]["text"] == "Paris"
+    part = {"choices": [{"delta": {"content": "P"}, "logprobs": {"content": [{"token": "P", "logprob": -0.5}]}}]}
+    assert len(whole_reply(stream(part, part))["choices"][0]["logprobs"]["content"]) == 2
 
 
-def test_log_probabilities_of_chunks_are_joined() -> None:
-    part = {"content": [{"token": "P", "logprob": -0.5}]}
-    rows = [{"choices": [{"index": 0, "delta": {"content": "P"}, "logprobs": part}]} for _ in range(2)]
-    assert len(whole_reply(stream(*rows))["choices"][0]["logprobs"]["content"]) == 2
+def test_null_takes_nothing_away_other_types_are_not_joined_and_a_line_separator_ends_no_chunk() -> None:
+    parts = [chat(0, reasoning_content="Hm", content=None), chat(0, reasoning_content=None, content="Par")]
+    reply = whole_reply(stream(*parts, chat(0, content="is"), chat(0, content=None), ended(0)))
+    assert reply["choices"][0]["message"] == {"reasoning_content": "Hm", "content": "Paris"}
+    for first, second in ((5, "a"), ("a", 5), ([1], "a")):
+        mixed = whole_reply(stream(chat(0, content=first), chat(0, content=second)))
+        assert mixed["choices"][0]["message"]["content"] == second
+    reply = whole_reply('data: {"choices": [{"index": 0, "delta": {"content": "a\u2028b"}}]}\r\n\r\ndata: [DONE]\r\n')
+    assert reply["choices"][0]["message"]["content"] == "a\u2028b"
 
 
 def test_a_stream_that_breaks_off_is_no_answer() -> None:
@@ -51,6 +52,16 @@ def test_a_stream_that_breaks_off_is_no_answer() -> None:
         _check_ends(whole_reply(stream(chat(0, content="Par"), done=False)))
     with pytest.raises(ValueError):
         whole_reply("data: {half\n\n")
+
+
+CHUNKS = (5, {"choices": 5}, {"choices": [5]}, {"choices": [{"index": "first", "delta": {}}]},
+          {"choices": [{"delta": 5}]}, {"choices": [{"text": "a", "logprobs": [1]}]})  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_a_chunk_of_another_form_is_refused_by_a_value_error(chunk: object) -> None:
+    with pytest.raises(ValueError, match="a chunk of another form"):
+        whole_reply(stream(chunk))  # type: ignore[arg-type]
 
 
 class StreamsOnly(LocalServer):
@@ -61,49 +72,15 @@ class StreamsOnly(LocalServer):
     def reply(self, asked: Asked) -> Reply:
         if asked.path.endswith("models"):
             return Reply(200, {"data": [{"id": "m"}]})
-        body = asked.body
-        if not body.get("stream"):
+        if not asked.body.get("stream"):
             message = "This model only supports stream mode, please enable the stream parameter"
             return Reply(400, {"error": {"message": message}})
-        answer = stream(*(chat(i, content=f"It is Paris, I think, as number {i}.") for i in range(body.get("n", 1))),
-                        *(ended(i) for i in range(body.get("n", 1))))  # fmt: skip
-        return Reply(200, answer)
+        n = range(asked.body.get("n", 1))
+        said = (chat(i, content=f"It is Paris, I think, as number {i}.") for i in n)
+        return Reply(200, stream(*said, *map(ended, n)))
 
 
 def test_check_server_finds_that_a_server_has_to_stream() -> None:
     with StreamsOnly() as server:
         checked = check_server(server.url)
     assert checked.settings["server_extra"]["stream"] is True
-
-
-def test_null_in_a_chunk_takes_nothing_away() -> None:
-    parts = [chat(0, reasoning_content="Hm", content=None), chat(0, reasoning_content=None, content="Par")]
-    reply = whole_reply(stream(*parts, chat(0, content="is"), chat(0, content=None), ended(0)))
-    assert reply["choices"][0]["message"] == {"reasoning_content": "Hm", "content": "Paris"}
-
-
-def test_a_line_separator_within_an_answer_ends_no_chunk() -> None:
-    reply = whole_reply('data: {"choices": [{"index": 0, "delta": {"content": "a\u2028b"}}]}\r\n\r\ndata: [DONE]\r\n')
-    assert reply["choices"][0]["message"]["content"] == "a\u2028b"
-
-
-@pytest.mark.parametrize(
-    "chunk",
-    [
-        5,
-        {"choices": 5},
-        {"choices": [5]},
-        {"choices": [{"index": "first", "delta": {}}]},
-        {"choices": [{"delta": 5}]},
-        {"choices": [{"text": "a", "logprobs": [1]}]},
-    ],
-)
-def test_a_chunk_of_another_form_is_refused_by_a_value_error(chunk: object) -> None:
-    with pytest.raises(ValueError, match="a chunk of another form"):
-        whole_reply(f"data: {json.dumps(chunk)}\n\n")
-
-
-@pytest.mark.parametrize("first, second", [(5, "a"), ("a", 5), ([1], "a")])
-def test_texts_of_several_types_are_not_joined(first: object, second: object) -> None:
-    reply = whole_reply(stream(chat(0, content=first), chat(0, content=second)))
-    assert reply["choices"][0]["message"]["content"] == second

@@ -4,10 +4,6 @@
 and its result would depend on the batch. With a top-k filter only the few tokens it leaves are sorted and summed:
 sorting the whole vocabulary takes longer than a step of a small model, and so does choosing the highest 50 of 49,152
 directly; they are in the 50 blocks with the highest maxima, which are found quickly.
-
-Uniform random numbers are hashes of (run, question, condition, index, step), so that a sample does not depend on time
-or batch; consecutive seeds of a generator would repeat samples between questions. A step's logits also give the entropy
-of the distribution and the drawn token's surprisal.
 """
 
 from __future__ import annotations
@@ -56,8 +52,8 @@ class DrawnTokens:
 def draw(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]) -> DrawnTokens:
     """Draw a token for each of ``uniforms`` (draws,) in [0, 1), float64; the most probable one where ``greedy``.
 
-    ``scores`` (sequences, vocabulary) are logits; draw i is from row ``source[i]`` of them, and ``source`` rises. A
-    token of probability 0 is never drawn. Sums are in float64 over blocks, so no token's share is lost to rounding.
+    Draw i is from row ``source[i]``, which rises, of the logits ``scores`` (sequences, vocabulary). Sums are in float64
+    over blocks, so no token's share is lost to rounding.
     """
     parts: list[DrawnTokens] = []
     for sequences in torch.arange(len(scores)).split(_rows_at_once(scores)):
@@ -104,10 +100,8 @@ _NOTHING = -1e4  # a logit so far under the highest has probability 0; -inf time
 def token_statistics(
     logits: torch.Tensor, tokens: torch.Tensor, source: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Entropies and surprisals (rows,) in nats, of the model's own distribution (temperature 1, nothing filtered).
-
-    ``logits`` (sequences, vocabulary); row i drew ``tokens[i]`` from sequence ``source[i]``.
-    """
+    """Entropies and surprisals (rows,) in nats, of the model's own distribution (temperature 1, nothing filtered). Row
+    i drew ``tokens[i]`` from sequence ``source[i]`` of ``logits`` (sequences, vocabulary)."""
     used, sequence = torch.unique(upload(torch.tensor(source), logits.device), return_inverse=True)
     sequences = logits if len(used) == len(logits) else logits[used]
     parts = [_entropy(chunk) for chunk in sequences.split(_rows_at_once(logits))]
@@ -150,10 +144,8 @@ def top(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 def draw_top(
     logits: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
 ) -> DrawnTokens:
-    """As ``draw(filter_logits(...))`` for a sampling with ``top_k`` > 0: same tokens, to rounding.
-
-    Of tokens that tie at rank k, ``filtered`` keeps all and this keeps k.
-    """
+    """As ``draw(filter_logits(...))`` for a sampling with ``top_k`` > 0, to rounding; of tokens that tie at rank k that
+    keeps all and this keeps k."""
     values, ids = top(logits, sampling.top_k)
     scores = values.double() / sampling.temperature
     weights = torch.exp(scores - scores[:, :1])

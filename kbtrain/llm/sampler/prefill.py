@@ -30,11 +30,10 @@ def prefill(
 ) -> tuple[DynamicCache, torch.Tensor]:
     """Keys and values of the prompts and the logits after each one's last token, (prompts, vocabulary).
 
-    Padding stands on the right, where a causal model's real tokens cannot see it: no mask is needed. ``blocks``: the
-    model has plain full attention, which may be computed in blocks where that is faster; long prompts then go through
-    the model one by one. ``prefix``: cache of a prefix common to all prompts; ``prompts`` are given without it, the
-    returned cache includes it.
-    Behind long prompts the result has up to ``room`` places of zeros, where a decoder would else have to copy it.
+    Padding stands on the right, where a causal model's real tokens cannot see it. ``blocks``: attention may be computed
+    in blocks where that is faster; long prompts then go through the model one by one, and up to ``room`` places of
+    zeros stand behind them, where a decoder would else have to copy. ``prefix``: cache of a prefix common to all
+    prompts, which are given without it; the returned cache includes it.
     """
     longest = max(len(ids) for ids in prompts)
     in_blocks = blocks and pays(model, longest)
@@ -88,10 +87,7 @@ def _one_by_one(
 
 
 class _PromptLayer(DynamicLayer):
-    """Keys and values of prompts that are prefilled one after the other, zeros on the right up to ``places``.
-
-    ``prefix`` is the layer of another cache, or None.
-    """
+    """Keys and values of prompts that are prefilled one after the other, zeros on the right up to ``places``."""
 
     def __init__(self, n_prompts: int, places: int, prefix: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -130,22 +126,15 @@ class _PromptLayer(DynamicLayer):
 
 
 class SharedPrefixCache:
-    """A prefix of at least one token. Prompts that begin with it are prefilled from its end on.
-
-    ``blocks`` as in :func:`kbtrain.llm.sampler.prefill.prefill`.
-    """
+    """A prefix of at least one token. Prompts that begin with it are prefilled from its end on."""
 
     def __init__(self, model: PreTrainedModel, ids: Sequence[int], blocks: bool = False) -> None:
         self.model = model
         self.ids = tuple(ids)
         self.blocks = blocks
-        self._versions = weight_versions(model.parameters())
+        self.versions = weight_versions(model.parameters())
         with torch.inference_mode():
             self._cache, _ = prefill(model, [self.ids], blocks)
-
-    def current(self) -> bool:
-        """True if the model's weights have not changed since it was computed."""
-        return self._versions == weight_versions(self.model.parameters())
 
     def fits(self, prompts: Sequence[Sequence[int]]) -> bool:
         """True if all of these begin with the prefix, and are longer."""
@@ -153,10 +142,7 @@ class SharedPrefixCache:
         return all(len(ids) > n and tuple(ids[:n]) == self.ids for ids in prompts)
 
     def prefill(self, prompts: Sequence[Sequence[int]], room: int = 0) -> tuple[DynamicCache, torch.Tensor]:
-        """As :func:`~kbtrain.llm.sampler.prefill.prefill`, to rounding: whole prompts' keys and values, last logits.
-
-        Padding stands on the right, as there.
-        """
+        """As :func:`~kbtrain.llm.sampler.prefill.prefill`, to rounding: whole prompts' keys and values, last logits."""
         n = len(self.ids)
         return prefill(self.model, [ids[n:] for ids in prompts], self.blocks, self._cache, room)
 
@@ -173,6 +159,6 @@ def current_prefix(
     """``cache`` if it is of these tokens and of the model's present weights, else a new one; None if they are few."""
     if len(ids) < _LEAST_PREFIX:
         return None
-    if cache is not None and cache.ids == tuple(ids) and cache.current():
+    if cache is not None and cache.ids == tuple(ids) and cache.versions == weight_versions(model.parameters()):
         return cache
     return SharedPrefixCache(model, ids, blocks)

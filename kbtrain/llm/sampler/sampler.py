@@ -1,10 +1,7 @@
 """The decode loop: a batch of prompts is prefilled once, then all answers are drawn in lockstep until each has ended.
 
-Rows whose tokens are equal so far are one sequence of the model's batch, computed once: the next token's distribution
-depends on the tokens alone, so such rows draw from one distribution, each with its own uniform number. A model that
-knows the answer gives the same one thirty times; even one that does not begins in few ways.
-
-An answer ends with any of the model's end tokens, or with a stop string in its text.
+Rows whose tokens are equal so far are one sequence of the model's batch, computed once, and each draws with its own
+uniform number: a model that knows the answer gives the same one thirty times.
 """
 
 from __future__ import annotations
@@ -42,14 +39,11 @@ LEAVE = 0.9  # sequences that no row has any more leave the batch once they are 
 
 
 class DistinctSequences:
-    """The distinct token sequences of a batch. ``newest`` (sequences,): next token id of each.
-
-    Each row knows its sequence; ``feed[0]`` comes next behind it. ``merge`` False: every row is a sequence of its own
-    from the start.
-    """
+    """The distinct token sequences of a batch. ``newest`` (sequences,): next token id of each. Each row knows its
+    sequence; ``feed[0]`` comes next behind it. ``merge`` False: every row is a sequence of its own."""
 
     def __init__(self, rows: Sequence[Row], merge: bool = True) -> None:
-        """From the first tokens, when a row's sequence is still its question's prompt. Sets the rows' sequences."""
+        """From the first tokens, when a row's sequence is still its question's prompt."""
         starts = [(row.sequence, row.feed[0], 0 if merge else i) for i, row in enumerate(rows)]
         numbers = {start: number for number, start in enumerate(dict.fromkeys(starts))}
         self.questions = [question for question, _, _ in numbers]
@@ -90,23 +84,12 @@ class DistinctSequences:
         return {sequence: i for i, sequence in enumerate(live)}
 
 
-def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], Any]:
-    """The text of tokens, special ones too: of a whole vocabulary in a third of the time that ``decode`` takes.
-
-    What ``decode`` does besides takes spaces away, which no token has before its last character.
-    """
-    if isinstance(tokenizer, PreTrainedTokenizerFast):
-        return partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=False)
-    return tokenizer.decode
-
-
 class Stopper:
-    """Knows all end-of-sequence ids of model and tokenizer, and the stop strings.
+    """Knows all end-of-sequence ids of model and tokenizer, and the stop strings, which end no thought.
 
-    Stop strings end an answer, not the thought before it (:mod:`kbtrain.answers.thoughts`). ``skip_blank`` True: blank
-    lines before an answer are no part of it, and their line breaks do not stop it; None: so if there are stop strings.
-    ``first`` (None: all) gives the part of a text that counts, as its first sentence: an answer ends where more than it
-    begins. ``opened`` in the methods: the prompt has opened the thought.
+    ``skip_blank`` True: blank lines before an answer are no part of it and do not stop it; None: so if there are stop
+    strings. ``first`` (None: all) gives the part of a text that counts, as its first sentence: an answer ends where
+    more than it begins. ``opened`` in the methods: the prompt has opened the thought.
     """
 
     def __init__(
@@ -127,7 +110,9 @@ class Stopper:
         last = {string[-1] for string in self.stop}
         last |= {"\N{REPLACEMENT CHARACTER}"} if any(not character.isascii() for character in last) else set()
         size = max(model.config.get_text_config().vocab_size, len(tokenizer)) if last else 0
-        decode = _decoder(tokenizer)
+        decode: Callable[[list[int]], Any] = tokenizer.decode
+        if isinstance(tokenizer, PreTrainedTokenizerFast):  # a whole vocabulary in a third of the time
+            decode = partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=False)
         self._may_stop = [not last.isdisjoint(decode([i])) for i in range(min(size, len(tokenizer)))]
 
     def finish(self, tokens: Sequence[int], opened: bool = False) -> Finish | None:
@@ -153,11 +138,11 @@ class Stopper:
         return other
 
     def text(self, tokens: Sequence[int], opened: bool = False) -> str:
-        """The answer without thought, end tokens, special tokens and what follows the first stop string."""
+        """As :meth:`read`, the text alone."""
         return self.read(tokens, "length", opened).text
 
     def read(self, tokens: Sequence[int], finish: Finish, opened: bool = False) -> ReadAnswer:
-        """The answer of an output that ended so, as :meth:`text`, with its own ending."""
+        """The answer without thought, end tokens, special tokens and what follows the first stop string."""
         answer_tokens = tokens[:-1] if tokens and tokens[-1] in self.eos else tokens
         answer = read_answer(self.thoughts.decode(answer_tokens, opened), finish, self.stop, self.skip_blank)
         if self.first is None:
@@ -175,20 +160,15 @@ class Stopper:
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """All ids that end an answer: the generation config's (one or several), the model's and the tokenizer's.
-
-    Raises :class:`UserError` for what are no ids.
-    """
+    """All ids that end an answer: the generation config's (one or several), the model's and the tokenizer's."""
     ids_of_end: set[int] = set()
+    table: Any = model.get_input_embeddings()
     for config in (model.generation_config, model.config):
         ids = getattr(config, "eos_token_id", None)
         listed = [ids] if isinstance(ids, int) else ids or []
-        table: Any = model.get_input_embeddings()
-        vocabulary = range(table.num_embeddings)  # padding reads them, too
-        if not (
-            isinstance(listed, list | tuple)
-            and all(isinstance(token_id, int) and token_id in vocabulary for token_id in listed)
-        ):
+        # padding reads them, too
+        are_ids = isinstance(listed, list | tuple) and all(isinstance(i, int) for i in listed)
+        if not are_ids or not all(0 <= i < table.num_embeddings for i in listed):
             name = f"model '{model.config.name_or_path}'"
             raise UserError(f"{name}: field 'eos_token_id': expected token ids, found {ids!r:.60}")
         ids_of_end.update(listed)
@@ -198,11 +178,8 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
 
 
 class LockstepSampler:
-    """The decode loop of all samplers; ``observers`` read statistics from its passes.
-
-    ``shared`` False copies the prefix, one prompt at a time (for models that the shared prefix does not serve); with a
-    sliding ``window``, prompts that do not fit into it together with their answers are drawn that way, too.
-    """
+    """The decode loop of all samplers; ``observers`` read statistics from its passes. ``shared`` False copies the
+    prefix, one prompt at a time; so are prompts drawn that do not fit into a sliding ``window`` with their answers."""
 
     merge = True  # equal beginnings are computed once
     skip_blank: bool | None = None  # as in :class:`Stopper`
@@ -240,17 +217,16 @@ class LockstepSampler:
         return other
 
     def sample(self, prompts: Sequence[PromptRows]) -> list[list[Sample]]:
-        """Answers to each prompt, in the order of its ``indices``. Raises as :meth:`draw`."""
+        """Answers to each prompt, in the order of its ``indices``."""
         return [[row.sample for row in rows if row.sample] for rows in self.draw(prompts)]
 
     def draw(self, prompts: Sequence[PromptRows]) -> list[list[Row]]:
-        """As :meth:`sample`, each answer with what the observers noted of it.
-
-        Raises :class:`UserError` naming the first prompt for which the model's logits are not numbers.
-        """
+        """As :meth:`sample`, each answer with what the observers noted of it. Raises :class:`UserError` naming the
+        first prompt for which the model's logits are not numbers."""
         opened = [self.stopper.thoughts.is_opened_by(prompt.ids) for prompt in prompts]
+        seed = self.sampling.seed
         rows = [
-            Row(p, prompt, index, UniformRow(self.sampling.seed, *_key(prompt), index), opened=opened[p])
+            Row(p, prompt, index, UniformRow(seed, prompt.question_id, prompt.condition, index), opened=opened[p])
             for p, prompt in enumerate(prompts)
             for index in prompt.indices
         ]
@@ -265,7 +241,8 @@ class LockstepSampler:
                 self._decode([prompts[p].ids for p in group], group_rows)
         answers: list[list[Row]] = [[] for _ in prompts]
         for row in rows:
-            row.sample = self._as_sample(row)
+            answer = self.stopper.read(row.tokens, row.finish or "length", row.opened)
+            row.sample = Sample(row.index, answer.text, len(row.tokens), answer.finish, row.logprob)
             answers[row.place].append(row)
             for observer in self.observers:
                 observer.done(row)
@@ -382,14 +359,6 @@ class LockstepSampler:
     def _tail(self, row: Row) -> list[int]:
         """Token ids to feed behind an answer that has ended: the longest that an observer asks for."""
         return max((list(observer.tail(row)) for observer in self.observers), key=len, default=[])
-
-    def _as_sample(self, row: Row) -> Sample:
-        answer = self.stopper.read(row.tokens, row.finish or "length", row.opened)
-        return Sample(row.index, answer.text, len(row.tokens), answer.finish, row.logprob)
-
-
-def _key(prompt: PromptRows) -> tuple[str, str]:
-    return prompt.question_id, prompt.condition
 
 
 class BatchSampler(LockstepSampler):

@@ -1,9 +1,8 @@
 """Attention of many answers to one prompt, with the prompt's keys and values kept once.
 
-All rows of a question attend to the same prefix: their queries become one matrix product against it, whose scores are
-joined with those of each row's own few tokens in one softmax. The function goes through transformers' attention
-interface, so it serves every causal model that does, with full attention (or a window that is not full yet). Many rows
-are decoded in lockstep over prefilled prompts, with the shared prefix or with copies of it.
+The queries of a question's rows become one matrix product against it, whose scores are joined with those of each row's
+own few tokens in one softmax. The function goes through transformers' attention interface, so it serves every causal
+model that does, with full attention (or a window that is not full yet).
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ class Layout:
 class Prefix:
     """Keys and values of the prompts, (questions, kv heads, length + room, head size) per layer, padded on the right.
 
-    Behind them is room, all zeros, for as many places as an answer may have tokens: scores to a row's own tokens stand
-    there, so that scores and their products with the values are whole matrices, which need not be copied.
+    Scores to a row's own tokens stand in the room, which is all zeros, so that scores and their products with the
+    values are whole matrices, which need not be copied.
     """
 
     keys: list[torch.Tensor]
@@ -72,8 +71,7 @@ class Prefix:
     bias_end: int = 0  # places of the bias behind the prompts' length: those of own tokens
 
 
-ACTIVE: ContextVar[Prefix] = ContextVar("kbtrain_active_prefix")
-"""The prefix that the attention function reads while a model runs under its name."""
+ACTIVE: ContextVar[Prefix] = ContextVar("kbtrain_active_prefix")  # that the attention function reads
 
 
 @contextmanager
@@ -158,10 +156,7 @@ def shared_prefix_attention(
 
 
 def _scores(query: torch.Tensor, shared: torch.Tensor, generated: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Scores of ``query`` (rows, kv heads, group, size): (questions, kv heads, width * group, length + room).
-
-    Rows and the heads of a group are the rows of one product per question and kv head.
-    """
+    """Scores of ``query`` (rows, kv heads, group, size): (questions, kv heads, width * group, length + room)."""
     _, kv_heads, group, size = query.shape
     room = generated.shape[2]
     grid = layout.to_grid(query).transpose(1, 2).reshape(-1, layout.width * group, size)
@@ -196,10 +191,8 @@ def room_behind(lengths: Sequence[int], tokens: int) -> int:
 
 
 class SharedPrefixDecoder:
-    """Decode sequences of several questions in lockstep, ``room`` tokens at most; it takes over what ``cache`` holds.
-
-    A sequence is one row of the model's batch; ``most`` (None: as many as at first) is how many there may come to be.
-    """
+    """Decode sequences of several questions in lockstep, ``room`` tokens at most; it takes over what ``cache`` holds. A
+    sequence is a row of the model's batch; ``most`` (None: as many as at first) is how many there may come to be."""
 
     def __init__(
         self,
@@ -219,7 +212,11 @@ class SharedPrefixDecoder:
         self._cache = DynamicCache()
         self._cache.layers = list(self._own)
         layers: list[Any] = cache.layers
-        bias = _padding_bias(self.lengths, layers[0].keys)
+        bias = None
+        if min(lengths) < max(lengths):  # -inf on padding, over the places that the shortest prompt does not reach
+            padded = torch.arange(min(lengths), max(lengths)) >= torch.tensor(self.lengths).unsqueeze(1)
+            zeros = layers[0].keys.new_zeros(padded.shape)
+            bias = zeros.masked_fill_(padded.to(zeros.device), float("-inf"))[:, None, None, :]
         keys, values = zip(*(_take_cache(layer, max(lengths) + room) for layer in layers), strict=True)
         self._prefix = Prefix(
             list(keys), list(values), bias, Layout.from_rows(question_of_sequence, len(self.lengths), model.device)
@@ -311,15 +308,6 @@ class CopiedPrefixDecoder:
         which: Any = torch.tensor(sequences, device=self.model.device)
         self.cache.reorder_cache(which)  # every kind of layer has it; not every one has keys
         self._count = len(sequences)
-
-
-def _padding_bias(lengths: Sequence[int], keys: torch.Tensor) -> torch.Tensor | None:
-    """-inf on padding, over the places that the shortest prompt does not reach; type and device of ``keys``."""
-    longest, shortest = max(lengths), min(lengths)
-    if shortest == longest:
-        return None
-    padded = torch.arange(shortest, longest) >= torch.tensor(lengths).unsqueeze(1)
-    return keys.new_zeros(padded.shape).masked_fill_(padded.to(keys.device), float("-inf"))[:, None, None, :]
 
 
 def _take_cache(layer: Any, places: int) -> tuple[torch.Tensor, torch.Tensor]:

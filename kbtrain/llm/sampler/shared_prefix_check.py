@@ -37,10 +37,8 @@ def prefix_problem(model: PreTrainedModel, longest: int) -> str | None:
 
 
 def prefix_sharing(model: PreTrainedModel, prompt_tokens: int, answer_tokens: int) -> tuple[bool, int | None]:
-    """True if the answers to a prompt share it, and the sliding window that both must fit into for that.
-
-    Warns where prompts of up to ``prompt_tokens`` tokens are copied, with answers of ``answer_tokens``.
-    """
+    """True if the answers to a prompt share it, and the sliding window that both must fit into for that. Warns where
+    prompts of up to ``prompt_tokens`` tokens are copied, with answers of ``answer_tokens``."""
     longest, window = prompt_tokens + answer_tokens, sliding_window(model)
     problem, which = prefix_problem(model, min(longest, window or longest)), "prompts"
     shared = problem is None
@@ -59,10 +57,8 @@ _HOLD: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 
 
 def blocks_hold(model: PreTrainedModel, longest: int) -> bool:
-    """True if prompts of up to ``longest`` tokens may attend to themselves in blocks; asked of a model once.
-
-    Scores of blocks are rounded to 16 bits: with them Gemma 3's logits differ in bf16 by 0.19 of their spread.
-    """
+    """True if prompts of up to ``longest`` tokens may attend to themselves in blocks; asked of a model once. Their
+    scores are rounded to 16 bits: with them Gemma 3's logits differ in bf16 by 0.19 of their spread."""
     window = sliding_window(model)
     if model not in _HOLD:
         try:

@@ -1,8 +1,6 @@
 """Sampled answers with the hidden states at a forced end token, from one layer in the model's middle.
 
-A row that has ended is fed its end token in the next step of the others, on its own keys and values and the prompt's
-shared ones: closing all answers takes one step of one token each, and no further pass over prompts or answers. The
-cheap signals (entropy of each next token, probability of each drawn one) are read off the same steps.
+A row that has ended is fed its end token in the next step of the others: no further pass over prompts or answers.
 """
 
 from __future__ import annotations
@@ -26,9 +24,7 @@ from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
 from kbtrain.llm.sampler.sampler import LockstepSampler, Stopper
 from kbtrain.records import GREEDY, Sample
 
-TAIL_TOKENS = (
-    16  # tokens that may follow the drawn ones: the end token, and what a stop token held before the stop string
-)
+TAIL_TOKENS = 16  # that may follow the drawn ones: the end token, and what a stop token held before the stop string
 
 
 @dataclass(frozen=True)
@@ -49,10 +45,8 @@ class AnswerWithStates:
 
 
 class StateSampler(LockstepSampler):
-    """Answers with the states that ``tap`` reads at the token ``end``, which closes all of them.
-
-    ``prefix`` (None: none): cache of what prompts begin with; batches that begin with it are prefilled from there.
-    """
+    """Answers with the states that ``tap`` reads at the token ``end``, which closes all of them. ``prefix``: cache of
+    what prompts begin with, or None."""
 
     merge = False  # a row's states come from a row of the batch of its own: merging moves their last digits
     skip_blank = True  # or, with a line break as stop, a model that begins with one would say nothing
@@ -151,10 +145,7 @@ class EndStates(Observer):
 
 
 def end_token(stopper: Stopper, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The tokenizer's own end token, or else the smallest id of the model's: one id, or equal answers would differ.
-
-    Raises :class:`UserError` for a model that has none.
-    """
+    """The tokenizer's own end token, or else the smallest id of the model's: one id, or equal answers would differ."""
     if tokenizer.eos_token_id is not None:
         return int(tokenizer.eos_token_id)
     if not stopper.eos:

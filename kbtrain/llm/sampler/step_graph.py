@@ -1,10 +1,8 @@
 """Decode steps replayed as a CUDA graph: on a GPU a step else takes as long as Python needs to start its small kernels.
 
-A graph repeats its kernels on tensors of fixed sizes and places. So each prompt has ``width`` rows of the model's
-batch, used or not, and room for its tokens and its answers'. The next decoding that fits into them uses the same graph.
-
+A graph repeats its kernels on tensors of fixed sizes: each prompt has ``width`` rows of the model's batch, used or not.
 A model is captured if its keys and values have one shape in all layers, and if the replayed logits equal those of the
-same steps started from Python. Passes with further forward hooks are started from Python: a replay runs no hooks.
+same steps started from Python. So are passes with further forward hooks: a replay runs none.
 """
 
 from __future__ import annotations
@@ -72,16 +70,12 @@ class _GridLayer(OwnLayer):
 
 
 class StepGraph:
-    """Decode the rows of a grid in lockstep; row i of question q is row ``q * width + i`` of the batch.
-
-    Logits are those of the newest step: the next one overwrites them.
-    """
+    """Decode the rows of a grid in lockstep; row i of question q is row ``q * width + i`` of the batch. The next step
+    overwrites the logits."""
 
     def __init__(self, model: PreTrainedModel, grid: Grid, cache: DynamicCache, capture: bool = True) -> None:
         """``cache``: of such prompts; its layers' sizes are taken. ``capture`` False: each step is started from Python.
-
-        Raises RuntimeError where the model's step cannot be captured, or a replay computes something else.
-        """
+        Raises RuntimeError where the model's step cannot be captured, or a replay computes something else."""
         self.model, self.grid = model, grid
         layers: list[Any] = cache.layers
         _, heads, _, size = layers[0].keys.shape
@@ -179,10 +173,8 @@ class StepGraph:
         self._graph, self._logits = graph, logits
 
     def _trial(self, step: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Logits of some rows behind steps of given tokens over random prompts.
-
-        Raises RuntimeError for a step that waits for the GPU: such a step cannot be captured.
-        """
+        """Logits of some rows behind steps of given tokens over random prompts. Raises RuntimeError for a step that
+        waits for the GPU: it cannot be captured."""
         random = torch.Generator(self.model.device).manual_seed(0)
         self._clear([self.grid.length] * self.grid.questions)
         self._prompts[..., : self.grid.length, :].normal_(generator=random)
@@ -198,10 +190,8 @@ class StepGraph:
 
 
 class StepGraphs:
-    """The graphs of a model's decode steps, captured where none of the kept ones serves; none on a CPU.
-
-    ``problem``: why the model's steps are started from Python; a warning says so, once.
-    """
+    """The graphs of a model's decode steps, captured where none of the kept ones serves; none on a CPU. ``problem``:
+    why the model's steps are started from Python; a warning says so, once."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -215,17 +205,16 @@ class StepGraphs:
         self._versions: list[tuple[int, int]] = []
 
     def take(self, cache: DynamicCache, lengths: Sequence[int], rows: Sequence[Row], room: int) -> StepGraph | None:
-        """A graph for these rows, which takes over the cache; None: steps are started from Python.
-
-        It belongs to the caller until :meth:`keep`.
-        """
+        """A graph for these rows, the caller's until :meth:`keep`, with the cache's content; None: steps are started
+        from Python."""
         per_question = [0] * len(lengths)
         for row in rows:
             per_question[row.sequence] += 1
         needed = Grid(len(lengths), max(per_question), max(lengths), room)
         if self.problem or room < _PAYS or needed.questions * needed.width > _WASTE * len(rows):
             return None
-        if not _is_uniform(cache):
+        layers: list[Any] = cache.layers
+        if len({(s.shape, s.dtype, s.device) for layer in layers for s in (layer.keys, layer.values)}) != 1:
             self.problem = "its layers' keys and values have several shapes"
             return None
         versions = weight_versions(itertools.chain(self.model.parameters(), self.model.buffers()))
@@ -258,20 +247,10 @@ class StepGraphs:
             return None
 
 
-def _is_uniform(cache: DynamicCache) -> bool:
-    """True if the keys and values of all layers have one shape and type."""
-    layers: list[Any] = cache.layers
-    return len({(s.shape, s.dtype, s.device) for layer in layers for s in (layer.keys, layer.values)}) == 1
-
-
 class GridSequences:
-    """The distinct token sequences of a batch, each a row of a grid. ``newest`` (rows,): next token id of each.
-
-    Each row of the batch knows its sequence. ``merge`` False: each is a sequence of its own from the start.
-    """
+    """As :class:`~kbtrain.llm.sampler.sampler.DistinctSequences`, each sequence a row of a grid."""
 
     def __init__(self, rows: Sequence[Row], grid: Grid, merge: bool = True) -> None:
-        """From the first tokens, when a row's sequence is still its question's prompt. Sets the rows' sequences."""
         self._width = grid.width
         self.newest = [0] * (grid.questions * grid.width)
         used = [0] * grid.questions
@@ -286,7 +265,7 @@ class GridSequences:
             self.newest[row.sequence] = row.feed[0]
 
     def grow(self, rows: Sequence[Row], graph: StepGraph) -> None:
-        """Append each row's next token: the first one of a sequence extends it, others extend copies of it."""
+        """Append each row's next token."""
         steps = list(dict.fromkeys((row.sequence, row.feed[0]) for row in rows))
         first, used = dict(reversed(steps)), {sequence for sequence, _ in steps}
         places, sources, targets = dict[tuple[int, int], int](), list[int](), list[int]()
