@@ -70,6 +70,10 @@ class ForecastConfig(Config):
     dry_run: bool = Field(False, description="print requests, tokens and money, and stop")
     prices: Path = Field(PRICES, description="dry_run: YAML file with prices")
 
+    def price_list(self) -> PriceList:
+        """The prices, to be read before anything is counted."""
+        return self.prices.name, read_prices(self.prices)
+
 
 @dataclass(frozen=True)
 class Measurement:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from kbtrain.errors import UserError, did_you_mean
+from kbtrain.errors import UserError
 from kbtrain.io.jsonl import read_json
-from kbtrain.models.embedded import EMBEDDED, is_embedded, path_of
+from kbtrain.models.embedded import is_embedded, path_of
 from kbtrain.models.weights import open_adapter, open_weights, opening
 
 NAMES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -78,7 +77,7 @@ def load_model(
     if (base := base_of(path)) is not None:
         loaded, tokenizer = load_model(base, dtype, device)
         return open_adapter(loaded, Path(path)).merge_and_unload().eval(), tokenizer
-    with _opening(path, model):
+    with opening(path, model):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         check_words(tokenizer)
@@ -123,10 +122,8 @@ def load_readable(
     opened, path = _OPENED.get(), resolve(model)
     if opened is None:
         return load_model(model, dtype, device)
-    with _opening(path, model):
-        kind = AutoConfig.from_pretrained(base_of(path) or path).model_type
     place = choose_device(device)
-    key = (str(Path(path).resolve()) if Path(path).is_dir() else path, choose_dtype(dtype, place, kind), place)
+    key = (str(Path(path).resolve()) if Path(path).is_dir() else path, choose_dtype(dtype, place, ""), place)
     if key not in opened:
         opened[key] = load_model(model, dtype, device)
     return opened[key]
@@ -136,7 +133,7 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """The tokenizer, for back ends that hold the model elsewhere. Raises :class:`UserError`."""
     path = resolve(model)
     path = base_of(path) or path
-    with _opening(path, model):
+    with opening(path, model):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         check_words(tokenizer)
     return tokenizer
@@ -148,16 +145,3 @@ def check_words(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     if not ids:
         raise ValueError("its tokenizer knows no word")
     return ids
-
-
-@contextlib.contextmanager
-def _opening(path: str, model: str) -> Iterator[None]:
-    """As :func:`~kbtrain.models.weights.opening`; suggests the embedded model of a similar name."""
-    try:
-        with opening(path, model):
-            yield
-    except UserError as error:
-        if difflib.get_close_matches(model, EMBEDDED, n=1, cutoff=0.8) and not is_embedded(model):
-            hint = did_you_mean(model, EMBEDDED)
-            raise UserError(f"model '{model}': no embedded model, folder or hub id; {hint}") from None
-        raise error

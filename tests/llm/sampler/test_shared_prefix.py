@@ -40,23 +40,22 @@ def test_greedy_answers_equal_generate_token_for_token(kind, length, make_model,
     room = {"short": 130, "long": 450}[length]
     changes = {"sliding_window": 512} if kind in {"gemma2", "gemma3", "mistral"} else {}
     model = make_model(kind, **changes)
-    sampling = Sampling(max_new_tokens=12, stop=(), max_prompt_tokens=room)
+    sampling = Sampling(max_new_tokens=8, stop=(), max_prompt_tokens=room)
     llm = TransformersLLM(kind, model, tokenizer, sampling)
     assert llm.shared_prefix and not [w for w in recwarn if "copied" in str(w.message)]
     evidence = "the river is long and the town is old " * (20 if length == "long" else 1)
-    asks = [AnswerRequest(question(f"q{i}", text=f"{'very ' * i}where?"), "rag", evidence, n=3) for i in range(4)]
-    llm.answer(asks)
+    asks = [AnswerRequest(question(f"q{i}", text=f"{'very ' * i}where?"), "rag", evidence, n=2) for i in range(3)]
     prompts = [llm._prompt(ask)[0] for ask in asks]
-    expected = sorted(greedy_by_generate(model, list(p.ids), 12) for p in prompts)
+    expected = sorted(greedy_by_generate(model, list(p.ids), 8) for p in prompts)
     _, found = tokens_of(llm, asks)
     assert sorted(found) == expected and len({token for answer in found for token in answer}) > 2
 
 
 @pytest.mark.parametrize("kind", SERVED)
 def test_sampled_answers_are_the_same_with_shared_and_copied_prefix(kind, make_model, tokenizer, question):
-    sampling = Sampling(max_new_tokens=8, stop=(), max_prompt_tokens=130)
+    sampling = Sampling(max_new_tokens=6, stop=(), max_prompt_tokens=130)
     llm = TransformersLLM(kind, make_model(kind), tokenizer, sampling)
-    asks = [AnswerRequest(question(f"q{i}", text="so " * i + "what?"), "llm", None, n=5) for i in range(3)]
+    asks = [AnswerRequest(question(f"q{i}", text="so " * i + "what?"), "llm", None, n=3) for i in range(3)]
     shared = [s for group in llm.answer(asks) for s in group]
     llm._sampler.shared = False
     copied = [s for group in llm.answer(asks) for s in group]

@@ -18,7 +18,7 @@ from kbtrain.llm.sampler.state_sampler import EndStates, StateSampler
 SAMPLING = Sampling(seed="7", top_k=50, top_p=0.9, max_new_tokens=6, stop=("\n",))
 
 
-def prompts(tokenizer, n=6):
+def prompts(tokenizer, n=4):
     texts = ["Given the question: answer", "answer", "question question the answer, concise"]
     return [
         PromptRows(f"q{i}", "llm", tuple(tokenizer(t)["input_ids"]), tuple(range(-1, n))) for i, t in enumerate(texts)
