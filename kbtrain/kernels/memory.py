@@ -100,12 +100,12 @@ _CGROUPS, _OF_PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 def machine_memory() -> int:
     """Bytes that may be taken here: the machine's, or a container's share (cgroup), if that is less."""
     limits = (_number(folder / "memory.max") for folder in _cgroups())
-    return min([psutil.virtual_memory().total, *(limit for limit in limits if limit is not None)])
+    return min([int(psutil.virtual_memory().total), *(limit for limit in limits if limit is not None)])
 
 
 def available_memory() -> int:
     """Bytes that can be allocated without swapping, by the system's estimate and a container's limit."""
-    return max(0, min([psutil.virtual_memory().available, machine_memory(), *_cgroup_rooms()]))
+    return max(0, min([int(psutil.virtual_memory().available), machine_memory(), *_cgroup_rooms()]))
 
 
 def warn_if_short(need: float, what: str, instead: str) -> None:

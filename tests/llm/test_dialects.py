@@ -16,7 +16,7 @@ from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest, Sampling, cut_to_bytes, request_seed
 from kbtrain.llm.check_server import check_server
-from kbtrain.llm.dialect import Server, find_model, parts_of, read_models
+from kbtrain.llm.dialect import Server, find_model, read_models
 from kbtrain.llm.openai_llm import OpenAILLM
 from kbtrain.llm.server_requests import read_error
 from kbtrain.net import Retry
@@ -130,19 +130,6 @@ def test_a_server_that_gives_fewer_answers_than_before_is_asked_more_often(ask: 
     seed = request_seed("0", "q", "llm")
     assert [sample.text for sample in made.samples] == [f"answer {seed + i}" for i in range(10)]
     assert sizes == [10, 1, 5, 5, 2, 2, 2, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("indices", "most", "parts"),
-    [
-        (range(10), 4, [(0, 4), (4, 4), (8, 2)]),
-        ([0, 1, 5, 6, 7], 2, [(0, 2), (5, 2), (7, 1)]),
-        ([3], 9, [(3, 1)]),
-        ([], 3, []),
-    ],
-)
-def test_answers_are_divided_among_requests(indices: Any, most: int, parts: list[tuple[int, int]]) -> None:
-    assert list(parts_of(indices, most)) == parts
 
 
 def stated(message: str, code: Any = None, **more: Any) -> dict[str, Any]:

@@ -2,18 +2,13 @@
 says so before it starts.
 """
 
-import threading
-import time
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3nTextConfig
 
 from kbtrain.errors import UserError
 from kbtrain.gates.probe.states import prompt_states
-from kbtrain.kernels.causal_blocks import causal_blocks
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.transformers_llm import TransformersLLM, batch_bytes, n_parallel, parallel_batches
 from kbtrain.models.batching import BatchLimits
 
@@ -23,41 +18,6 @@ def _two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)
-
-
-def test_a_replica_has_the_weights_and_nothing_else_of_the_model(make_model, tokenizer):
-    model = make_model("llama")
-    twin = BatchSampler(model, tokenizer, Sampling()).replica().model
-    assert [p.data_ptr() for p in twin.parameters()] == [p.data_ptr() for p in model.parameters()]
-    assert not {id(m) for m in twin.modules()} & {id(m) for m in model.modules()}
-    with causal_blocks(twin):
-        assert twin.config._attn_implementation != model.config._attn_implementation
-    ids = torch.tensor([[1, 2, 3]])
-    with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(2)
-        assert torch.equal(twin(ids).logits, model(ids).logits)
-
-
-@pytest.mark.usefixtures("_two_threads")
-def test_results_come_in_the_items_order_each_worker_has_one_item_and_half_the_threads():
-    busy, seen = set(), []
-
-    def worker(name):
-        def work(item):
-            assert name not in busy
-            busy.add(name)
-            seen.append((name, torch.get_num_threads(), threading.current_thread() is threading.main_thread()))
-            time.sleep(0.02 if item % 2 else 0.001)
-            busy.remove(name)
-            return item * item
-
-        return work
-
-    assert list(parallel_batches([worker("a"), worker("b")], range(12))) == [i * i for i in range(12)]
-    assert {name for name, _, _ in seen} == {"a", "b"} and {(threads, main) for _, threads, main in seen} == {
-        (1, False)
-    }
-    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.usefixtures("_two_threads")
@@ -167,11 +127,3 @@ def test_a_model_whose_layers_are_not_equally_wide_is_taken_by_its_widest(tokeni
     assert batch_bytes(wide, LIMITS, Sampling()) - batch_bytes(narrow, LIMITS, Sampling()) == 100 * 4 * 3 * 32
     with pytest.raises(UserError, match="its layers' states have 4 axes"):  # it keeps four streams of them
         prompt_states(wide, [[1, 2, 3]])
-
-
-def test_the_estimate_is_the_sum_by_hand(llm):
-    config = llm.model.config
-    head = config.hidden_size // config.num_attention_heads
-    token = 2 * config.num_hidden_layers * config.num_key_value_heads * head * 4
-    layer = 4 * 100 * (6 * config.hidden_size + 3 * config.intermediate_size)
-    assert batch_bytes(llm.model, LIMITS, llm.sampling) == 120 * token + layer + 8 * 10 * config.vocab_size

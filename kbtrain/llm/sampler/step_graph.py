@@ -25,7 +25,6 @@ from kbtrain.models.forward import with_cache
 _PAYS = 16  # tokens of an answer from which a capture, which takes as long as a few steps, pays
 _WASTE = 2  # a grid may have this multiple of the rows, or prompt places, that are needed
 _ALIGNED = 32  # places are a multiple of it
-_KEPT = 0.1  # of the GPU's memory that the kept graphs' tensors may take
 _CHECKED = 3  # steps that are compared
 _SAME = 0.02  # of the logits' spread: what the number format may round otherwise in a replay
 _CANNOT = (RuntimeError, ValueError, TypeError, AttributeError, KeyError)
@@ -97,11 +96,6 @@ class StepGraph:
         self._logits: torch.Tensor | None = None
         if capture:
             self._capture()
-
-    @property
-    def bytes(self) -> int:
-        """Of the tensors that stay."""
-        return sum(states.nbytes for states in (self._prompts, self._own, self._bias))
 
     def begin(self, cache: DynamicCache, lengths: Sequence[int]) -> None:
         """Take over what the cache holds of prompts of these lengths."""
@@ -190,7 +184,7 @@ class StepGraph:
 
 
 class StepGraphs:
-    """The graphs of a model's decode steps, captured where none of the kept ones serves; none on a CPU. ``problem``:
+    """The newest graph of a model's decode steps, captured anew where it does not serve; none on a CPU. ``problem``:
     why the model's steps are started from Python; a warning says so, once."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -200,8 +194,7 @@ class StepGraphs:
         if os.environ.get("KBTRAIN_CUDA_GRAPHS") == "0":
             self.problem = "KBTRAIN_CUDA_GRAPHS is 0"
         self.capture = True
-        self.limit = _KEPT * torch.cuda.get_device_properties(model.device).total_memory if on_gpu else 0.0
-        self._kept: list[StepGraph] = []
+        self._kept: StepGraph | None = None
         self._versions: list[tuple[int, int]] = []
 
     def take(self, cache: DynamicCache, lengths: Sequence[int], rows: Sequence[Row], room: int) -> StepGraph | None:
@@ -219,28 +212,24 @@ class StepGraphs:
             return None
         versions = weight_versions(itertools.chain(self.model.parameters(), self.model.buffers()))
         if versions != self._versions:  # a graph would read the old ones
-            self._kept, self._versions = [], versions
-        graph = next((candidate for candidate in self._kept if candidate.grid.serves(needed)), None)
-        if graph is None:
+            self._kept, self._versions = None, versions
+        graph, self._kept = self._kept, None  # another decoding may not use it meanwhile
+        if graph is None or not graph.grid.serves(needed):
+            graph = None  # its memory is free for the new one
             graph = self._new(needed.rounded(), cache)
-        else:
-            self._kept.remove(graph)
         if graph is not None:
             graph.begin(cache, lengths)
         return graph
 
     def keep(self, graph: StepGraph) -> None:
-        """Keep a graph for later decodings; the ones that were not used for longest make room for it."""
-        self._kept.append(graph)
-        while self._kept and sum(stored.bytes for stored in self._kept) > self.limit:
-            del self._kept[0]
+        """Keep a graph for the next decoding."""
+        self._kept = graph
 
     def _new(self, grid: Grid, cache: DynamicCache) -> StepGraph | None:
         try:
             return StepGraph(self.model, grid, cache, self.capture)
         except _CANNOT as error:
             if "out of memory" in str(error):
-                self._kept.clear()
                 raise
             self.problem = str(error).splitlines()[0][:100]
             warnings.warn(f"each kernel of a decode step is started from Python (slow): {self.problem}", stacklevel=2)

@@ -11,9 +11,9 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import StateTap, decoder_layers, mlp_name
 from kbtrain.llm.sampler.draw import draw, draw_top, filter_logits, token_statistics
-from kbtrain.llm.sampler.observer import PromptRows, Row
-from kbtrain.llm.sampler.sampler import BatchSampler, Stopper
-from kbtrain.llm.sampler.state_sampler import EndStates, StateSampler
+from kbtrain.llm.sampler.observer import PromptRows
+from kbtrain.llm.sampler.sampler import BatchSampler
+from kbtrain.llm.sampler.state_sampler import StateSampler
 
 SAMPLING = Sampling(seed="7", top_k=50, top_p=0.9, max_new_tokens=6, stop=("\n",))
 
@@ -98,19 +98,6 @@ def test_three_end_ids_close_with_one_so_equal_answers_have_equal_states(make_mo
         np.testing.assert_array_equal(answer.mlp, answers[0].mlp)
 
 
-def test_an_answer_ends_alike_by_stop_string_and_by_end_token(make_model, tokenizer):
-    sampler = StateSampler(make_model("llama"), tokenizer, SAMPLING, StateTap(make_model("llama")))
-    newline = tokenizer("\n")["input_ids"]
-    answer = tokenizer("question")["input_ids"]
-    from kbtrain.llm.base import UniformRow
-
-    states, prompt = EndStates(sampler.tap, sampler.stopper, sampler.end), PromptRows("q", "llm", (), (0,))
-    stopped = Row(0, prompt, 0, UniformRow("", "", "", 0), tokens=[*answer, *newline], finish="stop")
-    assert states.tail(stopped) == [sampler.end]
-    cut = Row(0, prompt, 0, UniformRow("", "", "", 0), tokens=answer, finish="length")
-    assert states.tail(cut) == [answer[-1], sampler.end]
-
-
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma", "gemma2", "gemma3", "mistral", "gpt_oss"])
 def test_the_mlp_is_found_by_structure(kind, make_model):
     model = make_model(kind)
@@ -177,18 +164,3 @@ def test_logits_that_are_no_numbers_name_the_question_in_one_line(top_k, make_mo
         with pytest.raises(UserError, match=r"^'q1': hidden states are not numbers; try dtype fp32[^\n]*$"):
             sampler.sample(rows)
         handle.remove()
-
-
-def test_blank_lines_before_an_answer_are_no_part_of_it_and_do_not_stop_it(make_model, tokenizer):
-    """With a line break as stop, a model that begins with a blank line gave nothing but empty samples."""
-    stopper = Stopper(make_model("llama"), tokenizer, ("\n",), skip_blank=True)
-    blank, word, end = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("\n", " answer", "\nmore"))
-    assert stopper.finish(blank) is None and stopper.finish([*blank, *blank]) is None
-    assert stopper.finish([*blank, *word]) is None
-    assert stopper.finish([*blank, *word, *blank]) == "stop"
-    assert stopper.text([*blank, *blank, *word, *end]) == " answer" == stopper.text(word)
-    assert stopper.text(blank) == ""
-    assert Stopper(make_model("llama"), tokenizer, ("\n",)).text([*blank, *word, *end]) == " answer"  # without asking
-    plain = Stopper(make_model("llama"), tokenizer, ("\n",), skip_blank=False)
-    assert plain.finish(blank) == "stop"
-    assert StateSampler(make_model("llama"), tokenizer, SAMPLING, StateTap(make_model("llama"))).stopper.skip_blank

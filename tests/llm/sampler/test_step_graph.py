@@ -1,7 +1,5 @@
 """Steps on a grid of fixed tensors, as a GPU replays them, draw what the plain decoder draws; here without capture."""
 
-import math
-
 import pytest
 import torch
 from support.drawn_tokens import DrawnTokens
@@ -17,7 +15,7 @@ SERVED = ["llama", "qwen2", "gemma", "gemma2", "gemma3", "mistral"]
 
 def on_grid(llm):
     """Let a sampler on a CPU take the steps that a GPU would capture."""
-    llm._sampler.graphs.problem, llm._sampler.graphs.capture, llm._sampler.graphs.limit = None, False, math.inf
+    llm._sampler.graphs.problem, llm._sampler.graphs.capture = None, False
     llm._ready_samplers = lambda: [llm._sampler]
 
 
@@ -101,7 +99,7 @@ def test_a_pass_with_new_hooks_is_not_replayed(make_model, tokenizer, question):
     llm = TransformersLLM("m", make_model("llama"), tokenizer, Sampling(max_new_tokens=16, stop=()))
     on_grid(llm)
     drawn(llm, [AnswerRequest(question("q"), "llm", None, n=2)])
-    (graph,) = llm._sampler.graphs._kept
+    graph = llm._sampler.graphs._kept
     replays = []
     graph._logits = torch.zeros(len(graph._tokens), 8)
     graph._graph = type("Graph", (), {"replay": lambda self: replays.append(1)})()
