@@ -19,7 +19,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.cost import asking_of, bill, stored_usage, thousand_questions
+from kbtrain.evaluation.cost import Bills, asking_of, bill, read_bills, stored_usage, thousand_questions
 from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import AccuracyKind, dev_kind, entities_of, is_needed
 from kbtrain.evaluation.results import GateResult, Results, check_result, load
@@ -38,7 +38,6 @@ from kbtrain.report.curves import Band, curve_band, savings_figure, score_bins, 
 from kbtrain.report.examples import AnsweredRun, questions_of, split_rows, telling_examples, worst_errors
 from kbtrain.report.first_screen import FirstScreen, closing_block, first_screen, rule_of, sentences
 from kbtrain.report.page import Report, render_gate, render_html, render_markdown
-from kbtrain.report.summary import Bills, read_bills
 
 LEVELS = {"never": "llm_only", "always": "all_rag"}
 

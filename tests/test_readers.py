@@ -17,6 +17,7 @@ from kbtrain.dialogue.base import load_list
 from kbtrain.dialogue.sgd_ketod import ketod_lines
 from kbtrain.errors import UserError
 from kbtrain.evaluation import results
+from kbtrain.evaluation.cost import read_bills
 from kbtrain.gates.scoring import ScoreFile
 from kbtrain.io import jsonl
 from kbtrain.io.files import cut_torn_line
@@ -26,7 +27,6 @@ from kbtrain.prompts.own import read_prompts
 from kbtrain.questions.files import data_files
 from kbtrain.questions.tables import json_rows
 from kbtrain.records import GateScore
-from kbtrain.report.summary import read_bills
 from kbtrain.report.traffic import read_log
 from kbtrain.retrieval.bm25 import document_frequencies
 from kbtrain.retrieval.corpus import read_passages

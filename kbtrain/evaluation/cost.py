@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.arrays import Floats
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import ConditionOutcome
 from kbtrain.evaluation.results import GateResult, decisions_of
@@ -21,6 +22,7 @@ from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.evaluation.scores import NOTHING, Seen, StoredScores
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import read_value
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.forecast import Prices
 from kbtrain.records import CONDITIONS, Question, SampleSet
@@ -293,3 +295,25 @@ def gate_tokens(stored: StoredScores, gate: str) -> GateTokens | None:
     if not stored.has("server", gate) or not spent.get("prompt_tokens"):
         return None
     return GateTokens(float(spent["prompt_tokens"]), float(spent.get("tokens", 0.0)))
+
+
+@dataclass(frozen=True)
+class Bills:
+    """All gates' bills and the prices they were made out at."""
+
+    prices: Prices
+    gates: list[GateBill]
+
+
+def read_bills(path: Path) -> Bills | None:
+    """None without the file. Raises :class:`UserError` for one of another version."""
+    if not path_exists(path):
+        return None
+    try:
+        document = read_value(path)
+        if document["schema"] != 1:
+            raise KeyError("schema")
+        gates = TypeAdapter(list[GateBill]).validate_python(document["gates"])
+        return Bills(Prices.model_validate(document["prices"]), gates)
+    except (KeyError, TypeError, ValidationError):
+        raise UserError(f"{at(path)}: not a bill of this version; run eval/cost.py again, or remove it") from None

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kbtrain.errors import UserError
-from kbtrain.labeling.label import above
-from kbtrain.labeling.label_stage import quantile
+from kbtrain.labeling.indicators import above, quantile
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import OF_QUESTION, GateExample, Label, Question, Target
 

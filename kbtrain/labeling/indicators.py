@@ -145,3 +145,24 @@ def certainty_interval(
     # a resample always agrees more than its original, so the resamples' spread is centred on the value itself
     low, high = np.quantile(resampled, [0.025, 0.975]) - resampled.mean()
     return max(0.0, value + min(0.0, float(low))), min(1.0, value + max(0.0, float(high)))
+
+
+SAME = 1e-9  # what rounding leaves between equal values
+
+
+def above(value: float, tau: float) -> bool:
+    """True if a certainty or a benefit exceeds ``tau``, rounding aside."""
+    # equal entropies of different groupings (4+1+1+1+1 and 2+2+2+2) differ in the last digit, and so do 0.4 - 0.3 and
+    # 0.2 - 0.1
+    return value > tau + SAME
+
+
+def quantile(values: Counter[float], share: float) -> float:
+    """The smallest value with at least this share of all values at or below it; ``values`` maps value to count."""
+    total, below = values.total(), 0
+    for value in sorted(values):
+        below += values[value]
+        # 0.07 * 100 is a little more than 7
+        if below >= share * total * (1 - 1e-12):
+            return value
+    raise ValueError("no values")

@@ -13,25 +13,25 @@ from typing import Literal
 
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import counted_answers, silence
-from kbtrain.labeling.indicators import MAX_EMPTY, Graded, certainty, certainty_interval, grade, grade_answer
+from kbtrain.labeling.indicators import (
+    MAX_EMPTY,
+    SAME,
+    Graded,
+    above,
+    certainty,
+    certainty_interval,
+    grade,
+    grade_answer,
+)
 from kbtrain.metrics.significance import Interval, newcombe, wilson
 from kbtrain.records import Condition, Effect, Indicators, Label, Question, Sample, SampleSet
-
-_SAME = 1e-9  # what rounding leaves between equal values
 
 
 def effect(without: float, with_retrieval: float) -> Effect:
     """Effect of the evidence on an indicator: it rises (beneficial), stays (neutral) or falls (harmful)."""
-    if abs(with_retrieval - without) < _SAME:
+    if abs(with_retrieval - without) < SAME:
         return "neutral"
     return "beneficial" if with_retrieval > without else "harmful"
-
-
-def above(value: float, tau: float) -> bool:
-    """True if a certainty or a benefit exceeds ``tau``, rounding aside."""
-    # equal entropies of different groupings (4+1+1+1+1 and 2+2+2+2) differ in the last digit, and so do 0.4 - 0.3 and
-    # 0.2 - 0.1
-    return value > tau + _SAME
 
 
 def benefit(llm: Indicators, rag: Indicators) -> tuple[float, Interval] | None:

@@ -22,6 +22,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
 from kbtrain.io.store import SampleStore
+from kbtrain.labeling.indicators import quantile
 from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Label, Question, SampleSet, Split, Titles
@@ -296,17 +297,6 @@ def passages_shown(evidence: Path, sampling: Mapping[str, Any]) -> tuple[Titles,
     if first is None:
         return "missing", 0
     return first.titles, max(len(row.hits) for row in itertools.chain([first], rows))
-
-
-def quantile(values: Counter[float], share: float) -> float:
-    """The smallest value with at least this share of all values at or below it; ``values`` maps value to count."""
-    total, below = values.total(), 0
-    for value in sorted(values):
-        below += values[value]
-        # 0.07 * 100 is a little more than 7
-        if below >= share * total * (1 - 1e-12):
-            return value
-    raise ValueError("no values")
 
 
 def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from kbtrain.evaluation.cost import Bills
 from kbtrain.evaluation.groups import GroupRow
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.rag.seakr_traces import Trace, summarise
@@ -23,7 +24,6 @@ from kbtrain.records import CONDITIONS
 from kbtrain.report import first_screen, summary, tables, words
 from kbtrain.report.examples import TEXT, ExampleKind
 from kbtrain.report.first_screen import FirstScreen
-from kbtrain.report.summary import Bills
 from kbtrain.show import number, p_value
 
 if TYPE_CHECKING:

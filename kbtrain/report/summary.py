@@ -1,21 +1,12 @@
-"""The result of an evaluation in a few lines of text, and the bills of ``cost.json`` if there are any."""
+"""The result of an evaluation in a few lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from kbtrain.errors import UserError, at
-from kbtrain.evaluation.cost import GateBill
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.gates.simple import RETRIEVER_SCORES
-from kbtrain.io.files import path_exists
-from kbtrain.io.jsonl import read_value
-from kbtrain.llm.forecast import Prices
 from kbtrain.report.words import chosen_by, percent, points, points_interval
 from kbtrain.show import aligned, p_value
 
@@ -96,25 +87,3 @@ def text_summary(results: Results, extra: Sequence[str] = ()) -> str:
     """Table, caption and verdicts for a terminal."""
     table = aligned(HEAD, [row(gate) for gate in results.gates])
     return "\n".join([table, caption(results), *verdicts(results), *extra])
-
-
-@dataclass(frozen=True)
-class Bills:
-    """All gates' bills and the prices they were made out at."""
-
-    prices: Prices
-    gates: list[GateBill]
-
-
-def read_bills(path: Path) -> Bills | None:
-    """None without the file. Raises :class:`UserError` for one of another version."""
-    if not path_exists(path):
-        return None
-    try:
-        document = read_value(path)
-        if document["schema"] != 1:
-            raise KeyError("schema")
-        gates = TypeAdapter(list[GateBill]).validate_python(document["gates"])
-        return Bills(Prices.model_validate(document["prices"]), gates)
-    except (KeyError, TypeError, ValidationError):
-        raise UserError(f"{at(path)}: not a bill of this version; run eval/cost.py again, or remove it") from None

@@ -17,8 +17,8 @@ from kbtrain.answers import grading
 from kbtrain.answers.mask import gold_texts
 from kbtrain.answers.thoughts import counted_answers
 from kbtrain.labeling.distribution import INDICATORS, Indicator
-from kbtrain.labeling.indicators import MAX_EMPTY, certainty, group_sizes
-from kbtrain.labeling.label import above, effect
+from kbtrain.labeling.indicators import MAX_EMPTY, above, certainty, group_sizes
+from kbtrain.labeling.label import effect
 from kbtrain.metrics.significance import Z95, newcombe, wilson
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Condition, Question, SampleSet

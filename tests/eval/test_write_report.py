@@ -49,7 +49,7 @@ def written(script: Script, module_run: Path) -> Path:
     """The run folder with its report; made once."""
     if not (module_run / "report.html").exists():
         end_to_end = script("end_to_end")
-        settings = {"run": module_run, "bootstrap_draws": 200}
+        settings = {"run": module_run, "bootstrap_draws": 100}
         end_to_end.main(build(end_to_end.EndToEndConfig, None, settings))
         with contextlib.redirect_stdout(io.StringIO()) as said:
             write(script, module_run)

@@ -14,6 +14,7 @@ import pytest
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
+from kbtrain.labeling.indicators import quantile
 from kbtrain.labeling.label import LabelRule
 from kbtrain.labeling.label_stage import (
     LabelCounts,
@@ -21,7 +22,6 @@ from kbtrain.labeling.label_stage import (
     choose_tau,
     common_answers,
     label_questions,
-    quantile,
     refuse_unequal,
 )
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
