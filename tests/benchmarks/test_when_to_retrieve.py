@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -93,54 +92,6 @@ def test_rivals_write_files_that_the_table_reads(tmp_path: Path, rows: Path, mon
     assert set(whole["ranking"]) == {"data_set", "length", "tf_idf", "nearest_neighbours", "adaptive_rag_labels"}
     assert whole["gates"]["nearest_neighbours"]["area"]["mean"] == pytest.approx(1.0)
     assert whole["decisions"]["tf_idf"]["accuracy"] == pytest.approx(2 / 3)
-
-
-def test_rows_are_built_from_commits_of_files_like_the_public_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = scripts.load(f"{FOLDER}/outcome_rows.py")
-    monkeypatch.setattr(module, "SETS", ("nq",))
-    monkeypatch.setattr(module, "ADARAGUE", "HEAD")
-    monkeypatch.setattr(module, "FLARE_AUG", "HEAD")
-    theirs, others = tmp_path / "theirs", tmp_path / "others"
-    answers = {"none": "Elton John", "one": "The Beatles!", "many": "nobody"}
-    files: dict[Path, str] = {}
-    for split, (_, file) in module.PARTS.items():
-        for retrievals, answer in answers.items():
-            path = theirs / module.prediction("nq", split, retrievals)
-            files[path] = json.dumps({f"q-{split}": answer})
-            files[path.with_name(path.name.replace("prediction__", "ground_truth__"))] = json.dumps(
-                {f"q-{split}": ["a Beatles"]}
-            )
-        chains = theirs / module.prediction("nq", split, "none").replace(".json", "_chains.txt")
-        files[chains] = f"\nq-{split}\nwho sings it\nQ: who sings it\nA: Elton John\n\n"
-        for model in module.OTHERS.values():
-            verdicts = [{"id": f"q-{split}", "total_answer": ["multiple", "zero"]}] if split == "train" else []
-            files[others / f"classifier/data/{model}/{file}.json"] = json.dumps(verdicts)
-    files[theirs / module.T5 / "nq/nq_option_with_probas.json"] = json.dumps(
-        {"q-test": {"option": "B", "probas": "0.25, 0.5, 0.25"}}
-    )
-    files[theirs / "SeaKR/results/outputs_nq_ours_3_1/direct.jsonl"] = '{"eigen_score": -2.5}\n'
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    for clone in (theirs, others):
-        for command in (["init", "-q"], ["add", "."],
-                        ["-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "m"]):  # fmt: skip
-            subprocess.run(["git", "-C", str(clone), *command], check=True, timeout=60)
-    config = {"adarague": theirs, "flare_aug": others, "out": tmp_path / "rows.jsonl"}
-    module.main(build(module.OutcomeRowsConfig, None, config))
-    train, test = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
-    assert (train["id"], train["question"], train["answers"]) == ("q-train", "who sings it", ["a Beatles"])
-    assert train["llms"]["llama-3-8b-instruct"] == {
-        "none": 0, "em_none": 0, "one": 1, "em_one": 1, "many": 0, "em_many": 0
-    }  # fmt: skip
-    assert train["llms"]["gpt-4o"] == {"none": 1, "one": 0, "many": 1}
-    assert test["llms"]["gpt-4o"] == {"none": 0, "one": 0, "many": 0}
-    assert test["adaptive_rag_t5"] == {"pA": 0.25, "pB": 0.5, "pC": 0.25, "option": "B"}
-    assert test["seakr"] == {"eigen_score": -2.5} and "seakr" not in train
-    with pytest.raises(UserError, match=r"of commit HEAD is missing \(.*\); clone the repository"):
-        module.main(build(module.OutcomeRowsConfig, None, {**config, "adarague": tmp_path}))
 
 
 def test_signals_of_a_small_model_are_those_of_the_gates_and_the_budget_is_half(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.scripts import load
 
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
@@ -78,9 +80,22 @@ def without_dev(tmp_path: Path) -> Path:
 @pytest.fixture
 def run_folder(made_run: Path, tmp_path: Path) -> Path:
     """A copy of the folder, to be changed at will."""
-    import shutil
-
     return Path(shutil.copytree(made_run, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def evaluated(made_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder, evaluated with 100 draws; copy it before changing it (``evaluated_run``)."""
+    folder = Path(shutil.copytree(made_run, tmp_path_factory.mktemp("evaluated") / "run"))
+    module = load("eval/end_to_end.py")
+    module.main(module.EndToEndConfig(run=folder, bootstrap_draws=100))
+    return folder
+
+
+@pytest.fixture
+def evaluated_run(evaluated: Path, tmp_path: Path) -> Path:
+    """A copy of the evaluated folder, to be changed at will."""
+    return Path(shutil.copytree(evaluated, tmp_path / "run"))
 
 
 def make_run(folder: Path, sizes: dict[Split, int] | None = None, sampled: tuple[Split, ...] = ("train",)) -> Path:

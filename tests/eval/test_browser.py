@@ -7,9 +7,9 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support.scripts import load
 
 from kbtrain.config import build
 from kbtrain.rag.seakr_traces import Candidate, Spent, Step, Trace
@@ -54,23 +54,11 @@ document.title = JSON.stringify(said);
 
 
 @pytest.fixture(scope="module")
-def report(made_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(evaluated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with its report."""
-    import importlib.util
-    import sys
-
-    run = Path(shutil.copytree(made_run, tmp_path_factory.mktemp("browser") / "run"))
-    root = Path(__file__).resolve().parents[2] / "eval"
-    for name, kind, more in (
-        ("end_to_end", "EndToEndConfig", {"bootstrap_draws": 100}),
-        ("write_report", "ReportConfig", {}),
-    ):
-        spec = importlib.util.spec_from_file_location(f"browser_{name}", root / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        module: ModuleType = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        module.main(build(getattr(module, kind), None, {"run": run, **more}))
+    run = Path(shutil.copytree(evaluated, tmp_path_factory.mktemp("browser") / "run"))
+    module = load("eval/write_report.py")
+    module.main(build(module.ReportConfig, None, {"run": run}))
     return run
 
 

@@ -48,10 +48,9 @@ def test_the_table_equals_scikit_learn_for_each_definition(
 
 
 def test_scores_of_ones_own_are_classified_without_meta_data(
-    script: Callable[[str], ModuleType], run_folder: Path, capsys: pytest.CaptureFixture[str]
+    script: Callable[[str], ModuleType], evaluated_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluate, classify, own = script("end_to_end"), script("classify"), run_folder / "own.jsonl"
-    evaluate.main(build(evaluate.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
+    run_folder, classify, own = evaluated_run, script("classify"), evaluated_run / "own.jsonl"
     own.write_text((run_folder / "scores/gates.jsonl").read_text().replace("kbm_mastery", "ours"))
     capsys.readouterr()
     for rule, said in (("0.5", "by rule '0.5' ->"), ("best_f1", "by rule 'best_f1' on dev ->")):

@@ -34,10 +34,9 @@ def evaluate(script: Script, folder: Path, **settings: Any) -> None:
 
 
 @pytest.fixture
-def pair(script: Script, run_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
+def pair(script: Script, evaluated_run: Path, tmp_path: Path) -> tuple[Path, Path]:
     """A finished evaluation, and one whose kbm_mastery knows the truth."""
-    evaluate(script, run_folder)
-    second = Path(shutil.copytree(run_folder, tmp_path / "better"))
+    second = Path(shutil.copytree(evaluated_run, tmp_path / "better"))
     needed = {
         o.question_id: float(o.rag_correct and not o.llm_correct)
         for o in jsonl.read(Outcome, second / "outcomes.jsonl")
@@ -47,31 +46,39 @@ def pair(script: Script, run_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
     jsonl.write(second / "scores/gates.jsonl", best)
     note_change(second / "scores/gates.jsonl")
     evaluate(script, second, threshold_rule="best_accuracy")
-    return run_folder, second
+    return evaluated_run, second
 
 
-def test_the_bill_has_every_gate_and_its_own_seconds(
+def test_a_gate_s_bill_is_its_seconds_or_its_tokens_and_after_the_search_every_search(
     script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    meta = json.loads((run_folder / "scores/gates.jsonl.meta.json").read_text())
-    meta["seconds_per_question"] = {"kbm_mastery": {"test": 0.5, "dev": 0.5}}
-    (run_folder / "scores/gates.jsonl.meta.json").write_text(json.dumps(meta))
+    path, own = run_folder / "scores/gates.jsonl.meta.json", ("prompt", "kbm_mastery")
+    spent = {"prompt_tokens": 900.0, "tokens": 60.0}
+    path.write_text(json.dumps({
+        **json.loads(path.read_text()), "seconds_per_question": {name: {"test": 0.5, "dev": 0.5} for name in own},
+        "spent_per_question": {name: {"test": spent, "dev": spent} for name in own}, "server": {"prompt": True},
+        "after_search": {"kbm_benefit": True},
+    }))  # fmt: skip
     evaluate(script, run_folder)
     module = script("cost")
     module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
     document = json.loads((run_folder / "cost.json").read_text())
-    gates = {gate["gate"]: gate for gate in document["gates"]}
+    gates, prices = {gate["gate"]: gate for gate in document["gates"]}, document["prices"]
     results = {gate["gate"]: gate for gate in json.loads((run_folder / "results.json").read_text())["gates"]}
     assert list(gates) == list(results)
     assert all(gates[name]["ratio"] == pytest.approx(results[name]["retrieval_ratio"]) for name in gates)
-    prices = document["prices"]
-    assert gates["kbm_mastery"]["bill"]["gate"] == pytest.approx(0.5 * prices["machine_hour"] / 3600)
+    here = gates["kbm_mastery"]["bill"]["gate"]  # read on the own machine
+    assert here == pytest.approx(0.5 * prices["machine_hour"] / 3600)
+    by_tokens = (900 * prices["million_tokens_in"] + 60 * prices["million_tokens_out"]) / 1e6
+    assert gates["prompt"]["bill"]["gate"] == pytest.approx(by_tokens) and by_tokens > 0
     assert gates["all_rag"]["saved"] == 0 and gates["all_rag"]["bill"]["searches"] == prices["search"]
-    assert gates["llm_only"]["bill"]["searches"] == 0
+    assert gates["llm_only"]["bill"]["searches"] == 0 < gates["prompt"]["bill"]["searches"] < prices["search"]
     # answers have 4 generated and 20 prompt tokens everywhere: only searches and the gate differ
-    expected = 1 - gates["kbm_mastery"]["bill"]["gate"] / prices["search"]
-    assert gates["kbm_mastery"]["break_even"] == pytest.approx(expected)
+    assert gates["kbm_mastery"]["break_even"] == pytest.approx(1 - here / prices["search"])
     assert "break-even" in capsys.readouterr().out
+    late = gates["kbm_benefit"]
+    assert 0 < late["ratio"] < 1 and late["bill"]["searches"] == prices["search"]
+    assert "kbm_benefit: decides after every search" in caption(load(run_folder / "results.json"))
 
 
 def test_the_oracle_is_billed_as_it_was_measured(script: Script, sampled_run: Path) -> None:
@@ -84,39 +91,6 @@ def test_the_oracle_is_billed_as_it_was_measured(script: Script, sampled_run: Pa
         for name in ("cost.json", "results.json")
     )
     assert billed["oracle"]["ratio"] == pytest.approx(measured["oracle"]["retrieval_ratio"])
-
-
-def test_the_bill_of_a_gate_that_asks_a_server_is_its_tokens(script: Script, run_folder: Path) -> None:
-    meta = json.loads((run_folder / "scores/gates.jsonl.meta.json").read_text())
-    meta["seconds_per_question"] = {name: {"test": 0.5, "dev": 0.5} for name in ("prompt", "kbm_mastery")}
-    spent = {"prompt_tokens": 900.0, "tokens": 60.0}
-    meta["spent_per_question"] = {name: {"test": spent, "dev": spent} for name in ("prompt", "kbm_mastery")}
-    meta["server"] = {"prompt": True}
-    (run_folder / "scores/gates.jsonl.meta.json").write_text(json.dumps(meta))
-    evaluate(script, run_folder)
-    module = script("cost")
-    module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
-    document = json.loads((run_folder / "cost.json").read_text())
-    prices, gates = document["prices"], {gate["gate"]: gate["bill"]["gate"] for gate in document["gates"]}
-    by_tokens = (900 * prices["million_tokens_in"] + 60 * prices["million_tokens_out"]) / 1e6
-    assert gates["prompt"] == pytest.approx(by_tokens) and by_tokens > 0
-    assert gates["kbm_mastery"] == pytest.approx(0.5 * prices["machine_hour"] / 3600)  # read on the own machine
-
-
-def test_the_bill_of_a_gate_after_the_search_has_every_search(script: Script, run_folder: Path) -> None:
-    meta = json.loads((run_folder / "scores/gates.jsonl.meta.json").read_text())
-    (run_folder / "scores/gates.jsonl.meta.json").write_text(
-        json.dumps({**meta, "after_search": {"kbm_mastery": True}})
-    )
-    evaluate(script, run_folder)
-    module = script("cost")
-    module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
-    document = json.loads((run_folder / "cost.json").read_text())
-    gates = {gate["gate"]: gate for gate in document["gates"]}
-    late, always = gates["kbm_mastery"], gates["all_rag"]
-    assert 0 < late["ratio"] < 1 and late["bill"]["searches"] == always["bill"]["searches"]
-    assert gates["prompt"]["bill"]["searches"] < always["bill"]["searches"]
-    assert "kbm_mastery: asked after every search" in caption(load(run_folder / "results.json"))
 
 
 def test_answers_of_another_sampling_run_do_not_stand_beside_results(script: Script, run_folder: Path) -> None:

@@ -23,7 +23,7 @@ TOLD = re.compile(r"^error: .+: another process is writing .+(, since 20\d\d-\d\
 OWN_LOCKS = {"sample", "merge", "score", "calibrate"}
 
 
-def at_once(script: str, *argv: object, n: int = 3) -> None:
+def at_once(script: str, *argv: object, n: int = 2) -> None:
     """Start a script ``n`` times, then once more: whoever was refused said so, and the last one finds all in order."""
     running = [scripts.start(script, *argv) for _ in range(n)]
     codes = [one.wait() for one in running]
@@ -43,7 +43,7 @@ def left_behind(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.name.endswith((".partial", ".lock", ".draft", ".new"))]
 
 
-def test_three_scorings_at_once_leave_each_score_once(run_folder: Path, tmp_path: Path) -> None:
+def test_scorings_at_once_leave_each_score_once(run_folder: Path, tmp_path: Path) -> None:
     given = ("--run", run_folder, "--model", make_folder(tmp_path / "model"), "--dtype", "fp32", "--chunk", 16)
     at_once("eval/score.py", *given, "--splits", "[dev]")
     rows = list(jsonl.read(GateScore, run_folder / "scores" / "prompt.jsonl"))
@@ -51,7 +51,7 @@ def test_three_scorings_at_once_leave_each_score_once(run_folder: Path, tmp_path
     assert left_behind(run_folder) == []
 
 
-def test_three_of_each_stage_at_once(run_folder: Path, tmp_path: Path) -> None:
+def test_two_of_each_stage_at_once(run_folder: Path, tmp_path: Path) -> None:
     source = tmp_path / "mine.jsonl"
     write_books(source, 60)
     passages = [{"id": f"p{i}", "title": f"Book {i}", "text": f"Ann {i} wrote book {i}."} for i in range(60)]

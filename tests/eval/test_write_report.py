@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -38,40 +39,14 @@ GATES = ("prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit")
 
 
 @pytest.fixture(scope="module")
-def module_run(made_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import shutil
-
-    return Path(shutil.copytree(made_run, tmp_path_factory.mktemp("report") / "run"))
-
-
-@pytest.fixture
-def written(script: Script, module_run: Path) -> Path:
-    """The run folder with its report; made once."""
-    if not (module_run / "report.html").exists():
-        end_to_end = script("end_to_end")
-        settings = {"run": module_run, "bootstrap_draws": 100}
-        end_to_end.main(build(end_to_end.EndToEndConfig, None, settings))
-        with contextlib.redirect_stdout(io.StringIO()) as said:
-            write(script, module_run)
-        (module_run.parent / "said.txt").write_text(said.getvalue())
-    return module_run
-
-
-@pytest.fixture(scope="module")
-def evaluated_once(made_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import shutil
-
-    folder = Path(shutil.copytree(made_run, tmp_path_factory.mktemp("evaluated") / "run"))
-    evaluate(folder)
+def written(evaluated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The evaluated run folder with its report; what that said is in said.txt beside it."""
+    folder = Path(shutil.copytree(evaluated, tmp_path_factory.mktemp("report") / "run"))
+    module = scripts.load("eval/write_report.py")
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        module.main(build(module.ReportConfig, None, {"run": folder}))
+    (folder.parent / "said.txt").write_text(said.getvalue())
     return folder
-
-
-@pytest.fixture
-def evaluated_run(evaluated_once: Path, tmp_path: Path) -> Path:
-    """A copy of the evaluated folder, to be changed at will."""
-    import shutil
-
-    return Path(shutil.copytree(evaluated_once, tmp_path / "run"))
 
 
 def evaluate(folder: Path, **settings: Any) -> None:

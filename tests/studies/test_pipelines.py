@@ -1,7 +1,6 @@
 """A whole method beside stored answers: gates at equal searches, costs each on its own, values worked by hand."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from kbm_paper.pipelines import Alternatives, measure_pipeline
@@ -64,23 +63,6 @@ def test_rows_beside_a_method_worked_by_hand(stored):
     assert rows["good"].accuracy_minus.mean == pytest.approx(0.25)
     assert rows["good"].accuracy_minus.low <= 0.25 <= rows["good"].accuracy_minus.high
     assert rows["m"].f1_minus is None and rows["llm_only"].f1 == 3 / 8
-
-
-def test_a_gates_costs_are_those_of_the_questions_it_chose(tmp_path):
-    """Two questions, one search: retrieval costs 101 tokens for the first, 2 for the second; without it 0."""
-    questions = {name: Question(name, "?", ("a",), "test", "d") for name in ("long", "short")}
-    with SampleStore(tmp_path / "samples.db") as store:
-        store.begin("main", {})
-        for name, tokens in (("long", 101), ("short", 2)):
-            for condition, n in (("llm", 0), ("rag", tokens)):
-                store.put("main", [SampleSet(name, condition, (), Sample(-1, "a", n, "eos", 0.0), 10)])
-        traces = [replace(trace(0, i), question_id=name) for i, name in enumerate(questions)]  # one search in all
-        scores = {"first": {"long": 1.0, "short": 0.0}, "second": {"long": 0.0, "short": 1.0}}
-        hits = {"long": 9, "short": 1}
-        found = measure_pipeline("m", traces, Alternatives(questions, store, "main", scores, {}, hits))
-    spent = {row.name: row.spent for row in found.rows}
-    assert (spent["first"]["tokens"], spent["first"]["passages"], spent["first"]["searches"]) == (101, 9, 1)
-    assert (spent["second"]["tokens"], spent["second"]["passages"], spent["second"]["searches"]) == (2, 1, 1)
 
 
 def test_the_script_puts_a_method_beside_the_stored_answers_of_a_run(script, run_folder, capsys):
