@@ -5,8 +5,8 @@ accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probabili
 same kind, as long as the dev questions chose nothing else of the gate; several questions about one entity are warned
 of, since each counts as drawn by itself), a budget of money, tokens or milliseconds for a thousand questions (by the
 price list), or a threshold given by hand. The folder is the one that the score file names; a guarantee noted there
-stays, unless --replace. A threshold under a SeaKR gate's floor is refused. Scores of the test split that are
-distributed otherwise are warned about; no answer of theirs is looked at.
+stays, unless --replace. Scores of the test split that are distributed otherwise are warned about; no answer of theirs
+is looked at.
 
 Examples:
   kbtrain run calibrate --run runs/demo --gate seakr

@@ -1,4 +1,4 @@
-"""Calibration: each goal on questions worked by hand, evidence, floor, and shifted scores."""
+"""Calibration: each goal on questions worked by hand, evidence, and shifted scores."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Decisions from scores: thresholds from dev, floors, losses, families of tests; values worked by hand."""
+"""Decisions from scores: thresholds from dev, costs, families of tests; values worked by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import (
     DevRule,
     GateInput,
@@ -50,23 +49,6 @@ def test_a_score_at_the_threshold_is_not_searched_for() -> None:
 def test_rule_given_without_one_is_the_ratio() -> None:
     found = decide(GATE, DEV, DevRule("given", 0.3))
     assert found.threshold is not None and found.threshold.rule == "ratio" and found.retrieve.sum() == 3
-
-
-def test_no_threshold_lies_under_the_floor() -> None:
-    found = decide(replace(GATE, floor=0.55), DEV, DevRule("ratio", 0.9))
-    assert found.threshold is not None and found.threshold.value == 0.55 and found.retrieve.sum() == 5
-
-
-def test_the_floor_holds_for_a_promised_loss_too() -> None:
-    many = outcomes("dev", 60)
-    scores = np.tile(GOOD, 60)
-    gate = GateInput("good", scores, scores)
-    free, held = (decide(replace(gate, floor=f), many, DevRule("max_loss", max_loss=0.2)) for f in (None, 0.93))
-    assert free.threshold is not None and free.threshold.value == pytest.approx(0.925)
-    assert held.threshold is not None and held.threshold.value == 0.93
-    assert held.threshold.guarantee is not None and held.threshold.guarantee.bound <= 0.2
-    with pytest.raises(UserError, match=r"no threshold from 0\.99 on keeps 'accuracy_lost' <= 0\.2"):
-        decide(replace(gate, floor=0.99), many, DevRule("max_loss", max_loss=0.2))
 
 
 def test_expected_accuracy_chooses_where_dev_was_sampled() -> None:
