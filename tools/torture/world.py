@@ -80,6 +80,7 @@ COMMANDS: dict[str, Sound] = {
     "data_gen/turn_features.py": _sound("--run turns --corpus turns/snippets.jsonl --k 2"),
     "recipes/fit_gate.py": _sound(f"--gate dialogue_state {TURNS}"),
     "recipes/make_seakr.py": _sound(f"{MODEL} --output qa2/seakr --k 3 --max-new-tokens 3"),
+    "recipes/make_decision_model.py": _sound(f"--url {SERVER} --name m --output out --tries 2 --timeout 3"),
     "recipes/make_draft.py": _sound(f"{MODEL} --output out"),
     "recipes/train_encoder.py": _sound(f"{TURNS} {TINY_WORDS} --epochs 1 --model bert --max-length 64"),
     "recipes/train_features.py": _sound(f"{DATA} --index qa/bm25 --output out {KEYS}", RETRIEVED),
