@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import shutil
 import sys
@@ -40,17 +39,7 @@ EVIL = "Which <script>alert('x')</script> & \"city\"?"
 @pytest.fixture
 def script() -> Callable[[str], ModuleType]:
     """Load a script of eval/ or studies/ by its name."""
-
-    def load(name: str) -> ModuleType:
-        path = next(path for folder in ("eval", "studies") if (path := ROOT / folder / f"{name}.py").exists())
-        spec = importlib.util.spec_from_file_location(f"eval_{name}", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # pydantic looks its annotations up there
-        spec.loader.exec_module(module)
-        return module
-
-    return load
+    return lambda name: load(f"{'eval' if (ROOT / 'eval' / f'{name}.py').exists() else 'studies'}/{name}.py")
 
 
 @pytest.fixture(scope="session")

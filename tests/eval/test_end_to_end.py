@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -548,3 +549,9 @@ def test_intervals_may_draw_entities_with_all_their_questions(
     widths = [gate["delta_vs_llm_only"]["high"] - gate["delta_vs_llm_only"]["low"] for gate in
               (plain["all_rag"], found["all_rag"])]  # fmt: skip
     assert 1.7 < widths[1] / widths[0] < 2.3
+    report = script("write_report")
+    report.main(build(report.ReportConfig, None, {"run": run_folder}))
+    for name in ("report.html", "report.md"):  # before, captions said "questions" whatever was drawn
+        text = re.sub(r"\s+", " ", (run_folder / name).read_text())
+        assert text.count("bootstrap over entities with all their questions") == 2 and "over questions" not in text
+        assert "intervals draw entities with all their questions" in text and "within each group, over entities" in text

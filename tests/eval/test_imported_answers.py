@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
+from support.scripts import load
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
@@ -23,12 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def stage(script: str, **settings: object) -> None:
     """Run a script's main in this process."""
-    spec = importlib.util.spec_from_file_location(f"imported_{Path(script).stem}", ROOT / script)
-    assert spec is not None and spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
-    spec.loader.exec_module(module)
-    config = next(v for k, v in vars(module).items() if k.endswith("Config") and v.__module__ == spec.name)
+    module = load(script)
+    config = next(v for k, v in vars(module).items() if k.endswith("Config") and v.__module__ == module.__name__)
     module.main(build(config, None, settings))
 
 

@@ -1,13 +1,11 @@
 """The whole of SeaKR on a tiny model: make the gate, score with it, answer by both methods, resume, read the page."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
+from support.scripts import load
 from support.snippets import run_snippet
 from tiny_kbm import make_folder
-from yaml import safe_load
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import read_gate_json
@@ -38,20 +36,12 @@ def run_folder(tmp_path_factory):
     for split in ("dev", "test"):
         rows = [example(q, None) for q in questions if q.split == split]
         jsonl.write(folder / "examples" / f"{split}.jsonl", rows)
-    recipe = load(ROOT / "recipes" / "make_seakr.py")
+    recipe = load("recipes/make_seakr.py")
     recipe.main(recipe.MakeSeakrConfig(
         model=str(folder / "model"), output=folder / "seakr", k=3, max_new_tokens=4, dtype="fp32",
         max_prompt_tokens=1200,
     ))  # fmt: skip
     return folder
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def configured(script, folder, **changes):
@@ -170,22 +160,3 @@ def test_a_question_that_is_there_twice_is_refused_before_anything_is_asked(scri
         with pytest.raises(UserError, match=r"questions\.jsonl:10: field 'id': duplicate 'test2', first in line 7$"):
             module.main(config)
     assert not (tmp_path / "methods").exists()
-
-
-@pytest.mark.parametrize(
-    ("script_file", "config_class", "yaml"),
-    [
-        ("recipes/make_seakr.py", "MakeSeakrConfig", "recipes/configs/seakr_smollm2.yaml"),
-        ("recipes/make_seakr.py", "MakeSeakrConfig", "recipes/configs/seakr_llama2_7b.yaml"),
-        ("eval/run_seakr.py", "RunSeakrConfig", "eval/configs/seakr_single_hop.yaml"),
-        ("eval/run_seakr.py", "RunSeakrConfig", "eval/configs/seakr_multi_hop.yaml"),
-        ("eval/calibrate.py", "CalibrateConfig", "eval/configs/calibrate_demo.yaml"),
-    ],
-)
-def test_every_config_of_these_scripts_is_taken(script_file, config_class, yaml):
-    from kbtrain.config import parse_args
-
-    module = load(ROOT / script_file)
-    config = parse_args(getattr(module, config_class), ["--config", str(ROOT / yaml)])
-    given = safe_load((ROOT / yaml).read_text())
-    assert given and config.model_fields_set == set(given)

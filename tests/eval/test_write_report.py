@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import itertools
 import json
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -23,14 +21,11 @@ from support.edits import keep_change
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.outcomes import entities_of
-from kbtrain.evaluation.savings import SavingOptions, savings
-from kbtrain.evaluation.scores import stored_scores
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.records import Outcome, Question
-from kbtrain.report.words import gate_name, percent_interval
+from kbtrain.records import Question
+from kbtrain.report.words import gate_name
 from kbtrain.show import p_value
 
 Script = Callable[[str], ModuleType]
@@ -124,51 +119,6 @@ def test_the_page_says_what_was_measured(written: Path) -> None:
         p_value(p).lstrip("<") for p in (*(g["p_vs_random_holm"] for g in gates), *(m["p_holm"] for m in pairs))
     }
     assert set(re.findall(r"(?<![\w.])[+-]?\.\d{3}(?!\d|rem)", read)) <= p_values
-
-
-def test_the_page_draws_what_the_evaluation_drew_and_says_so(
-    script: Script, run_folder: Path, written: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before, captions said "questions" whatever was drawn, and no test saw it if the page drew these."""
-    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
-    outcomes = {o.question_id: o for o in jsonl.read(Outcome, written / "outcomes.jsonl")}
-    groups: Counter[object] = Counter()
-    named = []
-    for q in questions:  # about one entity: eight questions that are right and wrong together
-        o = outcomes.get(q.id)
-        fate = None if o is None else (q.split, o.llm_correct, o.rag_correct)
-        named.append(dataclasses.replace(q, entities=(f"{fate}/{groups[fate] // 8}",)))
-        groups[fate] += 1
-    jsonl.write(run_folder / "questions.jsonl", named)
-    keep_change(run_folder / "questions.jsonl")
-    end_to_end = script("end_to_end")
-    settings = {"run": run_folder, "bootstrap_draws": 100, "resample": "entities"}
-    end_to_end.main(build(end_to_end.EndToEndConfig, None, settings))
-    write(script, run_folder)
-    dev, test = (
-        [o for o in jsonl.read(Outcome, run_folder / "outcomes.jsonl") if o.split == s] for s in ("dev", "test")
-    )
-    scores = stored_scores(run_folder).by_gate
-    of_test = entities_of([q for q in named if q.split == "test"])
-    noted = {gate: (cut, "ratio") for gate, (cut, _) in chosen_on_dev(run_folder)[0].items()}
-    by_entity, by_question = (
-        savings(dev, test, scores, SavingOptions("greedy", clusters=clusters, settings=noted))[0].noted
-        for clusters in (of_test, None)
-    )
-    assert percent_interval(by_entity.saved) != percent_interval(by_question.saved)
-    for name in ("report.html", "report.md"):
-        text = re.sub(r"\s+", " ", (run_folder / name).read_text())
-        assert percent_interval(by_entity.saved) in text and percent_interval(by_question.saved) not in text
-        assert text.count("bootstrap over entities with all their questions") == 2
-        assert "intervals draw entities with all their questions" in text and "over questions" not in text
-        plain = re.sub(r"\s+", " ", (written / name).read_text())
-        assert plain.count("bootstrap over questions") == 2 and "intervals draw questions" in plain
-        assert "within each group, over entities" in text and "within each group, over questions" in plain
-    parts = [(folder / "report.md").read_text().partition("by relation\n")[2] for folder in (written, run_folder)]
-    alone, together = (
-        [line.split("|") for line in part.splitlines() if line.startswith("| relation")] for part in parts
-    )
-    assert len(alone) == 5 and [row[:-2] for row in alone] == [row[:-2] for row in together] and alone != together
 
 
 def test_a_script_in_a_question_stays_text(script: Script, run_folder: Path) -> None:

@@ -84,13 +84,6 @@ def test_answers_cut_at_the_limit_are_counted_and_more_than_5_percent_are_warned
     assert len(lines) == warned and all("10.0% of the answers under 'llm'" in line for line in lines)
 
 
-def test_the_rule_decides_which_answers_count(store: SampleStore, capital: Question, answered: Answered) -> None:
-    store.put("main", [cut(answered("Paris", "Paris", "Rome", "Oslo"), 2)])
-    (kept,) = label_questions(store, "main", [capital], LabelCounts())
-    (dropped,) = label_questions(store, "main", [capital], LabelCounts(LabelRule(cut="drop")))
-    assert (kept.llm.mastery, dropped.llm.mastery) == (0.5, 1.0)
-
-
 def test_a_greedy_answer_that_is_cut_is_not_counted_as_a_judge_s_abstention(
     store: SampleStore, capital: Question
 ) -> None:
@@ -110,15 +103,10 @@ def test_yes_no_answers_without_a_verdict_are_counted_and_warned_of(store: Sampl
     (line,) = tally.warnings()
     assert line.startswith("warning: 2 of 5 answers to yes/no questions under 'llm' say neither")
     assert "data_gen/judge.py" in line
-
-
-def test_a_yes_no_question_with_one_verdict_gets_no_label_and_is_counted(
-    store: SampleStore, answered: Answered
-) -> None:
-    asked = Question("q1", "Are both singers American?", ("yes",), "train", "made")
-    store.put("main", [answered("Yes", "singers", "singer")])
-    tally = LabelCounts()
-    assert not list(label_questions(store, "main", [asked], tally)) and tally.counts["llm_no_verdict"] == 1
+    store.put("main", [answered("Yes", "singers", "singer", question="q2")])
+    few = LabelCounts()
+    assert not list(label_questions(store, "main", [dataclasses.replace(asked, id="q2")], few))
+    assert few.counts["llm_no_verdict"] == 1
 
 
 def test_a_judge_s_verdicts_grade_where_there_are_any(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import torch
 from ragate_responses.entities import annotated, with_entities
 from ragate_responses.ranker import Candidates, recall
 from ragate_responses.responder import Reads, ResponsePrompts, greedy
+from support.scripts import load
 from tiny_kbm import make_folder, make_model, make_tokenizer
 from tiny_turns import bert_folder, snippets, turn
 
@@ -28,11 +27,8 @@ READS = Reads(max_length=400, response_tokens=12, knowledge_tokens=100, acts=Fal
 
 def script(path, *arguments):
     """A script's main in this process, as its command line says."""
-    spec = importlib.util.spec_from_file_location(f"dialogue_{Path(path).stem}", ROOT / path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    kind = next(c for c in vars(module).values() if isinstance(c, type) and c.__module__ == spec.name)
+    module = load(path)
+    kind = next(c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__)
     module.main(parse_args(kind, [str(a) for a in arguments]))
 
 
