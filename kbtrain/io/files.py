@@ -1,9 +1,4 @@
-"""Files written whole or not at all, by one process at a time.
-
-:func:`writing` locks what a stage writes, :func:`replacing` puts a finished file in the place of an older one, never of
-a device or pipe. What the system refuses (permission, a full disk, a directory in place of a file) is one line, here
-and nowhere else.
-"""
+"""Files written whole or not at all, by one process at a time; what the system refuses is one line, here alone."""
 
 from __future__ import annotations
 
@@ -89,8 +84,7 @@ def script_of(file: Path) -> str | None:
 def errors_of(path: Path | str | None = None) -> Iterator[None]:
     """Turn what the system says about ``path`` into :class:`UserError`, from any library that passes it on.
 
-    None: a whole program, for what no writer named its own file for; then the error names it, or nothing: what names
-    none and is not in the list above is a fault of the program.
+    None: a whole program; what names no file and is not in the list above is a fault of the program.
     """
     try:
         yield
@@ -132,10 +126,7 @@ def path_exists(path: Path | str) -> bool:
 
 
 def has_content(path: Path | str) -> bool:
-    """True if something is written there; an empty file, as a full disk or a kill leaves it, is nothing.
-
-    Raises :class:`UserError` for a link that leads nowhere.
-    """
+    """True if something is written there; a full disk or a kill leaves an empty file. Raises :class:`UserError`."""
     with errors_of(path):
         return path_exists(path) and os.stat(path).st_size > 0
 
@@ -155,10 +146,9 @@ class BadField(ValueError):
 
 
 def loads(text: str, foreign: bool = False) -> Any:
-    """The value of a JSON text in which every key stands once in its object, every number is finite and every text can
-    be written. In a ``foreign`` one NaN is null, as pandas means it.
-
-    Raises ``ValueError``: :class:`BadField`, ``json.JSONDecodeError``, or itself for endless digits or brackets.
+    """The value of a JSON text with each key once, finite numbers and texts that can be written; NaN in a ``foreign``
+    one is null. Raises ``ValueError``: :class:`BadField`, ``json.JSONDecodeError``, or itself for endless digits or
+    brackets.
     """
     try:
         return (FOREIGN if foreign else _WRITTEN if _HALF.search(text) else _PLAIN).decode(text)
@@ -193,11 +183,7 @@ _WRITTEN, _PLAIN = (json.JSONDecoder(object_pairs_hook=hook) for hook in (writte
 
 
 def append(file: TextIO, text: str) -> None:
-    """Add ``text`` to a file that is open for appending; durable when this returns.
-
-    Raises :class:`UserError` where the system refuses; what it took of the text stays, and a reader drops a line that
-    is not whole.
-    """
+    """Add ``text`` to a file that is open for appending; durable when this returns. Raises :class:`UserError`."""
     with errors_of(file.name):
         try:
             file.write(text)
@@ -210,10 +196,7 @@ def append(file: TextIO, text: str) -> None:
 
 
 def cut_torn_line(path: Path | str) -> int:
-    """Cut off what stands behind the last line end, as a killed process leaves it; the bytes that are left.
-
-    Raises :class:`UserError` for what is not a file, or may not be written.
-    """
+    """Cut off what stands behind the last line end, as a killed process leaves it; the bytes that are left."""
     check_regular(path)
     with errors_of(path), open(path, "rb+") as file:
         size = file.seek(0, os.SEEK_END)
@@ -230,11 +213,7 @@ def cut_torn_line(path: Path | str) -> int:
 
 
 def put_in_place(source: Path, target: Path) -> None:
-    """Give what was made the name ``target``, in the place of an older file or folder there.
-
-    Nothing else in the project renames. Raises :class:`UserError` for a target that is neither file nor folder, and
-    where the system refuses.
-    """
+    """Give what was made the name ``target``, in the place of an older file or folder. Raises :class:`UserError`."""
     check_replaceable(target)
     with errors_of(target):
         os.replace(source, target)
@@ -258,8 +237,7 @@ def beside(path: Path, ending: str) -> Path:
 
 
 def outcomes_path(log: Path) -> Path:
-    """The file of verdicts beside a decision log: ``decisions-outcomes.jsonl`` of ``decisions.jsonl``; of a device the
-    log itself."""
+    """The file of verdicts beside a decision log, ``decisions-outcomes.jsonl``; of a device the log itself."""
     return log if log.exists() and not log.is_file() else log.with_stem(f"{log.stem}-outcomes")
 
 
@@ -271,8 +249,7 @@ def _absolute(path: Path) -> Path:
 def replacing(target: Path) -> Iterator[Path]:
     """A name of this process's own beside ``target``, to be written; it takes the target's place when all went well.
 
-    After an error the target is as it was, and nothing else is left. What a killed process left is removed by the next
-    one that writes into the folder. Raises :class:`UserError` where the system refuses.
+    After an error the target is as it was. What a killed process left is removed by the next writer in the folder.
     """
     # before the work that fills the file
     check_replaceable(target)
@@ -297,10 +274,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def remove_partials(folder: Path, inside: bool = False) -> None:
-    """Remove what killed processes left half written in a folder; with ``inside`` also in its folders.
-
-    A live process, on any machine, holds a lock on its file.
-    """
+    """Remove what processes without a live lock left half written in a folder; with ``inside`` also in its folders."""
     for place, folders, names in os.walk(folder):
         for name in filter(_OWN_PARTIAL.search, names):
             with contextlib.suppress(OSError):
@@ -319,10 +293,8 @@ def writing(*targets: Path, what: str = "it", instead: str = "wait for it", key:
     """Hold the right to write files or folders; the system gives it back when the process dies.
 
     Raises :class:`UserError` at once when another process holds it: "another process is writing ``what``, since ...";
-    ``instead``: what the user can do. ``key`` tells apart what several processes may write into one target. The lock
-    is a file beside the target while it is held; on a network disk it counts between machines only as far as that disk
-    keeps ``flock``. What killed processes left half written is removed, in the targets' folders and in targets that
-    are folders.
+    ``instead``: what the user can do. ``key`` tells apart what several processes may write into one target. On a
+    network disk it counts between machines as far as that disk keeps ``flock``.
     """
     with contextlib.ExitStack() as held:
         # in one order, so that two processes never hold one each

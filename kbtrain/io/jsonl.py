@@ -27,10 +27,7 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 
 
 def dump(record: Any) -> str:
-    """One JSON line (no newline at the end), keys in field order, non-ASCII text as it is.
-
-    A field with ``omit_default`` in its metadata is skipped where it has its default.
-    """
+    """One JSON line, keys in field order, without fields of ``omit_default`` metadata that have their default."""
     data = _fields(record)
     for name, default in _left_out(cast(Any, type(record))):
         if data[name] == default:
@@ -160,11 +157,7 @@ def lines(path: Path | str) -> Iterator[tuple[int, str]]:
 
 
 def write(path: Path | str, records: Iterable[Any]) -> int:
-    """Write a whole file atomically (temporary file, then rename); returns how many records it holds.
-
-    Raises :class:`UserError` where the system refuses (disk full); then, as after any error, an older file stays as it
-    was.
-    """
+    """Write a whole file, or none; returns how many records it holds. Raises :class:`UserError`."""
     return write_each({None: path}, ((None, record) for record in records))[None]
 
 

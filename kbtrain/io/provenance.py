@@ -60,10 +60,9 @@ def write_meta(
     extra: Mapping[str, Any] | None = None,
     started: float | None = None,
 ) -> None:
-    """Write ``<path>.meta.json`` atomically for a finished file or folder.
+    """Write ``<path>.meta.json`` atomically for a finished file or folder; ``extra`` adds or replaces keys.
 
-    ``started`` is ``time.monotonic()`` at the stage's begin (``wall_seconds`` is null without it); ``extra`` adds keys
-    of the stage (seeds, model, counts) or replaces keys (``device``). Raises :class:`UserError` if an input is missing.
+    ``started`` is ``time.monotonic()`` at the stage's begin. Raises :class:`UserError` if an input is missing.
     """
     path, names = Path(path), [Path(source).name for source in inputs]
     keys = [name if names.count(name) == 1 else str(source) for name, source in zip(names, inputs, strict=True)]
@@ -90,10 +89,7 @@ def write_meta(
 def write_result(
     path: Path, document: Mapping[str, Any], *, stage: str, config: BaseModel, inputs: Sequence[Path], started: float
 ) -> None:
-    """Write a stage's result as JSON with its schema version first, and its meta data beside it.
-
-    Raises ``ValueError`` for a number that JSON cannot hold, :class:`UserError` if an input is missing.
-    """
+    """Write a stage's result as JSON with its schema version first, and its meta data beside it."""
     text = json.dumps({"schema": SCHEMA, **document}, ensure_ascii=False, indent=1, allow_nan=False)
     write_atomically(path, text + "\n")
     write_meta(path, stage=stage, config=config, inputs=inputs, started=started)
@@ -141,10 +137,8 @@ def check_data(*paths: Path) -> None:
 
 
 def check_current(path: Path, *sources: Path, command: str | None = None) -> None:
-    """Raise :class:`UserError` for a file that was changed since it was made, or made from other ``sources``.
-
-    A missing file passes, and sources that are missing or that the file does not note. ``command`` makes the file
-    again; None: the script that a run folder's file names.
+    """Raise :class:`UserError` for a file that was changed since it was made, or made from other ``sources``, as far as
+    these are there and noted. ``command`` makes the file again; None: the script that a run folder's file names.
     """
     path = Path(path)
     if path.exists() and not unchanged(path):
@@ -171,9 +165,8 @@ _LARGE = 1 << 20  # bytes; a smaller file could be written again within one tick
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes; of a folder: of its files' names and hashes, in the order of their names.
-
-    A large file is read once in a process, as long as its size and time are the same.
+    """SHA-256 (hex) of a file's bytes, a large one's read once in a process while its size and time are the same; of a
+    folder: of its files' names and hashes, in the order of their names.
     """
     path = Path(path)
     if path.is_dir():
@@ -263,10 +256,8 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class Artifact:
-    """A file that ``stage`` makes from ``inputs`` by ``config``.
-
-    ``key``: all that its content depends on, as JSON values, hashes of inputs included; without one the file depends on
-    all of ``config`` and ``inputs``. ``edited``: other stages write into the file, as thresholds into a gate's card.
+    """A file that ``stage`` makes from ``inputs`` by ``config``, or by ``key`` where its content depends on that alone
+    (JSON values, hashes of inputs included). ``edited``: other stages write into it, as thresholds into a gate's card.
     """
 
     path: Path
@@ -399,10 +390,8 @@ def is_resumable(path: Path, note: Path, key: Mapping[str, Any], remedy: str = "
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that differ, with both values: nested ones by dotted key, a model's files one by one.
-
-    A setting that is missing (:data:`ABSENT`) equals null. A model's files that one side lacks (not noted then, or not
-    here now) do not differ.
+    """Settings that differ, with both values: nested ones by dotted key, a model's files, where both sides have some,
+    one by one. A setting that is missing (:data:`ABSENT`) equals null.
     """
     old_settings, new_settings = (
         flat({name: side[name] for name in side if name != MODEL_FILES}) for side in (before, now)

@@ -128,21 +128,16 @@ def _n_tables(db: sqlite3.Connection) -> int:
 
 @contextlib.contextmanager
 def writing(path: Path, run: str) -> Iterator[None]:
-    """Hold the right to write ``run`` of the store ``path``; the system gives it back when the process dies.
-
-    Raises :class:`UserError` at once when another process holds it.
-    """
+    """Hold the right to write ``run`` of the store ``path``; see :func:`kbtrain.io.files.writing`."""
     key = f".{quote(run, safe='')}"
     with files.writing(path, what=f"run '{run}'", instead="wait for it, or name another run", key=key):
         yield
 
 
 class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
-    """The samples of one or more runs in one file; a context manager.
+    """The samples of one or more runs in one file; a context manager. Raises :class:`UserError`.
 
-    Writers wait up to 30 s for each other; a reader never blocks a writer. Raises :class:`UserError` for a file that
-    is missing (``read_only``), is not a store, has another version, was changed since it was made, or cannot be written
-    (disk full included).
+    Writers wait up to 30 s for each other; a reader never blocks a writer.
     """
 
     def __init__(self, path: Path | str, read_only: bool = False) -> None:
@@ -366,10 +361,8 @@ ROW_GROUP = 50_000  # answers held in memory at a time
 
 
 def export(store: SampleStore, run: str, path: Path | str) -> int:
-    """Write a run to ``path`` atomically; returns the number of records.
-
-    ``.jsonl``: one :class:`SampleSet` a line. ``.parquet``: one row an answer, the greedy one with index -1, the reason
-    of a refusal with index -2.
+    """Write a run to ``path`` atomically; returns the number of records. ``.jsonl``: one :class:`SampleSet` a line.
+    ``.parquet``: one row an answer, the greedy one with index -1, the reason of a refusal with index -2.
     """
     target = Path(path)
     store.run_meta(run)

@@ -1,8 +1,4 @@
-"""Text files of users: decompressed by their name's ending, decoded as UTF-8; a file of another kind is named as such.
-
-Every reader of text goes through :func:`open_decompressed`: fsspec unpacks .gz, .bz2, .xz and .zst, and a Parquet
-file, a PDF or a database is refused with its name and not as broken UTF-8.
-"""
+"""Text files of users: unpacked by their name's ending, decoded as UTF-8; a file of another kind is named as such."""
 
 from __future__ import annotations
 
@@ -73,10 +69,8 @@ def kind_of(head: bytes, markup: bool = True) -> tuple[str, str] | None:
 
 @contextmanager
 def open_decompressed(raw: Callable[[], IO[bytes]], name: Path | str, markup: bool = True) -> Iterator[IO[bytes]]:
-    """The bytes of a file, decompressed; ``raw`` opens the file, ``name`` is for messages.
-
-    ``markup``: a web page may be the text that is expected. Raises :class:`UserError` for a file of another kind, and
-    for what goes wrong while the caller reads.
+    """The bytes of a file that ``raw`` opens, decompressed; ``name`` is for messages. ``markup``: a web page may be the
+    text that is expected. Raises :class:`UserError`, also for what goes wrong while the caller reads.
     """
     with (
         file_errors(name),
@@ -127,10 +121,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def open_seekable(raw: Callable[[], IO[bytes]], name: Path | str) -> Iterator[IO[bytes]]:
-    """As :func:`open_decompressed`, of a file of any kind, to be read in any order.
-
-    What can only be read forwards, or slowly backwards, is copied to a temporary file.
-    """
+    """As :func:`open_decompressed`, of any kind, to be read in any order: from a temporary copy where need be."""
     with file_errors(name), raw() as source:
         stream = unpacked(source, name)
         if stream is source and isinstance(source, io.FileIO):

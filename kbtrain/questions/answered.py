@@ -1,8 +1,4 @@
-"""Questions with answers from elsewhere: JSON Lines, or a table, with columns for a model's answers and scores.
-
-One greedy answer per question and condition, so that any study's published answers can be labelled, trained on and
-evaluated like answers sampled here.
-"""
+"""Questions with answers from elsewhere: JSON Lines, or a table, with columns for a model's answers and scores."""
 
 from __future__ import annotations
 

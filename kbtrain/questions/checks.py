@@ -145,11 +145,9 @@ class NearPair:
 
 
 def near_duplicates(questions: Sequence[Question]) -> list[NearPair]:
-    """Training questions with a near duplicate in dev, those with one in test, and dev questions with one in test.
-
-    Of each pair of splits a question of the earlier one is paired with the most similar question of the later one:
-    cosine of character n-grams weighted by their rarity (TF-IDF), so that questions of one pattern about two things are
-    far apart. Exact repeats (:func:`find_leaks`) are counted, however short.
+    """Of each pair of splits the questions of the earlier one with a near duplicate in the later one, and the most
+    similar there: cosine of character n-grams weighted by their rarity (TF-IDF), so that questions of one pattern about
+    two things are far apart. Exact repeats are counted, however short.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 

@@ -173,10 +173,8 @@ def hash64(text: str) -> int:
 def write_questions(
     run: Path, stream: Iterable[Loaded], corpus: Iterable[Passage], tally: CollectCounts
 ) -> tuple[int, int]:
-    """Write ``questions.jsonl`` and, from the questions' own passages and ``corpus``, ``passages.jsonl``.
-
-    Returns how many of each; a passage is written once. Memory does not grow with their number. Raises
-    :class:`UserError` if no question is left; then an earlier collecting's files stay.
+    """Write ``questions.jsonl`` and, from the questions' own passages and ``corpus``, each once, ``passages.jsonl``;
+    how many of each. Raises :class:`UserError` if no question is left; then an earlier collecting's files stay.
     """
     passages = run / "passages.jsonl"
     collected = beside(passages, ".collected")  # without passages a file of the user's own stays

@@ -1,8 +1,7 @@
-"""Questions from any table (CSV, TSV, Parquet, JSON) by a map of its columns.
+"""Questions from any table (CSV, TSV, Parquet, JSON) by a map of its columns: ``{"text": "q", "answers": "a.b"}``.
 
-``{"text": "question_text", "answers": "reference"}``; ``a.b`` reaches into an object, ``["A", "B"]`` makes a list of
-several columns. A field that is not in the map is looked for under its own name (text also under "question", answers
-under "answer"). ``{"question": "...", "answers": ["..."]}`` a line is enough for JSON Lines.
+``a.b`` reaches into an object, ``["A", "B"]`` makes a list of several columns. A field that is not in the map is looked
+for under its own name (text also under "question", answers under "answer").
 """
 
 from __future__ import annotations
@@ -351,13 +350,9 @@ _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
 
 
 def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
-    """All splits, streamed; "validation" is dev. A row's line is its number within its split, from 1.
-
-    One file is of the split that its name has, a saved part of a data set of the one that it was taken from; else
-    they are test.
-
-    ``path`` is a local folder or file, or a name on the hub ("owner/name"); ``reading.subset`` is the data set's
-    configuration, ``reading.only`` a pattern for the names of its splits.
+    """All splits, streamed, of a local folder or file, or of a name on the hub ("owner/name"); a row's line is its
+    number within its split. ``reading.subset``: the data set's configuration, ``reading.only``: a pattern for its
+    splits' names.
     """
     columns = replace(reading.columns, split=reading.split)
     for name, rows in _splits(path, reading).items():

@@ -63,7 +63,6 @@ def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
     return replace(loaded, question=question, left_out=left_out)
 
 
-_SEPARATORS = ",;|/\\\t、，；•·"
 _LEAST_COUNTED = 20  # open questions; fewer can be alike by chance
 _MOST_COUNTED = 1_000  # different gold answers that are kept to be counted
 
@@ -89,7 +88,6 @@ class GoldCounts:
     conflict: tuple[str, str] = ("", "")
     n_open: int = 0
     golds: Counter[str] = field(default_factory=Counter)
-    signs: Counter[str] = field(default_factory=Counter)
 
     def add(self, question: Question, left_out: LeftOutAnswers, texts: FirstSeen) -> str | None:
         """Count one question; ``texts`` holds the texts of the earlier ones. Returns the id of one in conflict."""
@@ -100,7 +98,6 @@ class GoldCounts:
         if question.grading != "option" and question.answers and not is_yes_no(question):
             self.n_open += 1
             self.golds.update({question.answers[0]} if len(self.golds) < _MOST_COUNTED else ())
-            self.signs.update({sign for sign in _SEPARATORS if sign in question.answers[0].strip()})
         answers = {normalise(text) for text in gold_texts(question)}
         earlier = texts.add(leak_key(question), "\n".join([question.id, *sorted(answers)]), 0)
         if earlier is None:
@@ -152,12 +149,6 @@ class GoldCounts:
         if self.golds.keys() <= {"0", "1", "0.0", "1.0"}:
             yield "warning: all reference answers are 0 or 1; name the column of answers if these are labels"
             return
-        for sign, n in self.signs.items():
-            if n >= 0.9 * self.n_open:
-                yield (
-                    f"warning: {n} of {self.n_open} reference answers hold {sign!r}; where it separates answers, "
-                    "give them as a list"
-                )
         gold, n = self.golds.most_common(1)[0]
         if n > 0.5 * self.n_open:
             yield f"warning: {n} of {self.n_open} questions have the reference answer '{gold:.40}'; check the column"

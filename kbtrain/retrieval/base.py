@@ -26,9 +26,7 @@ class Searcher(Protocol):
 
 
 def hit_of(value: Any, rank: int) -> Hit | None:
-    """Convert a search result to a hit: a text, a mapping with ``text`` (and ``title``, ``id``, ``score``), or a
-    hit. None for anything else; without a score it is 1 / ``rank`` (counted from 1).
-    """
+    """A text, a mapping with ``text`` (``title``, ``id``, ``score``; else 1 / ``rank``) or a hit as a hit, or None."""
     if isinstance(value, Hit):
         return value
     if isinstance(value, str):
@@ -41,10 +39,7 @@ def hit_of(value: Any, rank: int) -> Hit | None:
 
 
 def own_hits(question: Question, field: str, passages: Mapping[str, Passage]) -> tuple[Hit, ...]:
-    """Passages that a question names in ``gold_passages`` or ``context_passages``, in its order, each with score 1.
-
-    Raises :class:`UserError` for a passage that the corpus does not have.
-    """
+    """Passages that a question names in ``gold_passages`` or ``context_passages``, in its order, each with score 1."""
     hits = []
     for name in getattr(question, field):
         if name not in passages:
@@ -57,10 +52,8 @@ SHORT = 40  # characters: shorter texts ("Yes.") are equal by chance, so their t
 
 
 def distinct(hits: Iterable[Hit], k: int) -> tuple[tuple[Hit, ...], int]:
-    """The first ``k`` hits with different texts, and how many copies were skipped on the way.
-
-    A passage that a corpus holds several times takes one place; case, spaces and ignored characters do not count.
-    """
+    """The first ``k`` hits with different texts, and how many copies were skipped on the way; case, spaces and ignored
+    characters do not count."""
     by_key: dict[str, Hit] = {}
     skipped = 0
     for hit in hits:
@@ -80,10 +73,8 @@ def _folded(text: str) -> str:
 def refilled(
     find: Callable[[int], Sequence[Hit]], k: int, first: Sequence[Hit] | None = None
 ) -> tuple[tuple[Hit, ...], int]:
-    """``k`` distinct hits of one query, as far as there are, and how many copies were skipped.
-
-    ``find`` gives the best hits for their number, and more where copies are among them; ``first``: its hits for ``k``,
-    where they are known.
+    """``k`` distinct hits of one query, as far as ``find`` (of their number) has them, and how many copies were
+    skipped; ``first``: its hits for ``k``, where they are known.
     """
     number, hits = k, find(k) if first is None else first
     while len(hits) == number and len(distinct(hits, k)[0]) < k:
@@ -110,11 +101,7 @@ class DistinctSearch:
 
 
 def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample]:
-    """Questions with their passages and the rule of the passages' titles.
-
-    Raises :class:`UserError` for a question without a row in ``evidence``, for a file that was changed, and for a file
-    made from other questions than those beside it.
-    """
+    """Questions with their passages and the rule of the passages' titles. Raises :class:`UserError`."""
     check_current(evidence, evidence.parent / "questions.jsonl")
     questions = [example for example in examples if isinstance(example, GateExample)]
     ids = {example.question_id for example in questions}

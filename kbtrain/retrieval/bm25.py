@@ -83,9 +83,9 @@ class BM25:
 
     @staticmethod
     def load(folder: Path, backend: Backend | None = None) -> BM25:
-        """Open an index; postings and passages stay on disk, memory-mapped.
+        """Open an index; postings and passages stay on disk, memory-mapped. Raises :class:`UserError`.
 
-        ``backend`` None: numba from 20,000 passages on. Both give the same hits. Raises :class:`UserError`.
+        ``backend`` None: numba from 20,000 passages on. Both give the same hits.
         """
         bm25s = _bm25s()
         check_current(folder, command=BUILD)
@@ -134,10 +134,7 @@ class BM25:
 
 
 def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
-    """Tokenizer and words of an index, and the number of passages that contain each word.
-
-    Raises :class:`UserError` without a whole index.
-    """
+    """Tokenizer and words of an index, and the number of passages that contain each word. Raises UserError."""
     check_current(folder, command=BUILD)
     tokens = Tokens.load(folder / _TOKENS)
     try:

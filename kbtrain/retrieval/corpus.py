@@ -36,13 +36,11 @@ ROWS = (*OBJECTS, *TABLES)
 
 
 def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) -> Iterator[Passage]:
-    """Stream a corpus: rows of JSON, JSON Lines, Parquet, TSV or CSV; or documents of Markdown or plain text
-    (:func:`~kbtrain.retrieval.corpus.read_documents`). A file, a folder or an archive of such, compressed or not.
+    """Stream a corpus: rows of JSON, JSON Lines, Parquet, TSV or CSV, or documents (:func:`read_documents`); a file, a
+    folder or an archive, compressed or not. ``columns``: kbtrain's field -> the file's.
 
-    ``columns``: kbtrain's field -> the file's; other fields (source, language ...) are not read. A file whose first
-    passage has no id gets ids from the file's name and the line. A row without ``text`` may have ``contents``, as
-    Pyserini's and FlashRAG's corpora do (:func:`~kbtrain.questions.base.titled`).
-    Raises :class:`UserError` with file, line and field.
+    A file whose first passage has no id gets ids from the file's name and the line. A row without ``text`` may have
+    ``contents``, as Pyserini's and FlashRAG's corpora do. Raises :class:`UserError` with file, line and field.
     """
     place, name = Path(path), plain_name(str(path)).lower()
     if place.is_dir() or name.endswith(ARCHIVES):
@@ -156,10 +154,8 @@ _BLOCK = 65_536  # ids gathered before they become one array
 
 
 def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage]:
-    """Pass passages on, writing them into ``folder`` on the way; when the last one has passed, the files are whole.
-
-    Besides the texts: where each begins, and the rank of its id among all ids (by code points), which orders equal
-    scores. Memory: 8 bytes and the longest id's length per passage. Raises :class:`CorpusError`: none, or an id twice.
+    """Pass passages on, writing them into ``folder`` on the way, with where each begins and the rank of its id among
+    all ids (by code points), which orders equal scores. Raises :class:`CorpusError`: none, or an id twice.
     """
     offsets, blocks, ids = array("q", [0]), list[Any](), list[bytes]()
     with open(folder / _TEXTS, "wb") as file:
@@ -276,10 +272,8 @@ _BETWEEN = " > "  # headings of a title
 
 
 def read_documents(path: Path | str) -> Iterator[Passage]:
-    """Sections of the documents in a folder or an archive, or of one document; hidden files are skipped.
-
-    A section's id is the document's path there and its number (``guide/travel.md#2``), its title the headings that it
-    stands under, or the document's name. Plain text is one section. Raises :class:`UserError` with file and line.
+    """Sections of documents: the id is the document's path and a number (``guide/travel.md#2``), the title the headings
+    above it, or the document's name. Plain text is one section. Raises :class:`UserError` with file and line.
     """
     for file in data_files(Path(path), DOCUMENTS, split="train"):  # a split given: none is read from the names
         lines = [line.rstrip("\r\n") for _, line in text_lines(file)]

@@ -140,10 +140,7 @@ def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
 
 
 def missing_hits(n: int, without: int) -> list[str]:
-    """A warning where a tenth of ``n`` questions or more has no passage.
-
-    Raises :class:`UserError` where none has one.
-    """
+    """A warning where a tenth of ``n`` questions or more has no passage. Raises :class:`UserError` where none has."""
     remedy = "check the corpus and its columns, or the service's paths (key 'web')"
     if n and without == n:
         raise UserError(f"the search found nothing for all {n} questions: {remedy}")
@@ -152,9 +149,7 @@ def missing_hits(n: int, without: int) -> list[str]:
 
 
 def word_rule(questions: Path) -> dict[str, str]:
-    """The rule by which questions are cut into words, for the key of their evidence.
-
-    It is empty for questions in Latin and Chinese characters alone, which every rule so far cuts alike.
-    """
+    """The rule that cuts questions into words, for the key of their evidence; empty where every rule so far cuts alike
+    (Latin and Chinese characters)."""
     texts = (question.text for question in jsonl.read(Question, questions))
     return {"words": RULE} if any(map(has_other_writing, texts)) else {}

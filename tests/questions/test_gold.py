@@ -140,7 +140,6 @@ def test_a_cell_of_several_answers_is_cut_where_no_name_has_the_sign(cell: str, 
     ("golds", "line"),
     [
         ([str(i % 2) for i in range(30)], "warning: all reference answers are 0 or 1"),
-        ([f"Paris{i},Lutetia{i}" for i in range(30)], "warning: 30 of 30 reference answers hold ','"),
         (["Paris"] * 20 + [f"City {i}" for i in range(10)], "warning: 20 of 30 questions have the reference answer"),
         ([f"City {i}" for i in range(30)], ""),
     ],
