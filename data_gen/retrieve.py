@@ -9,7 +9,7 @@ Examples:
   kbtrain run retrieve --run runs/demo
   kbtrain run retrieve --config retrieve_paper --run runs/qwen2_7b --corpus psgs_w100.tsv
   kbtrain run retrieve --run runs/mine --corpus handbook/ --chunk-tokens 100
-  kbtrain run retrieve --run runs/zh --chinese jieba --chunk-tokens 100 --chunk-overlap 20
+  kbtrain run retrieve --run runs/zh --chunk-tokens 100 --chunk-overlap 20
   kbtrain run retrieve --config retrieve_web --run runs/fresh
 """
 
@@ -30,7 +30,6 @@ from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage
 from kbtrain.retrieval.base import DistinctSearch, Searcher
 from kbtrain.retrieval.corpus import Chunking
-from kbtrain.retrieval.tokens import Chinese, Tokens
 from kbtrain.retrieval.vectors import CARD, VectorIndex
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.runtime.progress import progress_bar
@@ -53,12 +52,10 @@ class RetrieveConfig(Config):
         "passages that came with a question), web (key web)",
     )
     k: int = Field(3, ge=1, description="passages per question, best first")
-    query: Literal["text", "text_and_options"] = Field("text", description="what is searched for")
     titles: Titles = Field(
         "missing", description="show the title before a passage: missing (if it is not in the text), always, never"
     )
     batch: int = Field(256, ge=1, description="questions searched at once")
-    chinese: Chinese = Field("bigrams", description="split Chinese into bigrams, characters, or words (jieba)")
     chunk_tokens: int | None = Field(
         None, ge=1, description="split longer passages into chunks of this number of words"
     )
@@ -98,7 +95,7 @@ def main(config: RetrieveConfig) -> None:
         search, skipped = search_of(config, corpus)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=file.n, desc="retrieve", unit="questions") as bar:
-            rule = stage.EvidenceRule(config.retriever, config.query, config.titles)
+            rule = stage.EvidenceRule(config.retriever, config.titles)
             for batch in stage.find_evidence(questions, search, rule, config.batch, file.n):
                 file.add(*batch)
                 file.flush()
@@ -144,7 +141,7 @@ def search_of(config: RetrieveConfig, corpus: Path | None) -> tuple[stage.Search
         return stage.take_own_passages(corpus, config.k, field, columns), dict
     size = config.chunk_tokens
     chunking = None if size is None else Chunking(size, config.chunk_overlap)
-    index = stage.open_index(corpus, config.run / "bm25", Tokens(config.chinese), chunking, columns)
+    index = stage.open_index(corpus, config.run / "bm25", chunking, columns)
     return searched_apart(index, config.k)
 
 
@@ -159,8 +156,8 @@ def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict
     hashes = {"questions": file_sha256(questions), "passages": file_sha256(corpus) if corpus else None}
     unused = {"run", "corpus", "batch", *(() if config.columns else ("columns",))}
     words = stage.word_rule(questions) if config.retriever == "bm25" else {}
-    chunks = {"chunk_tokenizer": "words"}  # noted since passages could be cut by a model's tokens
-    return {**config.model_dump(mode="json", exclude=unused), **chunks, **hashes, **words}
+    fixed = {"chunk_tokenizer": "words", "chinese": "bigrams", "query": "text"}  # noted since they could be chosen
+    return {**config.model_dump(mode="json", exclude=unused), **fixed, **hashes, **words}
 
 
 if __name__ == "__main__":

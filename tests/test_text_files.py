@@ -74,19 +74,10 @@ READERS: dict[str, tuple[str, str, Reader]] = {  # a file's name, its content, a
 }
 
 
-def packed(data: bytes, codec: str) -> bytes:
-    """The data as pyarrow compresses them."""
-    sink = pyarrow.BufferOutputStream()
-    with pyarrow.CompressedOutputStream(sink, codec) as out:
-        out.write(data)
-    return sink.getvalue().to_pybytes()
-
-
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
-    ".zst": lambda data: packed(data, "zstd"),
 }
 
 
@@ -120,7 +111,7 @@ def test_a_cut_compressed_file_is_one_line(tmp_path: Path, ending: str) -> None:
         list(jsonl.read(GateScore, tmp_path / f"s.jsonl{ending}"))
 
 
-@pytest.mark.parametrize("ending", ["", ".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("ending", ["", ".gz", ".bz2", ".xz"])
 def test_an_archive_may_be_compressed_by_any(tmp_path: Path, ending: str) -> None:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:

@@ -33,7 +33,7 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (b"PK\x03\x04", "a zip archive", _UNPACK),
     (b"PK\x05\x06", "an empty zip archive", "get the file again"),
     (b"\x1f\x8b", "packed by gzip", "name it so that it ends in .gz"),
-    (b"\x28\xb5\x2f\xfd", "packed by zstd", "name it so that it ends in .zst"),
+    (b"\x28\xb5\x2f\xfd", "packed by zstd", _UNPACK),
     (b"\xff\xfe", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"),
     (b"\xfe\xff", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"),
     (b"version https://git-lfs.github.com/spec/", "a pointer of Git LFS, without the data", "run: git lfs pull"),
@@ -41,11 +41,11 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:\x95|c|\}|\]|\(|K|X|q)", re.DOTALL)
 _MARKUP = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
 
-ENDINGS = (".gz", ".bz2", ".xz", ".zst")
+ENDINGS = (".gz", ".bz2", ".xz")
 
 
 def plain_name(name: str) -> str:
-    """A file's name without the endings of compression: ``x.jsonl`` for ``x.jsonl.zst``."""
+    """A file's name without the endings of compression: ``x.jsonl`` for ``x.jsonl.gz``."""
     return name[: name.rindex(".")] if name.lower().endswith(ENDINGS) else name
 
 
@@ -88,8 +88,7 @@ def file_errors(name: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "unpack it: zstd -d --long=31" if "too much memory" in str(error) else "get the file again"
-        what = problem(error) if error.errno else f"cannot be read ({_first_line(error)}); {remedy}"
+        what = problem(error) if error.errno else f"cannot be read ({_first_line(error)}); get the file again"
         raise UserError(f"{at(name)}: {what}") from None
     except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError) as error:
         raise UserError(f"{at(name)}: cannot be read ({_first_line(error)}); get the file again") from None
@@ -101,18 +100,10 @@ def unpacked(stream: IO[bytes], name: Path | str) -> IO[bytes]:
     """The stream itself, or what it unpacks to by the ending of ``name``, of any content."""
     if not str(name).lower().endswith(ENDINGS):
         return stream
-    from fsspec.compression import compr, register_compression
+    from fsspec.compression import compr
     from fsspec.utils import infer_compression
 
-    if "zstd" not in compr:  # Python brings none before 3.14, pyarrow does
-        register_compression("zstd", _pyarrow_zstd, "zst")
     return cast(IO[bytes], compr[infer_compression(str(name))](stream, mode="rb"))
-
-
-def _pyarrow_zstd(stream: IO[bytes], **_: object) -> IO[bytes]:
-    import pyarrow
-
-    return cast(IO[bytes], pyarrow.CompressedInputStream(stream, "zstd"))
 
 
 def _first_line(error: BaseException) -> str:

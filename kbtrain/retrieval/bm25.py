@@ -64,7 +64,6 @@ class BM25:
     @staticmethod
     def build(
         passages: Iterable[Passage],
-        tokens: Tokens | None = None,
         backend: Backend | None = None,
         folder: Path | None = None,
     ) -> BM25:
@@ -76,7 +75,7 @@ class BM25:
         if folder is None:
             temporary = tempfile.TemporaryDirectory(prefix="kbtrain-bm25-")
             folder = Path(temporary.name) / "index"
-        build_index(passages, folder, tokens or Tokens())
+        build_index(passages, folder)
         index = BM25.load(folder, backend)
         index._temporary = temporary  # removed together with the index
         return index
@@ -146,11 +145,12 @@ def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
     return tokens, words, counts
 
 
-def build_index(passages: Iterable[Passage], folder: Path, tokens: Tokens) -> None:
+def build_index(passages: Iterable[Passage], folder: Path) -> None:
     """Write an index into ``folder``, which is replaced as a whole when it is done; passages are read once."""
     partial = beside(folder, ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
+    tokens = Tokens()
     words = TokenIds(tokens)
     ids, lengths = array("i"), array("i")
     for passage in copy_passages(passages, partial):

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
@@ -19,7 +19,7 @@ from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.files import errors_of, writing
 from kbtrain.io.provenance import Artifact, file_sha256, meta_path
-from kbtrain.prompts.kbm import evidence_text, query_text
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Question, Titles
 from kbtrain.retrieval.base import distinct, own_hits
@@ -27,7 +27,6 @@ from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.retrieval.corpus import Chunking, cut_passages, named_corpus, read_passages, read_unique_passages
 from kbtrain.retrieval.tokens import RULE, Tokens
 
-Query = Literal["text", "text_and_options"]
 Search = Callable[[Sequence[Question], Sequence[str]], list[tuple[Hit, ...]]]
 FEW = 0.1  # share of questions without a hit from which on a line warns
 
@@ -35,15 +34,13 @@ FEW = 0.1  # share of questions without a hit from which on a line warns
 def open_index(
     corpus: Path,
     folder: Path,
-    tokens: Tokens | None = None,
     chunking: Chunking | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> BM25:
     """The index of a corpus, kept in ``folder``; built if corpus, tokenizer or chunks differ from last time, and again
     where a file of it is missing, was changed or cannot be opened.
     """
-    tokens = tokens or Tokens()
-    key: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": "bm25", "tokens": tokens.as_dict()}
+    key: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": "bm25", "tokens": Tokens().as_dict()}
     words = {"tokenizer": "words"}  # noted since indexes could be cut by a model's tokens
     key |= {"chunking": chunking and {**chunking._asdict(), **words}, "columns": dict(columns or {}) or None}
     index = Artifact(folder, "index", {}, key=key)
@@ -54,7 +51,7 @@ def open_index(
         meta_path(folder).unlink(missing_ok=True)
         passages = read_passages(corpus, columns)
         with named_corpus(corpus):
-            build_index(passages if chunking is None else cut_passages(passages, chunking), folder, tokens)
+            build_index(passages if chunking is None else cut_passages(passages, chunking), folder)
         index.finish()
     return BM25.load(folder)
 
@@ -66,10 +63,9 @@ def take_own_passages(corpus: Path, k: int, field: str, columns: Mapping[str, st
 
 
 class EvidenceRule(NamedTuple):
-    """The retriever's name, the text that is searched for, and when a passage shows its title."""
+    """The retriever's name, and when a passage shows its title."""
 
     name: str
-    query: Query = "text"
     titles: Titles = "missing"
 
 
@@ -79,7 +75,7 @@ def find_evidence(
     """Evidence for all questions but the first ``skip``, a batch at a time."""
     rows = itertools.islice((question for _, question in read_questions(questions)), skip, None)
     while group := list(itertools.islice(rows, batch)):
-        queries = [question.text if rule.query == "text" else query_text(question) for question in group]
+        queries = [question.text for question in group]
         hits = search(group, queries)
         yield [evidence_of(*parts, rule) for parts in zip(group, queries, hits, strict=True)]
 

@@ -7,12 +7,10 @@ import json
 import re
 import unicodedata
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import regex
-from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.answers.writing import (
     CJK,
@@ -27,7 +25,6 @@ from kbtrain.answers.writing import (
 from kbtrain.errors import UserError, at
 from kbtrain.io.jsonl import read_json
 
-Chinese = Literal["bigrams", "characters", "jieba"]
 RULE = "letters-marks-units/2"  # noted with every index: other rules cut other words
 _SPLITTING = "\u200b"  # zero-width space: the one ignored character that ends a word
 _POINTS = r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670"  # of Hebrew and Arabic
@@ -43,17 +40,12 @@ STOP_WORDS = frozenset(
 )
 
 
-@dataclass(frozen=True)
 class Tokens:
     """Lower-cased words (NFKC: full to half width) without stop words, stemmed by PyStemmer's English stemmer.
 
-    A word is a run of letters, digits and combining marks. Chinese has no spaces: its runs become overlapping
-    ``bigrams`` (a lone character stays one), single ``characters``, or the words of the package jieba. Runs of
-    hiragana, katakana, Hangul, Thai, Lao, Khmer and Burmese become bigrams. Vowel points of Arabic and Hebrew are
-    dropped, since most texts lack them.
+    A word is a run of letters, digits and combining marks. Runs of Chinese, hiragana, katakana, Hangul, Thai, Lao,
+    Khmer and Burmese become overlapping pairs. Vowel points of Arabic and Hebrew are dropped.
     """
-
-    chinese: Chinese = "bigrams"
 
     def surfaces(self, text: str) -> list[str]:
         """The words of a text before stop words are dropped and stems taken."""
@@ -73,10 +65,6 @@ class Tokens:
 
     def _pieces(self, word: str) -> Iterable[str]:
         if "\u3400" <= word[0] <= "\u9fff" or "\uf900" <= word[0] <= "\ufaff":  # Chinese
-            if self.chinese == "characters":
-                return word
-            if self.chinese == "jieba" and len(word) > 1:
-                return _jieba().lcut(word)  # type: ignore[no-any-return]
             return _bigrams(word)
         if not has_unspaced(word[0]):
             return (word,)
@@ -84,9 +72,8 @@ class Tokens:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values that identify a tokenizer."""
-        # southeast_asian is the rule of indexes that could name a dictionary, too
-        rules = {"southeast_asian": "bigrams", "stemmer": "english", "stop_words": sorted(STOP_WORDS), "rule": RULE}
-        return {**asdict(self), **rules}
+        pairs = {"chinese": "bigrams", "southeast_asian": "bigrams"}  # noted since indexes could be cut by dictionaries
+        return {**pairs, "stemmer": "english", "stop_words": sorted(STOP_WORDS), "rule": RULE}
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(self.as_dict(), ensure_ascii=False), encoding="utf-8")
@@ -98,14 +85,13 @@ class Tokens:
             raise UserError(f"{at(path)}: no such file; this folder has no complete index")
         try:
             data = read_json(path)
-            tokens = TypeAdapter(Tokens).validate_python(data)
-        except (UserError, ValidationError):
+        except UserError:
             raise UserError(f"{at(path)}: broken; {remedy}") from None
         if data.get("rule") != RULE:
             raise UserError(f"{at(path)}: words were split by another rule; {remedy}")
-        if data != tokens.as_dict():  # other stop words or another stemmer, too
+        if data != Tokens().as_dict():
             raise UserError(f"{at(path)}: broken; {remedy}")
-        return tokens
+        return Tokens()
 
 
 class TokenIds:
@@ -150,13 +136,3 @@ def _stemmer() -> Any:
     import Stemmer
 
     return Stemmer.Stemmer("english")
-
-
-@functools.cache
-def _jieba() -> Any:
-    try:
-        import jieba
-    except ImportError:
-        raise UserError('cutting Chinese by jieba needs that package: pip install "kbtrain[zh]"') from None
-    jieba.setLogLevel(60)  # it writes about its dictionary otherwise
-    return jieba

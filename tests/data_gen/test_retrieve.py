@@ -96,11 +96,11 @@ def test_chunks_and_chinese_are_options_of_the_index(run: Path) -> None:
     built = (run / "bm25.meta.json").stat().st_mtime_ns
     assert retrieve(run, "--chunk-tokens", 8, "--chunk-overlap", 2).returncode == 0
     assert (run / "bm25.meta.json").stat().st_mtime_ns == built
-    assert retrieve(run, "--chinese", "characters").returncode == 0
+    assert retrieve(run, "--chunk-tokens", 6).returncode == 0
     assert (run / "bm25.meta.json").stat().st_mtime_ns != built
     scores = (run / "bm25" / "data.csc.index.npy").read_bytes()
     (run / "bm25" / "data.csc.index.npy").write_bytes(scores[:-8])
-    done = retrieve(run, "--chinese", "characters")
+    done = retrieve(run, "--chunk-tokens", 6)
     assert done.returncode == 0 and "is there already" in done.stdout
     assert (run / "bm25" / "data.csc.index.npy").read_bytes() == scores  # built again for what else reads it
 

@@ -83,12 +83,12 @@ def test_numba_and_numpy_give_the_same_hits_as_the_formula() -> None:
 
 
 def test_a_saved_index_answers_the_same(tmp_path: Path) -> None:
-    index = BM25.build([*ANIMALS, Passage("z", "猫", "黑猫睡觉")], Tokens("characters"), folder=tmp_path / "index")
+    index = BM25.build([*ANIMALS, Passage("z", "猫", "黑猫睡觉")], folder=tmp_path / "index")
     again = BM25.load(tmp_path / "index")
-    queries = ["cat", "dog barks", "birds cats", "unknown", "猫"]
+    queries = ["cat", "dog barks", "birds cats", "unknown", "黑猫"]
     assert again.search(queries, 2) == index.search(queries, 2)
     assert len(again) == 4
-    assert again.search(["猫"], 1)[0][0].passage_id == "z"  # the saved tokenizer cuts characters, too
+    assert again.search(["黑猫"], 1)[0][0].passage_id == "z"
 
 
 def test_bad_corpora_and_folders_are_one_line(tmp_path: Path) -> None:

@@ -54,10 +54,9 @@ def asked(text: str, *answers: str) -> Question:
     return Question("q", text, answers, "train", "d")
 
 
-@pytest.mark.parametrize("chinese", ["bigrams", "characters"])
-def test_english_and_chinese_are_cut_as_before(chinese: str) -> None:
+def test_english_and_chinese_are_cut_as_before() -> None:
     """The second implementation is the former rule: runs of letters and digits, Chinese apart."""
-    tokens = Tokens(chinese=chinese)  # type: ignore[arg-type]
+    tokens = Tokens()
 
     def former(text: str) -> list[str]:
         words = re.findall(rf"[{CJK}]+|[^\W{CJK}]+", unicodedata.normalize("NFKC", text).lower())
@@ -66,7 +65,7 @@ def test_english_and_chinese_are_cut_as_before(chinese: str) -> None:
             if not re.match(f"[{CJK}]", word) or len(word) == 1:
                 cut.append(word)
             else:
-                cut += word if chinese == "characters" else [word[i : i + 2] for i in range(len(word) - 1)]
+                cut += [word[i : i + 2] for i in range(len(word) - 1)]
         return cut
 
     texts = [f"{p.title} {p.text}" for p in atlas_passages()] + [q.text for q in load_questions("atlas")]
