@@ -86,7 +86,7 @@ def test_a_valid_body_is_answered(proxy, path):
 
 @pytest.mark.parametrize("path", VALID)
 def test_no_spoiled_body_is_a_fault_of_the_server(proxy, path):
-    @settings(max_examples=40)
+    @settings(max_examples=20)
     @given(body=spoiled(VALID[path]))
     def check(body):
         reply = proxy.post(path, body)
@@ -111,22 +111,6 @@ VALUES = ("", "auto", "always", "never", "-1", "0.5", "1e400", "nan", "-inf", "0
 def test_no_headers_methods_and_paths_are_a_fault_of_the_server(proxy, policy, path, method, data):
     headers = {f"x-kbtrain-{name}": value.encode() for name, value in policy.items()}
     assert proxy.ask(method, path, data, headers).status < 500
-
-
-BODIES = {
-    "broken": b'{"messages": [',
-    "no object": b"[1, 2]",
-    "nothing": b"",
-    "not UTF-8": b'{"messages": "\xff"}',
-    "NaN": b'{"messages": NaN}',
-    "nested": b"[" * 100_000,
-    "half a pair": b'{"model": "x", "messages": [{"role": "user", "content": "\\ud800"}], "prompt": "\\ud800", '
-    b'"questions": ["\\ud800"], "input": "\\ud800", "state": "\\ud800"}',
-    "10,000 messages": json.dumps(
-        {"messages": [CHAT["messages"][0]] * 10_000, "questions": [KNOWN] * 10_000, "input": CHAT["messages"] * 10_000}
-    ).encode(),
-    "10 MB": b'{"messages": "' + b"x" * 10_000_000 + b'"}',
-}
 
 
 @pytest.mark.parametrize("path", [*VALID, "/health", "/v1/models"])
@@ -155,5 +139,5 @@ def test_clients_that_send_a_byte_at_a_time_are_cut_off_and_hold_up_nobody(proxy
 def test_a_refused_client_gets_its_answer_though_it_goes_on_sending(proxy):
     """A socket closed over unread bytes is reset, and the answer lost."""
     for _ in range(5):
-        reply = proxy.post("/v1/gate", BODIES["10 MB"])
+        reply = proxy.post("/v1/gate", b'{"messages": "' + b"x" * 10_000_000 + b'"}')
         assert (reply.status, reply.headers["connection"]) == (413, "close")

@@ -6,9 +6,8 @@ import json
 import logging
 import re
 import resource
+import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -16,6 +15,7 @@ import pytest
 from serve_support import KNOWN, serving
 from stub_upstream import StubUpstream
 from support.disk import full_disk
+from support.scripts import start
 from support.waiting import wait_until
 
 from kbtrain.report.traffic import read_log
@@ -168,38 +168,32 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
 from kbtrain.cli import main
 from kbtrain.serve import server
-if sys.argv.pop(1) == "unlimited":  # as where the upstream and the search hold the descriptors
-    server.raise_open_files = lambda: 10**6
+server.raise_open_files = lambda: 10**6  # as where the upstream and the search hold the descriptors
 raise SystemExit(main(["serve", *sys.argv[1:]]))
 """
 
 
-@pytest.mark.parametrize("connections", ["limited", "unlimited"])
-def test_used_up_descriptors_are_a_line_a_second_and_the_server_comes_back(gate, tmp_path, connections):
-    command = [sys.executable, "-c", FEW, connections, str(gate), "port=0", "search=none"]
-    with (
-        open(tmp_path / "stderr", "w") as log,
-        subprocess.Popen(command, stderr=log) as process,
-    ):
-        try:
-            while not (said := re.search(r"answers at http://127\.0\.0\.1:(\d+)", (tmp_path / "stderr").read_text())):
-                assert process.poll() is None
-                time.sleep(0.05)
-            port = int(said[1])
-            start = len((tmp_path / "stderr").read_text().splitlines())
-            idle = [_connect(port) for _ in range(200)]
-            began = time.monotonic()
-            time.sleep(2.5)
-            for client in idle:
-                client.close()
-            assert _health(port)
-            seconds = time.monotonic() - began
-        finally:
-            process.terminate()
-            process.wait(30)
-    lines = (tmp_path / "stderr").read_text().splitlines()
-    assert any("no file descriptor is left" in line for line in lines) == (connections == "unlimited")
-    assert len(lines) - start <= 2 * (seconds + 1), lines[:20]
+def test_used_up_descriptors_are_a_line_a_second_and_the_server_comes_back(gate, tmp_path):
+    (tmp_path / "few.py").write_text(FEW)
+    script = start(str(tmp_path / "few.py"), gate, "port=0", "search=none")
+    try:
+        while not (said := re.search(r"answers at http://127\.0\.0\.1:(\d+)", script.stderr)):
+            assert script.poll() is None
+            time.sleep(0.05)
+        port, before = int(said[1]), len(script.stderr.splitlines())
+        idle = [_connect(port) for _ in range(200)]
+        began = time.monotonic()
+        time.sleep(1.5)
+        for client in idle:
+            client.close()
+        assert _health(port)
+        seconds = time.monotonic() - began
+    finally:
+        script.send_signal(signal.SIGTERM)
+        script.wait(30)
+    lines = script.stderr.splitlines()
+    assert any("no file descriptor is left" in line for line in lines)
+    assert len(lines) - before <= 2 * (seconds + 1), lines[:20]
     assert not any("Traceback" in line for line in lines)
 
 

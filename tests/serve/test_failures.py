@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 
@@ -15,6 +14,7 @@ from model_server import EmbeddingServer
 from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 from support.http_server import LocalServer
+from support.scripts import run, start
 from support.waiting import wait_until
 
 from kbtrain.config import build
@@ -174,8 +174,9 @@ asyncio.run(ask())
 """
 
 
-def test_a_search_that_never_comes_back_does_not_keep_the_process():
-    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=10 * PATIENCE)
+def test_a_search_that_never_comes_back_does_not_keep_the_process(tmp_path):
+    (tmp_path / "hangs.py").write_text(HANGS)
+    done = run(str(tmp_path / "hangs.py"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "slow\n", "")
 
 
@@ -387,42 +388,47 @@ def test_a_reload_puts_the_new_gate_in_place_without_a_dropped_request(tmp_path,
     assert set(statuses) == {200}
 
 
-def test_killed_under_load_leaves_no_torn_line_and_starts_again(gate, tmp_path, stub):
-    from support.scripts import start
-
+def test_killed_under_load_leaves_no_torn_line_and_starts_again_until_a_signal_ends_it(gate, tmp_path, stub):
     from kbtrain.report.traffic import read_log
 
-    log = tmp_path / "log.jsonl"
-    for round_ in range(2):
-        port = free_port()
-        settings = [f"--port={port}", f"--upstream={stub.url}", "--search=none", f"--log={log}"]
-        script = start("kbtrain/cli.py", "serve", gate, *settings)
-        wait_for(port, script)
-        errors, stop = [], threading.Event()
+    log, port = tmp_path / "log.jsonl", free_port()
+    command = ["kbtrain/cli.py", "serve", gate, f"port={port}", f"upstream={stub.url}", "search=none", f"log={log}"]
+    script = start(*command)
+    wait_for(port, script)
+    statuses, stop = [], threading.Event()
 
-        def client(port=port, errors=errors, stop=stop):
-            import http.client
+    def client():
+        import http.client
 
-            while not stop.is_set():
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-                try:
-                    connection.request("POST", "/v1/chat/completions", json.dumps(chat(KNOWN, stream=True)))
-                    errors.append(connection.getresponse().status)
-                except (OSError, http.client.HTTPException):
-                    return
-                finally:
-                    connection.close()
+        while not stop.is_set():
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+            try:
+                connection.request("POST", "/v1/chat/completions", json.dumps(chat(KNOWN, stream=True)))
+                statuses.append(connection.getresponse().status)
+            except (OSError, http.client.HTTPException):
+                return
+            finally:
+                connection.close()
 
-        threads = [threading.Thread(target=client) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda errors=errors: len(errors) >= 60)
-        script.send_signal(signal.SIGKILL)
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert set(errors) == {200}
-        assert len(list(read_log(log))) >= 20 * (round_ + 1)
+    threads = [threading.Thread(target=client) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(statuses) >= 40)
+    script.send_signal(signal.SIGKILL)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert set(statuses) == {200} and len(list(read_log(log))) >= 15
+    script = start(*command)
+    wait_for(port, script)
+    os.kill(script.pid, signal.SIGHUP)
+    while "reload" not in script.stderr:
+        assert script.poll() is None
+        threading.Event().wait(0.05)
+    script.send_signal(signal.SIGTERM)
+    script.wait(PATIENCE)
+    assert script.poll() == 0  # else it was gone before the log was written out
+    assert "is in place" in script.stderr and "Traceback" not in script.stderr
 
 
 def free_port() -> int:
@@ -440,20 +446,3 @@ def wait_for(port, script):
             assert script.poll() is None, script.stderr
             threading.Event().wait(0.05)
     raise AssertionError(script.stderr)
-
-
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_the_process_ends_cleanly_on_a_signal_and_reloads_on_another(gate, stub, tmp_path, ending):
-    from support.scripts import start
-
-    port = free_port()
-    script = start("kbtrain/cli.py", "serve", gate, f"port={port}", f"upstream={stub.url}", "search=none")
-    wait_for(port, script)
-    os.kill(script.pid, signal.SIGHUP)
-    while "reload" not in script.stderr:
-        assert script.poll() is None
-        threading.Event().wait(0.05)
-    script.send_signal(ending)
-    script.wait(PATIENCE)
-    assert script.poll() == 0  # else it was gone before the log was written out
-    assert "is in place" in script.stderr and "Traceback" not in script.stderr

@@ -3,11 +3,11 @@
 import asyncio
 import json
 import os
-import sys
 
 import pytest
 from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
+from support.scripts import python
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
@@ -40,7 +40,7 @@ def asked(arguments, calls):
 
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = ["-m", "kbtrain.cli", "mcp", *map(str, arguments)]
-    parameters = StdioServerParameters(command=sys.executable, args=command, env=environment)
+    parameters = StdioServerParameters(command=str(python()), args=command, env=environment)
 
     async def talk():
         async with Client(parameters) as client:
