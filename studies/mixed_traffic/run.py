@@ -22,12 +22,15 @@ from kbtrain.io import jsonl
 from kbtrain.records import GateExample
 
 GREEDY = "{train: 0, dev: 0, test: 0}"
+FREE_SAMPLES = "{test: 0}"
 MEMBERS = ("probe", "draft_probe", "features", "by_source")
 WITHOUT_SOURCE = ("probe", "draft_probe", "features_no_source")
-FREE_PROMPT = (
-    "Use the passages only where they answer the question; where they do not, answer from your own knowledge.\n\n"
-    "{evidence}\n\nQuestion: {question}"
-)
+ANSWER = "Answer with a short phrase or, of a multiple choice question, the letter of the right option."
+FREE_PROMPTS = {
+    "llm": f"{ANSWER}\nquestion: {{question}}\nanswer: ",
+    "rag": "Use the passages only where they answer the question; where they do not, answer from your own knowledge.\n"
+    f"{{evidence}}\n{ANSWER}\nquestion: {{question}}\nanswer: ",
+}
 
 
 class MixedConfig(Config):
@@ -57,10 +60,21 @@ def answering(config: MixedConfig) -> list[ChainStep]:
                    questions=config.pilot),
         chain_step("sample", "answers with and without them", 15, **asked, samples=GREEDY, conditions="[llm, rag]",
                    keep_states="true"),
+        chain_step("sample", "answers to a prompt that may ignore the passages", 5, **asked, samples=FREE_SAMPLES,
+                   conditions="[rag]", sampling_run="free", prompts=json.dumps(write_free_prompts(run))),
         chain_step("label", "right or wrong", 0.1, run=run, by="greedy"),
         chain_step("build", "training examples", 0.1, run=run, keys="[mastery, benefit]", benefit_greedy=1.0,
                    on_leak="drop"),
     ]  # fmt: skip
+
+
+def write_free_prompts(run: Path) -> dict[str, str]:
+    """The files of :data:`FREE_PROMPTS` by part."""
+    run.mkdir(parents=True, exist_ok=True)
+    files = {part: run / f"free_{part}.txt" for part in FREE_PROMPTS}
+    for part, path in files.items():
+        path.write_text(FREE_PROMPTS[part], encoding="utf-8")
+    return {part: str(path) for part, path in files.items()}
 
 
 def strip_source(examples: Path, target: Path) -> None:

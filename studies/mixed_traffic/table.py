@@ -1,0 +1,165 @@
+"""The table of mixed traffic: every gate of a finished run against never, always, the rule by source and the oracle.
+
+Rows with `after` read the passages: they drop passages and save no search. The free prompt is always searching with a
+prompt that may ignore the passages (sampling run `free`). Money is searches alone, at 1 and 5 USD a thousand.
+
+Examples:
+  python studies/mixed_traffic/table.py --run runs/mixed
+  python studies/mixed_traffic/table.py --run runs/mixed --by-source stack_benefit
+  python studies/mixed_traffic/table.py --run runs/mixed --store docs/results/figures.json --name mixed-smollm2
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from kbtrain.arrays import Floats
+from kbtrain.config import Config, run_script
+from kbtrain.evaluation.outcomes import grade
+from kbtrain.evaluation.results import GateResult, load
+from kbtrain.evaluation.run_folder import read_outcomes
+from kbtrain.evaluation.scores import stored_scores
+from kbtrain.io.provenance import write_atomically
+from kbtrain.io.store import SampleStore
+from kbtrain.metrics.significance import interval, resampled_means
+from kbtrain.questions.checks import read_questions
+from kbtrain.records import Outcome, Question
+from kbtrain.report.words import percent, points, points_interval
+
+HEAD = [
+    "gate", "right, %", "searches, %", "against the better of never and always, points", "against by source, points",
+    "prompt tokens", "USD at 1 / 5 a thousand searches",
+]  # fmt: skip
+SOURCE_HEAD = ["source", "questions", "never, % right", "always", "with the gate", "searches, %"]
+FREE = "free"  # sampling run of the prompt that may ignore the passages
+DRAWS, SEED = 10_000, 0
+PRICES = (1.0, 5.0)  # USD for a thousand searches
+
+
+class TableConfig(Config):
+    run: Path = Field(Path("runs/mixed"), description="finished run folder of run.py")
+    by_source: str | None = Field(None, description="also a table of this gate by source")
+    store: Path | None = Field(None, description="JSON file of the pages' figures that gets the tables")
+    name: str = Field("mixed", description="store: name of the table there")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A row: right or wrong for each test question, and whether passages were fetched and read."""
+
+    name: str
+    right: Floats
+    searched: Floats
+    read: Floats
+
+
+def main(config: TableConfig) -> None:
+    outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == "test"]
+    policies = read_policies(config.run, outcomes)
+    tables = {config.name: {"columns": HEAD, "rows": gate_rows(policies, prompt_tokens(config.run, outcomes))}}
+    if config.by_source is not None:
+        policy = next(policy for policy in policies if policy.name == config.by_source)
+        rows = source_rows(policy, outcomes, questions_of(config.run))
+        tables[f"{config.name}-by-source"] = {"columns": SOURCE_HEAD, "rows": rows}
+    for table in tables.values():
+        print("\n".join("| " + " | ".join(row) + " |" for row in (table["columns"], *table["rows"])), end="\n\n")
+    if config.store is not None:
+        document = json.loads(config.store.read_text(encoding="utf-8"))
+        document["tables"] |= tables
+        write_atomically(config.store, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def questions_of(run: Path) -> dict[str, Question]:
+    return {question.id: question for _, question in read_questions(run / "questions.jsonl")}
+
+
+def read_policies(run: Path, outcomes: Sequence[Outcome]) -> list[Policy]:
+    """Every gate of results.json whose decisions are stored, the two fixed ones, the free prompt and the oracle."""
+    llm, rag = (
+        np.array([getattr(o, name) for o in outcomes], dtype=np.float64) for name in ("llm_correct", "rag_correct")
+    )
+    none, every = np.zeros_like(llm), np.ones_like(llm)
+    policies = [Policy("never", llm, none, none), Policy("always", rag, every, every)]
+    if (free := free_prompt(run, outcomes)) is not None:
+        policies.append(Policy("always, free prompt", free, every, every))
+    scores = stored_scores(run)
+    for gate in load(run / "results.json").gates:
+        if gate.gate in scores.by_gate and gate.threshold is not None:
+            policies.append(policy_of(gate, scores.by_gate[gate.gate], outcomes, llm, rag))
+    needed = np.maximum(rag - llm, 0.0)
+    return [*policies, Policy("oracle", np.maximum(llm, rag), needed, needed)]
+
+
+def policy_of(
+    gate: GateResult, scores: Mapping[str, float], outcomes: Sequence[Outcome], llm: Floats, rag: Floats
+) -> Policy:
+    """The gate's decisions at its threshold; one after the search fetches for every question."""
+    read = np.array([scores[o.question_id] > gate.threshold for o in outcomes], dtype=np.float64)
+    searched = np.ones_like(read) if "after" in gate.gate else read
+    return Policy(gate.gate, np.where(read > 0, rag, llm), searched, read)
+
+
+def free_prompt(run: Path, outcomes: Sequence[Outcome]) -> Floats | None:
+    """Right answers of the sampling run :data:`FREE`, or None without one."""
+    questions = questions_of(run)
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        if FREE not in store.runs():
+            return None
+        answers = [store.get(FREE, o.question_id, "rag") for o in outcomes]
+    return np.array([bool(a and grade(questions[a.question_id], a).correct) for a in answers], dtype=np.float64)
+
+
+def prompt_tokens(run: Path, outcomes: Sequence[Outcome]) -> tuple[Floats, Floats]:
+    """Tokens of each question's prompt without and with passages."""
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        rows = [[store.get("main", o.question_id, name) for name in ("llm", "rag")] for o in outcomes]
+    table = np.array([[row.prompt_tokens if row else 0 for row in pair] for pair in rows], dtype=np.float64)
+    return table[:, 0], table[:, 1]
+
+
+def gate_rows(policies: Sequence[Policy], tokens: tuple[Floats, Floats]) -> list[list[str]]:
+    by_name = {policy.name: policy for policy in policies}
+    never, always = by_name["never"].right, by_name["always"].right
+    better, by_source = max(never, always, key=lambda right: right.mean()), by_name.get("by_source")
+    rows = []
+    for policy in policies:
+        spent = np.where(policy.read > 0, tokens[1], tokens[0]).mean()
+        searches = policy.searched.mean()
+        against = "-" if by_source is None else difference(policy.right, by_source.right)
+        rows.append([
+            policy.name, percent(policy.right.mean()), percent(searches, 0), difference(policy.right, better), against,
+            f"{spent:.0f}", " / ".join(f"{searches * price:.2f}" for price in PRICES),
+        ])  # fmt: skip
+    return rows
+
+
+def difference(right: Floats, other: Floats) -> str:
+    """Points with their 95 % interval; a dash where no question differs."""
+    change = right - other
+    if not change.any():
+        return "-"
+    delta = interval(resampled_means(change[:, None], DRAWS, SEED)[:, 0])
+    return f"{points(change.mean())} {points_interval(delta)}"
+
+
+def source_rows(policy: Policy, outcomes: Sequence[Outcome], questions: Mapping[str, Question]) -> list[list[str]]:
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, outcome in enumerate(outcomes):
+        places[questions[outcome.question_id].source or "none"].append(place)
+    rows = []
+    for source, of in sorted(places.items()):
+        llm, rag = (np.mean([getattr(outcomes[i], name) for i in of]) for name in ("llm_correct", "rag_correct"))
+        shares = (llm, rag, policy.right[of].mean())
+        rows.append([source, str(len(of)), *map(percent, shares), percent(policy.searched[of].mean(), 0)])
+    return rows
+
+
+if __name__ == "__main__":
+    run_script(main, TableConfig, __doc__)
