@@ -132,7 +132,9 @@ def measure(config: VllmBenchmarkConfig, name: Name, run: Path, url: str | None)
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, check=False)
     if done.returncode:
         raise UserError(f"peer '{name}' ended with code {done.returncode}; see {log}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, float] = json.loads(
+        next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
+    )
     if name not in ("bare", "client"):
         with SampleStore(run / "samples.db", read_only=True) as store:
             answers = [sample for made in store.iterate("main") for sample in made.answers()]

@@ -38,5 +38,7 @@ if __name__ == "__main__":
     sys.modules["sample"] = stage
     spec.loader.exec_module(stage)
     sample_stage.open_llm = sampled_states.open_llm = open_and_warm
-    run_script(stage.main, stage.SampleConfig, stage.__doc__)
-    print(json.dumps({"seconds": time.perf_counter() - opened[-1]}))
+    try:
+        run_script(stage.main, stage.SampleConfig, stage.__doc__)
+    finally:
+        print(json.dumps({"seconds": time.perf_counter() - opened[-1]}))

@@ -12,10 +12,11 @@ _SOURCE = (
 )
 _NUMBERS = r"\d{1,3}(?:\s?(?:[,;&\u2013-]|and)\s?\^?\d{1,3})*"
 _CITATION = re.compile(
-    rf"\^?\[\s?\^?(?:{_SOURCE})?{_NUMBERS}\s?\](?:\([^()\s]*\))?"  # [1], [1, 2], ^[3], [^3], [source 3], [3](address)
+    rf"\^?\[\s?\^?(?:{_SOURCE})?{_NUMBERS}\s?\^?\](?:\([^()\s]*\))?"  # [1, 2], ^[3], [^3], [source 3], [3](address)
     rf"|(?<![\w}}^_])\{{{_NUMBERS}\}}(?=[.\s]*$)"
     r"|\u3010[^\u3010\u3011]{0,40}(?:\u2020[^\u3010\u3011]{0,80})?\u3011"  # 【3†source】
-    rf"|[(\uff08]\s?(?:see |cf\. |according to |from |in )?{_SOURCE}(?:no\.\s?)?{_NUMBERS}\s?[)\uff09]"
+    r"|\[[^\[\]\n]{1,80}\.(?:pdf|html?|md|txt|docx?|json|csv)\]"
+    rf"|[(\uff08]\s?(?:see |cf\. |according to |from |in |sources?:? )?{_SOURCE}(?:no\.\s?)?{_NUMBERS}\s?[)\uff09]"
     r"|\b(?:according to|see|from|as (?:stated|given|said|described|mentioned) in|in|by)\s(?:the\s)?"
     rf"{_SOURCE}{_NUMBERS}"
     rf"|\b{_SOURCE}{_NUMBERS}(?=\s(?:says|states|said|mentions|shows|gives|and|does|do|is|was)\b)"

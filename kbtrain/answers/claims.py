@@ -1,7 +1,8 @@
 """Answers that name the gold one without giving it: denied ("not Paris"), one of several ("Paris or Rome"), or as a
 part of another name ("Equatorial Guinea" for Guinea).
 
-A gold answer counts where at least one of its places is claimed: of "Paris, not London" Paris is, London is not.
+A gold answer counts where at least one of its places is claimed: of "Paris, not London" Paris is, London is not. A
+place whose clause holds a word that may turn it round, in a way that no rule reads, gives no verdict.
 """
 
 from __future__ import annotations
@@ -16,18 +17,31 @@ from kbtrain.answers import forms
 from kbtrain.answers.words import CJK_OR_NUMERAL, without_articles, words
 from kbtrain.answers.writing import has_chinese
 
-_COMMA, _STOP = "\ua66e", "\ua672"  # letters that no answer has: ends of a part, and of a sentence
+# letters that no answer has: ends of a part and of a sentence, the latter followed by a mark where it is a question's
+_COMMA, _STOP, _ASKED = "\ua66e", "\ua672", "\ua647"
 _MARKS = re.compile(
     r"(?P<comma>,(?!\s*\d{4}\b)(?!\d)|[()\u3001\uff0c\u2013\u2014]|\s-+\s)"
     r"|(?P<stop>[;:!?\n\u3002\uff1b\uff1a\uff01\uff1f]|(?<![\s.][A-Z])\.(?=\s|$|[\"'*]))"
 )
-_DOUBT = re.compile(  # without any of these a place of the gold answer is claimed
-    r"\b(?:not|never|neither|nor|or|cannot|than|compared|comparison|without|except|excluding|unlike|rather|instead"
-    r"|opposed|contrary|incorrect|wrong|false|mistaken|may|maybe|perhaps|possibly|probably|might|could|alternatively"
-    r"|but|doubts?|until|formerly|originally|previously|once|used to|anything|others)\b"
-    r"|n['\u2019]t\b|\w/\w|[不非而或错可也]|还是",
-    re.IGNORECASE,
+# Words that may turn a claim round: closed classes, one a language.
+_NEGATORS = frozenset(
+    "not never no none nobody nothing neither nor cannot without wrong false incorrect mistaken hardly "
+    "не нет ни nicht kein keine weder pas non não ikke inte niet nie ei nem "
+    "δεν όχι değil لا ليس لم नहीं không ไม่".split()
 )
+_DOUBTS = frozenset("whether if may might could".split())
+_TURNS_ZH = re.compile("不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|아니|아닌|아닙")
+_TOWARDS = frozenset({*"東东西南北新大小上下", "equatorial", "democratic", "papua"})
+_PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "today", "currently", "nowadays"})
+_JOINS = frozenset("but although though while whereas because since however".split())
+_BOUND = re.compile(
+    r"(?<! no) (?:(?:more|less|fewer|greater|higher|lower|larger|smaller) than|at (?:least|most)"
+    r"|between(?: \S+ and)?) $"
+)
+_NAMED_FIRST = re.compile(  # "Sydney. Canberra is a seat", "Ann Lee, a friend of Bob Ray"
+    r"\W*(?P<name>[A-Z][\w'.-]*(?: [A-Z][\w'.-]*){0,3})(?:[.;]\s+(?=\S)|, (?:an?|the|his|her) (?:\w+ ){1,3}of )"
+)
+_SPEAKING = frozenset("yes no sure well ok okay answer correct right certainly sorry hmm indeed so i it".split())
 
 _OTHERWISE = (  # ends the reach of a "not" before the gold answer
     "but|until|till|only|just|merely|simply|sure|certain|clear|know|known|remember|is|are|was|were|has|had|yet|if|"
@@ -148,12 +162,11 @@ class _Place(NamedTuple):
     within: bool
 
 
-def is_claimed(answer: str, golds: Iterable[str], question: str = "") -> bool:
-    """True if an answer that holds one of the gold answers gives it: not all of its places are denied, one of several
-    candidates, or part of another name. ``question``: its words tell what "is not the capital" denies."""
+def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
+    """True if an answer that holds one of the gold answers gives it; False if all of its places are denied, one of
+    several candidates, or part of another name; None where no rule can tell. ``question``: its words tell what "is not
+    the capital" denies."""
     names = [needle for gold in golds for needle in _needles(gold)]
-    if not _DOUBT.search(answer) and _PARTS.keys().isdisjoint(names):
-        return True
     marked, raw = _words_with_ends(answer), forms.unaccented(answer)
     places = _places(marked, names)
     if not places:
@@ -166,13 +179,68 @@ def is_claimed(answer: str, golds: Iterable[str], question: str = "") -> bool:
         for place in places
         if not place.within and not _denied(marked, place, names, negative, question_words, raw)
     ]
-    return bool(claimed) and not _several(marked, claimed, covered)
+    if not claimed or _several(marked, claimed, covered):
+        return False
+    first = _NAMED_FIRST.match(raw)
+    others = (
+        frozenset(words(first["name"])) - question_words - {word for name in names for word in name} if first else None
+    )
+    after = len(first[0].split()) if first and others and others.isdisjoint(_SPEAKING) else 0
+    if all(_is_turned(marked, place, negative, after) for place in claimed):
+        return None
+    return True
+
+
+def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int) -> bool:
+    """True if the clause of a place may say the contrary; ``after``: words of another answer that stands first."""
+    begin, end, _ = place
+    ends = {_COMMA, _STOP, _ASKED, *_JOINS}
+    if marked[begin - 1 : begin] and marked[begin - 1] in _TOWARDS:
+        return True
+    left = list(itertools.takewhile(lambda word: word not in ends, reversed(marked[:begin])))[::-1]
+    right = list(itertools.takewhile(lambda word: word not in ends, marked[end:]))
+    if _AFFIRMED_LEFT.search(f" {' '.join(left)} "):
+        return False
+    behind = marked[end + len(right) :]
+    if behind[1:2] == [_ASKED]:
+        return True
+    if not marked[begin].isascii() and not negative and _TURNS_ZH.search("".join([*left, " ", *right])):
+        return True
+    elsewhere = _NEGATORS.isdisjoint({*left, *right}) and not _NEGATORS.isdisjoint(marked)
+    if (negative and elsewhere and right) or (right[:1] in (["is"], ["was"]) and right[1:2] in (["only"], ["merely"])):
+        return True
+    if marked[begin][0].isdigit() and _BOUND.search(f" {' '.join(left)} "):
+        return True
+    if _PAST & {*left, *right} and _NOW & {*right, *behind}:
+        return True
+    if left[-1:] in (["about"], ["of"]) and behind[:1] == ["but"] and not _NEGATORS.isdisjoint(behind[:8]):
+        return True
+    if after and begin >= after and (left or right):
+        return True
+    return any(_turns(clause, i, negative) for clause in (left, right) for i in range(len(clause)))
+
+
+def _turns(clause: Sequence[str], i: int, negative: bool) -> bool:
+    """True if the word at ``i`` may turn its clause round; ``negative``: the question holds a "not" itself."""
+    word, before, behind = clause[i], "".join(clause[i - 1 : i]) if i else "", "".join(clause[i + 1 : i + 2])
+    if word == "may":
+        return not (
+            before in {"in", "of", "since", "until", "by", "during"}
+            or f"{before} "[0].isdigit()
+            or behind[:1].isdigit()
+        )
+    if word == "would":
+        return behind == "have"
+    if word in _DOUBTS:
+        return True
+    idle = behind in {"only", "just", "merely", "simply", "doubt", "until", "more", "less"} or behind[:1].isdigit()
+    return (word in _NEGATORS or (word == "t" and before.endswith("n"))) and not negative and not idle
 
 
 def _words_with_ends(text: str) -> list[str]:
     """Words of an answer with the ends of its parts and sentences."""
     text = forms.unify_spelling(forms.unaccented(text))
-    text = _MARKS.sub(lambda mark: f" {_COMMA if mark['comma'] else _STOP} ", text)
+    text = _MARKS.sub(lambda mark: f" {_COMMA if mark['comma'] else _STOP} {_ASKED if mark[0] in '?？' else ''} ", text)
     if "/" in text:
         text = re.sub(r"(?<=[a-z])/(?=[A-Z][a-z])", " or ", text)
     return without_articles(forms.converted(words(text, CJK_OR_NUMERAL))).split()
@@ -185,7 +253,7 @@ def _needles(gold: str) -> tuple[tuple[str, ...], ...]:
 
 def _places(marked: Sequence[str], names: Iterable[tuple[str, ...]]) -> list[_Place]:
     """Each name's places, the marks between words aside."""
-    indices = [i for i, word in enumerate(marked) if word not in (_COMMA, _STOP)]
+    indices = [i for i, word in enumerate(marked) if word not in (_COMMA, _STOP, _ASKED)]
     bare = [marked[i] for i in indices]
     text = f" {' '.join(bare)} "
     places = []

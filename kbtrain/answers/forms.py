@@ -17,6 +17,7 @@ from kbtrain.answers.words import (
     CJK_OR_NUMERAL,
     NUMERAL,
     SCALES,
+    english,
     from_chinese,
     is_number_word,
     normalise,
@@ -52,6 +53,10 @@ _DIGIT = re.compile(r"\d")
 
 _YEAR_FIRST = re.compile(r"(?<![\d\-/.])(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?![\d\-/]|\.\d)")
 _YEAR_LAST = re.compile(r"(?<![\d\-/.])(\d{1,2})([-/.])(\d{1,2})\2(\d{4})(?![\d\-/]|\.\d)")
+_YEAR_AND_MONTH = re.compile(r"(?<![\w\-/.])(\d{4})-(0[1-9]|1[0-2])(?![\w\-/]|\.\d)")
+_ERAS = ((re.compile(r"\bB\.? ?C\.? ?(?:E\b\.?)?(?!\w)"), "BC"), (re.compile(r"\b(?:A\.D\.|C\.?E\b\.?)(?!\w)"), "AD"))
+_NUMBERED = re.compile(r"\b[Nn]o\.? (?=\d)|\b[Nn]umber (?=\d)")
+_DECADE_WORD = re.compile(r"(?:the )?\d\d([2-9])0['\u2019]?s")
 _MONTHS = "january february march april may june july august september october november december".split()
 _MONTH = {name: name for name in _MONTHS} | {name[:3]: name for name in _MONTHS} | {"sept": "september"}
 _DAY = re.compile(r"0?([1-9]|[12]\d|3[01])(?:st|nd|rd|th)?")
@@ -123,9 +128,13 @@ def unify_spelling(text: str) -> str:
         text = _SAINT.sub(lambda match: "Saint" if match[1] == "St" else "Mount", text)
     if "&" in text or " n" in text or "'n" in text:
         text = _AND.sub(" and ", text)
+    for era, short in _ERAS:
+        text = era.sub(short, text)
     if _DIGIT.search(text):
+        text = _NUMBERED.sub("number ", text)
         text = _YEAR_FIRST.sub(lambda match: _date(match[4], match[3], match[1], match[0]), text)
         text = _YEAR_LAST.sub(_last_year, text)
+        text = _YEAR_AND_MONTH.sub(lambda match: f" {_MONTHS[int(match[2]) - 1]} {match[1]} ", text)
         text = _MIDNIGHT.sub("", text)
         text = _DECADE.sub(r"\1s", text)
         text = _MONEY.sub(lambda match: f" {match[2]}{match[3]} {_CURRENCIES[match[1]]}", text)
@@ -223,7 +232,7 @@ def _with_dates(terms: list[str]) -> list[str]:
     dated: list[str] = []
     i = 0
     while i < len(terms):
-        month = _MONTH.get(terms[i])
+        word, month = terms[i], _MONTH.get(terms[i])
         if month is None:
             dated.append(terms[i])
             i += 1
@@ -239,14 +248,10 @@ def _with_dates(terms: list[str]) -> list[str]:
         elif ahead is not None:
             dated += [ahead[1], month]
             i += 1
-        if (
-            (day or ahead)
-            and terms[i + 1 : i + 2] in (["in"], ["of"])
-            and _YEAR.fullmatch("".join(terms[i + 2 : i + 3]))
-        ):
+        if month and terms[i + 1 : i + 2] in (["in"], ["of"]) and _YEAR.fullmatch("".join(terms[i + 2 : i + 3])):
             i += 1
         if day is None and ahead is None:
-            dated.append(month if _YEAR.fullmatch(next_word) else terms[i])
+            dated.append(month if _YEAR.fullmatch("".join(terms[i + 1 : i + 2])) else word)
         i += 1
     return dated
 
@@ -303,6 +308,11 @@ _BEFORE = re.compile(
 )
 
 
+def without_year(text: str) -> str:
+    """Text without a year in brackets behind it."""
+    return _YEARS.sub("", text)
+
+
 @functools.lru_cache(maxsize=1024)
 def gold_readings(text: str) -> tuple[str, ...]:
     """:func:`readings` of a gold answer, and what else names the same: 50 for 50 %, Mueller for Müller, a person's
@@ -314,7 +324,9 @@ def gold_readings(text: str) -> tuple[str, ...]:
         forms += readings(spelled)
     if (variant := join_word_parts(text)) is not None:
         forms += readings(variant)
-    bare = _YEARS.sub("", text)
+    if decade := _DECADE_WORD.fullmatch(text):
+        forms.append(f"{english(int(decade[1]) * 10)[0][:-1]}ies")
+    bare = without_year(text)
     for variant in (bare, _BEFORE.sub("", bare), *writings(bare)):
         forms += readings(variant) if variant not in ("", text) else ()
     return tuple(dict.fromkeys(form for form in forms if form.strip()))
@@ -333,9 +345,12 @@ def short_readings(gold: str, question: str) -> frozenset[str]:
     place, comma, state = gold.partition(", ")
     if comma and place[:1].isupper() and state[:1].isupper() and not _DIGIT.search(place):
         shorter.append(place)
-    head, _, noun = gold.strip().rpartition(" ")
-    if head and len(noun) > 2 and noun.casefold() in words(question) and set(words(head)) - set(words(question)):
-        shorter.append(head)
+    (first, _, behind), (head, _, noun) = gold.strip().partition(" "), gold.strip().rpartition(" ")
+    for named, rest in ((noun, head), (first, behind)):
+        if rest and len(named) > 2 and named.casefold() in words(question) and set(words(rest)) - set(words(question)):
+            shorter.append(rest)
+    if re.fullmatch(r"[A-Z][^\W\d_]+ [A-Z][^\W\d_]+", gold):
+        shorter.append(f"{gold[0]}. {behind}")
     return frozenset(form for short in shorter for form in readings(short))
 
 

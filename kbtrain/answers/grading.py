@@ -17,9 +17,17 @@ from dataclasses import replace
 
 from kbtrain.answers import forms, yes_no
 from kbtrain.answers.answer_text import answer_text
-from kbtrain.answers.claims import is_claimed
+from kbtrain.answers.claims import claim
 from kbtrain.answers.missing import before_disclaimer, is_missing
-from kbtrain.answers.names import alternatives, has_numeral_behind, spelled_out, without_kind
+from kbtrain.answers.names import (
+    alternatives,
+    beside,
+    first_name_first,
+    has_numeral_behind,
+    listed,
+    spelled_out,
+    without_kind,
+)
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
 from kbtrain.answers.words import folded, normalise, words
 from kbtrain.answers.words import is_empty as is_empty
@@ -312,7 +320,8 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
         answered_yes = yes_no.says_yes(answer, question.text)
         return None if answered_yes is None else answered_yes == polar
     gives = _is_exactly if question.grading == "exact" else _gives
-    return any(gives(replace(question, answers=golds), text) for text, golds in _comparisons(question, answer))
+    verdicts = [gives(replace(question, answers=golds), text) for text, golds in _comparisons(question, answer)]
+    return True if True in verdicts else None if None in verdicts else False
 
 
 def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -344,13 +353,20 @@ def is_yes_no(question: Question) -> bool:
 def _is_short(answer: str, question: Question) -> bool:
     """True for an answer that is a gold one without what goes without saying (:func:`forms.short_readings`)."""
     answer_readings = forms.readings(answer)
-    return any(not forms.short_readings(gold, question.text).isdisjoint(answer_readings) for gold in question.answers)
+    short = [forms.short_readings(gold, question.text) for gold in question.answers]
+    if any(not readings.isdisjoint(answer_readings) for readings in short):
+        return True
+    parts = beside(answer)
+    if len(parts) > 1 and all(any(not one.isdisjoint(forms.readings(part)) for one in short) for part in parts):
+        return True
+    answered = sorted(map(normalise, listed(answer)))
+    return bool(answered) and any(sorted(map(normalise, listed(gold))) == answered for gold in question.answers)
 
 
-def _gives(question: Question, answer: str) -> bool:
-    """True if an answer holds a gold answer, and claims it."""
+def _gives(question: Question, answer: str) -> bool | None:
+    """True if an answer holds a gold answer, and claims it; None where no rule can tell the latter."""
     answer_text, golds = _alike(answer, question.answers)
-    if _is_short(answer, question):
+    if _is_short(answer, question) or exact_match(first_name_first(answer), golds):
         return True
     if is_missing(answer) and not any(map(is_missing, golds)):
         answer_text = answer = before_disclaimer(answer_text)
@@ -359,7 +375,18 @@ def _gives(question: Question, answer: str) -> bool:
         for gold in golds
     ):
         return False
-    return is_claimed(answer_text, golds, question.text)
+    if all(_within_a_word(answer, gold) for gold in golds if _holds(answer_text, gold)):
+        return None
+    return claim(answer_text, golds, question.text)
+
+
+def _within_a_word(answer: str, gold: str) -> bool:
+    """True if each place of a name is joined to another word: C in Objective-C, iron in "iron-free"."""
+    if not gold.isalpha():
+        return False
+    places = list(re.finditer(rf"(?<!\w){re.escape(gold)}(?!\w)", answer, re.IGNORECASE))
+    joined = re.compile(rf"[^\W\d_]-{re.escape(gold)}(?!\w)|(?<!\w){re.escape(gold)}-[^\W\d_]", re.IGNORECASE)
+    return bool(places) and len(joined.findall(answer)) == len(places)
 
 
 _ALSO_WORDS = frozenset("us it who am in or me an as at be by do go he hi if is my no of oh on so to up we".split())
@@ -368,7 +395,9 @@ _MONTHS_GO_ON = r"\s*(?:$|[.,;:!)]|\d|(?:is|was|and|to|in|of)\b)"  # behind a mo
 
 
 _WHO = re.compile(
-    r"\b(?:who|(?:which|what) (?:band|singer|group|artist|actor|author|writer|composer|team))\b", re.IGNORECASE
+    r"\b(?:who|(?:which|what) (?:band|singer|group|artist|actor|author|writer|composer|team|album|song|film|movie|book"
+    r"|novel|play|show|series|game))\b",
+    re.IGNORECASE,
 )
 
 
@@ -376,12 +405,14 @@ def _in_capitals(answer: str, gold: str, question: str) -> bool:
     """False where a gold name is an everyday word in the answer: US, WHO, It, May, The Who."""
     bare = gold.replace(".", "").strip().removeprefix("The ")
     word = bare.casefold()
-    if not bare[:1].isupper() or exact_match(answer, (gold,)):
+    if not bare[:1].isupper() or exact_match(forms.without_year(answer), (gold,)):
         return True
     if bare.isupper() and word in _ALSO_WORDS:
         return re.search(rf"(?<!\w){r'[.]? ?'.join(bare)}(?!\w)", answer) is not None
     if word not in _FUNCTION_WORDS:
-        common = re.search(rf"\b(?i:the|a) {re.escape(word)}\b", answer)  # "the prince of Monaco" for Prince
+        common = re.search(
+            rf"(?<!\w){re.escape(word.rstrip('!?.'))}(?!\w)", answer
+        )  # "the prince of Monaco" for Prince
         return not common or answer.islower() or bare in answer or _WHO.search(question) is None
     within = rf"(?<=[\w,][ ])[\"'\u201c*_]*{bare}(?!\w)|[\"'\u201c*_]{bare}[\"'\u201d*_]"
     begins = rf"(?<!\w){bare}(?={_MONTHS_GO_ON})" if word in ("may", "march", "august") else r"(?!)"

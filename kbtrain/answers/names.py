@@ -74,6 +74,27 @@ def spelled_out(answer: str, name: str) -> str:
     return re.sub(rf"(?<!\w){' '.join(parts)}(?!\w)", lambda _: name, answer)
 
 
+_LISTED = re.compile(r"\s*(?:[,;&\u3001\uff0c]|\band\b|\u548c)\s*(?:and\s+)?")
+_BESIDE = re.compile(r"\s*[(),/]\s*|\s+or\s+")
+_LAST_FIRST = re.compile(r"([^\W\d_][^\W\d_'-]+), ((?:[A-Z][\w.'-]* ?){1,3})")
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a list, "Page and Brin"; none of a text that is no list."""
+    parts = tuple(filter(None, _LISTED.split(text.strip(" ."))))
+    return parts if len(parts) > 1 else ()
+
+
+def beside(text: str) -> tuple[str, ...]:
+    """The parts of an answer that names something twice: "paracetamol (acetaminophen)"."""
+    return tuple(filter(None, _BESIDE.split(text.strip(" ."))))
+
+
+def first_name_first(answer: str) -> str:
+    """Virginia Woolf, of "Woolf, Virginia"."""
+    return _LAST_FIRST.sub(r"\2 \1", answer) if _LAST_FIRST.fullmatch(answer.strip(" .")) else answer
+
+
 def writings(text: str) -> Iterator[str]:
     """Other writings that name the same also within an answer."""
     if numbered := _NUMBERED.match(text):

@@ -209,8 +209,7 @@ def plain_digits(text: str) -> str:
     if "^" in text:
         text = _POWER.sub(_power, text)
     text = _HALF_A.sub("0.5 ", _ONE_SCALE.sub("1 ", text))
-    if " past " in text or " to " in text:
-        text = _CLOCK_WORDS.sub(_clock_digits, text)
+    text = _HOUR_WORD.sub(lambda match: str(number_words()[match[0].lower()]), _CLOCK_WORDS.sub(_clock_digits, text))
     if text.isascii():
         return text
     text = text.replace("\u066b", ".").replace("\u066c", ",")
@@ -272,6 +271,7 @@ _CLOCK_WORDS = re.compile(
     rf"\b(?:a )?(?P<part>half|quarter) (?P<side>past|to) (?P<hour>\d{{1,2}}|{'|'.join([*number_words()][1:13])})\b",
     re.IGNORECASE,
 )
+_HOUR_WORD = re.compile(rf"\b(?:{'|'.join([*number_words()][1:13])})(?= o['\u2019]clock)", re.IGNORECASE)
 _HAN_DIGITS = "\u96f6\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d\u3007"
 _HAN_SCALES = {"\u5343": 10**3, "\u4e07": 10**4, "\u4ebf": 10**8}
 _HAN_UNITS = _names(name for name in UNITS if has_chinese(name))
@@ -288,7 +288,7 @@ def _without_tex(text: str) -> str:
     text = _STYLE.sub(r"\1", _STYLE.sub(r"\1", text))
     text = re.sub(r"\\sqrt\s*\{([^{}]*)\}", "sqrt \\1", text)
     text = _MATHS.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
-    return text.replace("\\%", "%").replace("\\$", "$").replace("\\,", "")
+    return text.replace("\\pi", "\u03c0").replace("\\%", "%").replace("\\$", "$").replace("\\,", "")
 
 
 def _season(match: re.Match[str]) -> Quantity | None:
