@@ -215,7 +215,7 @@ def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int)
         return True
     if left[-1:] in (["about"], ["of"]) and behind[:1] == ["but"] and not _NEGATORS.isdisjoint(behind[:8]):
         return True
-    if after and begin >= after and (left or right):
+    if after and begin >= after and ((right and not left) or left[-1:] == ["of"]):
         return True
     return any(_turns(clause, i, negative) for clause in (left, right) for i in range(len(clause)))
 
