@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.waiting import wait_until
+from support.servers import wait_until
 from tiny_turns import bert_folder, turn
 
 NEEDS, KNOWN = "Tell me about the museum", "Book 3 tickets"

@@ -7,7 +7,7 @@ import json
 import threading
 from typing import Any
 
-from support.threaded_server import ThreadedServer
+from support.servers import ThreadedServer
 
 
 class StubUpstream(ThreadedServer):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.disk import full_disk
+from support.files import full_disk
 
 from kbtrain.errors import UserError
 from kbtrain.gates.scoring import ScoredChunk, ScoreFile, Timing

@@ -14,7 +14,7 @@ import pytest
 from model_server import EmbeddingServer
 from serve_support import Running, serving
 from stub_upstream import StubUpstream
-from support.edits import note_change
+from support.files import note_change
 from support.scripts import ROOT, Done, here, load
 from tiny_kbm import make_folder
 from torture import world

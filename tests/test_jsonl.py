@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.disk import full_disk
+from support.files import full_disk
 
 from kbtrain import records
 from kbtrain.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import scripts
-from support.waiting import wait_until
+from support.servers import wait_until
 
 SCRIPT = """
 import json, os, sys

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from serve_support import KNOWN, NEEDS
 from stub_upstream import StubUpstream
-from support.ports import free_port
+from support.servers import free_port
 
 FILE = Path(__file__).parents[2] / "kbtrain" / "adapters" / "kbtrain_litellm.py"
 PYTHON = os.environ.get("KBTRAIN_LITELLM_PYTHON")

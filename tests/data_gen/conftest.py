@@ -24,8 +24,8 @@ def stage() -> Callable[[str], ModuleType]:
 
 @pytest.fixture(scope="session")
 def script() -> Callable[..., scripts.Done[str]]:
-    """Runs a stage the way a user does."""
-    return lambda name, *arguments: scripts.run(f"data_gen/{name}.py", *arguments)
+    """Runs a stage in this process."""
+    return lambda name, *arguments: scripts.here(f"data_gen/{name}.py", *arguments)
 
 
 def question(i: int, split: Split) -> Question:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.edits import keep_change
+from support.files import keep_change
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl

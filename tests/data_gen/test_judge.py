@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from model_server import ModelServer
-from support.edits import keep_change, note_change
+from support.files import keep_change, note_change
 from support.scripts import load
 from tiny_kbm import make_folder
 

@@ -54,7 +54,7 @@ def test_a_planted_key_is_found_nowhere_after_a_chain_with_a_server_that_echoes_
             f"server_endpoint: chat\nserver_extra: {{api_key: {FIELD}}}\n"
         )
         for script, *arguments in stages:
-            done = scripts.run(script, "--run", run, *arguments)
+            done = scripts.here(script, "--run", run, *arguments)
             said += done.stdout + done.stderr
             assert done.returncode == 0, done.stderr[-1000:]
         assert {request["key"] for request in server.requests} == {f"Bearer {KEY}"}

@@ -18,10 +18,6 @@ from kbtrain.retrieval.retrieve_stage import missing_hits
 
 
 def retrieve(run: Path, *options: object) -> scripts.Done[str]:
-    return scripts.run("data_gen/retrieve.py", "--run", run, *options)
-
-
-def refused(run: Path, *options: object) -> scripts.Done[str]:
     return scripts.here("data_gen/retrieve.py", "--run", run, *options)
 
 
@@ -58,7 +54,7 @@ def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run: P
     assert retrieve(run).returncode == 0
     with SampleStore(run / "samples.db") as store:
         store.put("main", [SampleSet("q", "rag", (), Sample(-1, "a", 1, "eos", -0.1), 5)])
-    done = refused(run, "--k", 2)
+    done = retrieve(run, "--k", 2)
     assert done.returncode == 2 and evidence.read_bytes() == before
     assert done.stderr == (
         f"error: {evidence}: samples.db holds answers that were drawn with these passages, which were made with k = "
@@ -66,7 +62,7 @@ def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run: P
     )
     assert "there already" in retrieve(run).stdout
     meta_path(evidence).unlink()
-    assert "with these passages, which were not made by retrieve" in refused(run).stderr
+    assert "with these passages, which were not made by retrieve" in retrieve(run).stderr
     evidence.rename(run / "first.jsonl")
     assert retrieve(run, "--k", 2).returncode == 0
 
@@ -143,13 +139,14 @@ def test_a_search_that_finds_nothing_stops_and_many_misses_warn(tmp_path: Path) 
     jsonl.write(tmp_path / "questions.jsonl", questions)
     evidence, corpus = tmp_path / "evidence.jsonl", tmp_path / "docs.jsonl"
     corpus.write_text('{"id": "1", "title": "", "text": "Nothing of it"}\n')
-    done = refused(tmp_path, "--corpus", corpus)
+    done = retrieve(tmp_path, "--corpus", corpus)
     assert done.returncode == 2 and "the search found nothing for all 10 questions: check the corpus" in done.stderr
     assert not evidence.exists()
     corpus.write_text("".join(f'{{"id": "{i}", "title": "", "text": "zqx{i} is a"}}\n' for i in range(9)))
     assert (
-        "warning: the search found nothing for 1 of 10 questions: check" in refused(tmp_path, "--corpus", corpus).stdout
+        "warning: the search found nothing for 1 of 10 questions: check"
+        in retrieve(tmp_path, "--corpus", corpus).stdout
     )
     corpus.write_text("".join(f'{{"id": "{i}", "title": "", "text": "zqx{i} is a"}}\n' for i in range(10)))
-    assert "warning" not in refused(tmp_path, "--corpus", corpus).stdout
+    assert "warning" not in retrieve(tmp_path, "--corpus", corpus).stdout
     assert missing_hits(11, 1) == [] and missing_hits(0, 0) == []

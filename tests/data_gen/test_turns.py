@@ -14,7 +14,7 @@ from kbtrain.records import GateScore, TurnExample
 
 
 def run(script, *arguments, fails=False):
-    done = scripts.run(script, *arguments)
+    done = scripts.here(str(script), *arguments)
     assert (done.returncode != 0) == fails, done.stderr[-2000:]
     return done.stderr if fails else done.stdout
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.edits import note_change
+from support.files import note_change
 
 from kbtrain.cli import main as command
 from kbtrain.config import build

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.edits import keep_change
+from support.files import keep_change
 
 from kbtrain.config import build
 from kbtrain.errors import UserError

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.edits import keep_change, note_change
+from support.files import keep_change, note_change
 
 from kbtrain.answers.grading import is_correct
 from kbtrain.config import build

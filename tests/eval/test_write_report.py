@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from html_page import Page, allowed_script
 from support import scripts
-from support.edits import keep_change
+from support.files import keep_change
 
 from kbtrain.config import build
 from kbtrain.errors import UserError

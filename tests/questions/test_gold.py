@@ -34,7 +34,7 @@ def collect(folder: Path, *rows: object, **keys: str) -> scripts.Done[str]:
     (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
     run, path = folder / "run", folder / "mine.jsonl"
-    return scripts.run("data_gen/collect.py", "--run", run, "--dataset", "jsonl", "--path", path, *given)
+    return scripts.here("data_gen/collect.py", "--run", run, "--dataset", "jsonl", "--path", path, *given)
 
 
 def test_an_empty_alias_is_left_out_and_makes_no_answer_right(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_an_empty_list_or_null_is_an_unanswerable_question_for_every_reader(tmp_
     ]
     mapped = [{"ask": "a?", "golds": []}, {"ask": "b?", "golds": [None, "x"]}]
     path.write_text("".join(json.dumps(row) + "\n" for row in mapped))
-    done = scripts.run("data_gen/collect.py", "--run", tmp_path / "run", "--dataset", "jsonl", "--path", path,
+    done = scripts.here("data_gen/collect.py", "--run", tmp_path / "run", "--dataset", "jsonl", "--path", path,
                        "--columns", "{text: ask, answers: golds}", "--impossible", "drop")  # fmt: skip
     assert done.returncode == 0 and "skipped: 1 impossible" in done.stdout
     assert "dropped from the reference answers: 1 empty, 0 placeholders" in done.stdout

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from native_files import ALIASES, NATIVE, as_lines, as_list
 
 from kbtrain.errors import UserError
-from kbtrain.questions.base import Loaded
+from kbtrain.questions.base import Columns, Loaded, Reading
 from kbtrain.questions.catalogue import load
 
 
@@ -139,3 +141,36 @@ def test_unpublished_answers_are_marked_for_a_whole_file_only(tmp_path: Path) ->
         from_text(tmp_path, "hotpotqa", "mixed.json", as_list([hotpot[0], hidden[1]]))
     with pytest.raises(UserError, match=r"mixed\.json:3: an answer, but line 2 has none"):
         from_text(tmp_path, "hotpotqa", "mixed.json", as_list([hidden[0], hotpot[1]]))
+
+
+FOLDER = os.environ.get("KBTRAIN_TEST_DATA")
+pytestmark = pytest.mark.skipif(not FOLDER, reason="KBTRAIN_TEST_DATA names no folder with the data sets' real files")
+TABLE = {"id": "qid", "text": "question_text", "answers": "reference", "relation": "type", "contexts": "context"}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name", "columns", "splits", "answers", "gold"),
+    [
+        ("nq_open", "nq-open.dev.jsonl", {}, {"dev": 3610}, ("enemy",), []),
+        ("popqa", "popqa.json", {}, {"test": 1000}, None, None),
+        ("hotpotqa", "hotpot_dev_v1_simplified.json", {}, {"dev": 7405}, ("Norwood, Massachusetts",), []),
+        ("musique", "musique_train100_native.json", {}, {"train": 100}, ("Dec. 10, 1817",),
+         ["Pocahontas Mounds", "History of Mississippi"]),
+        ("squad", "squad2.dev-v2.0.json", {}, {"dev": 6078}, (), []),
+        ("mmlu", "mmlu.zip", {}, {"train": 285, "dev": 1531, "test": 14042}, ("A",), []),
+        ("csv", "adarague_hotpotqa_train.csv", TABLE, {"train": 500}, ("David John Lodge CBE",),
+         ["Thomas Friedman", "David Lodge (author)"]),
+    ],
+)  # fmt: skip
+def test_a_real_file_comes_whole(
+    dataset: str, name: str, columns: dict[str, str | list[str]], splits: dict[str, int], answers: object, gold: object
+) -> None:
+    path = Path(FOLDER or "") / name
+    if not path.exists():
+        pytest.skip(f"no {name} in KBTRAIN_TEST_DATA")
+    found = list(load(dataset, path, Reading(columns=Columns(columns))))
+    assert Counter(one.question.split for one in found) == splits
+    last = found[-1]
+    titles = {passage.id: passage.title for passage in last.passages}
+    assert answers in (None, last.question.answers)
+    assert gold in (None, [titles[name] for name in last.question.gold_passages])

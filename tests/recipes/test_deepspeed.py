@@ -12,8 +12,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from support import scripts
-from support.ports import free_port
 from support.recipes import Recipe
+from support.servers import free_port
 from tiny_kbm import labelled, make_folder
 
 import kbtrain

@@ -10,8 +10,8 @@ import json
 import pytest
 import torch
 from support import scripts
-from support.ports import free_port
 from support.recipes import Recipe
+from support.servers import free_port
 from tiny_kbm import labelled, make_folder
 from tiny_turns import turn
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from support import scripts
-from support.ports import free_port
 from support.recipes import Recipe
+from support.servers import free_port
 from support.snippets import run_snippet
 from tiny_kbm import labelled, make_folder, make_model, make_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -14,7 +14,7 @@ import pytest
 from model_server import ModelServer
 from serve_support import serving
 from support import scripts
-from support.waiting import wait_until
+from support.servers import wait_until
 
 from kbtrain.cli import main
 from kbtrain.config import parse_args

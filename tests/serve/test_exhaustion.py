@@ -14,9 +14,9 @@ import time
 import pytest
 from serve_support import KNOWN, serving
 from stub_upstream import StubUpstream
-from support.disk import full_disk
+from support.files import full_disk
 from support.scripts import start
-from support.waiting import wait_until
+from support.servers import wait_until
 
 from kbtrain.report.traffic import read_log
 from kbtrain.serve import decide, service

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from serve_support import NEEDS, serving
 from stub_upstream import StubUpstream
-from support.waiting import wait_until
+from support.servers import wait_until
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError

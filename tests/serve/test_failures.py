@@ -15,7 +15,7 @@ from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 from support.http_server import LocalServer
 from support.scripts import run, start
-from support.waiting import wait_until
+from support.servers import wait_until
 
 from kbtrain.config import build
 from kbtrain.errors import UserError

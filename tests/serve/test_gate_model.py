@@ -8,7 +8,7 @@ import torch
 from serve_support import echo, serving
 from stub_upstream import StubUpstream
 from support import gate_folders
-from support.ports import free_port
+from support.servers import free_port
 from support.states_server import StatesServer as Engine
 
 import kbtrain

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from serve_support import KNOWN, NEEDS, probe_folder, serving
-from support.waiting import wait_until
+from support.servers import wait_until
 from tiny_kbm import CHAT, make_folder, make_tokenizer
 
 from kbtrain.gate.card import CARD

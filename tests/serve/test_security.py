@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 from support.api_server import api_server
-from support.waiting import wait_until
+from support.servers import wait_until
 
 from kbtrain.config import build
 from kbtrain.errors import UserError

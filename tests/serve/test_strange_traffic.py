@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from serve_support import KNOWN, NEEDS, echo, serving
 from stub_upstream import StubUpstream
-from support.waiting import wait_until
+from support.servers import wait_until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": NEEDS}]}
 ECHO = f"{echo.__module__}:echo"

@@ -19,7 +19,7 @@ import aiohttp
 import pytest
 from serve_support import KNOWN, serving
 from stub_upstream import StubUpstream
-from support.threaded_server import ThreadedServer
+from support.servers import ThreadedServer
 
 from kbtrain.serve.upstream import session
 

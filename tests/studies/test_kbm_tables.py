@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.edits import keep_change, note_change
+from support.files import keep_change, note_change
 
 from kbtrain.config import build
 from kbtrain.errors import UserError

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kbtrain.models.embedded import path_of
-from support.ports import free_port
+from support.servers import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 VLLM_PYTHON = os.environ.get("KBTRAIN_VLLM_PYTHON")

@@ -1,8 +1,11 @@
-"""Files that a test changes after a stage made them."""
+"""Files that a test changes after a stage made them, and a disk that is full."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 from kbtrain.io.provenance import file_sha256
@@ -18,3 +21,14 @@ def note_change(path: Path) -> None:
     meta = path.with_name(path.name + ".meta.json")
     noted = json.loads(meta.read_text(encoding="utf-8"))
     meta.write_text(json.dumps({**noted, "sha256": file_sha256(path)}), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def full_disk(room: int = 4096) -> Iterator[None]:
+    """No file may grow beyond ``room`` bytes: each writer is refused as by a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

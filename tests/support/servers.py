@@ -1,9 +1,14 @@
-"""A server of the tests in a thread of its own that speaks by plain streams."""
+"""Servers of tests: a thread that speaks by plain streams, free ports, and bounded waits."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import socket
 import threading
+import time
+from collections.abc import Callable
 from typing import Self
 
 
@@ -42,3 +47,31 @@ class ThreadedServer:
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raise NotImplementedError
+
+
+# Below the ports that the system hands out (32768 and up), each process of the suite has its own: what is free now is
+# then still free when a child binds it.
+_OWN = 20_000 + 400 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_next = itertools.count(os.getpid() % 200)
+
+
+def free_port() -> str:
+    """A port that nobody listens at, another one each time."""
+    while True:
+        port = _OWN + next(_next) % 400
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return str(port)
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 120.0) -> None:
+    """Return when ``holds()`` is true. Raises :class:`AssertionError` after ``seconds``."""
+    until = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > until:
+            raise AssertionError(f"still not so after {seconds:g} s")
+        # leaves the processor to what it waits for
+        time.sleep(0.01)
