@@ -23,7 +23,7 @@ from kbtrain import cli, records
 from kbtrain.config import Config, key_rows
 from kbtrain.io import jsonl
 from kbtrain.runtime.scripts import about, shipped
-from kbtrain.serve import openapi
+from kbtrain.serve import app
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decision_log import Metrics
 
@@ -166,7 +166,7 @@ def config_of(script: Path) -> type[Config]:
 
 def routes() -> Iterator[Section]:
     """Each route of the server from its OpenAPI document: fields of the request, statuses of the reply."""
-    document = openapi.document()
+    document = app.document()
     for path, methods in document["paths"].items():
         own = {method: route for method, route in methods.items() if isinstance(route, dict) and "responses" in route}
         same = len({id(route) for route in own.values()}) == 1  # one route by an anchor

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from serve_support import serving
 from stub_upstream import StubUpstream
 
-from kbtrain.serve.app import application
-from kbtrain.serve.openapi import GATED, openapi
+from kbtrain.serve.app import GATED, application, openapi
 from kbtrain.serve.problem import Policy
 
 DOCUMENT = json.loads(openapi())
