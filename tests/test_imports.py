@@ -29,7 +29,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import kbtrain", HEAVY | {"numpy", "pydantic", "yaml"}),
         (f"import kbtrain.{LIGHT}", HEAVY),
         # `kbtrain serve` then names the extra that is missing, and `kbtrain mcp` does without it
-        ("import kbtrain.serve.server, kbtrain.serve.mcp_server", EXTRA),
+        ("import kbtrain.serve.server, kbtrain.serve.mcp_server", EXTRA | HEAVY),
     ],
 )
 def test_what_an_import_does_not_load(statement, unwanted):

@@ -17,7 +17,6 @@ from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.io.provenance import meta_of, short_name
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.served_states import StatesServer
-from kbtrain.models.load import load_tokenizer
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, apply_template, encode
 from kbtrain.prompts.template_marks import break_special_tokens
 from kbtrain.serve.config import ServeConfig
@@ -130,6 +129,8 @@ def states_server(config: ServeConfig) -> StatesServer | None:
         same = served
     problem = "it does not answer" if served is None else "its list of models has no model of that name"
     if len(same) == 1:
+        from kbtrain.models.load import load_tokenizer
+
         server = Server(
             url=config.upstream.rstrip("/"),
             dialect=Dialect(key_header=config.upstream_key_header),
