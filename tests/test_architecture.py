@@ -20,7 +20,7 @@ def test_a_kind_of_gate_has_a_room_a_recipe_a_test_and_a_section(name):
     kind = kind_named(name)
     assert (ROOT / kind.made_by).is_file()
     assert kind.made_by != FIT_GATE or kind.fit is not None
-    tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "gates").glob("test_*.py"))
+    tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert any(name in text for text in tests)
     pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "explanation" / "methods").glob("*.md")]
     assert sum(f"\n## `{name}`\n" in page for page in pages) == 1
