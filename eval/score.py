@@ -12,7 +12,6 @@ their numbers stand in every table of that gate.
 Examples:
   kbtrain run score --run runs/demo --model smollm2-135m-instruct
   kbtrain run score --run runs/demo --only kbm --dtype fp32
-  kbtrain run score --run runs/qwen2 --only prompt --prompt-llm data_gen/configs/sample_server.yaml
 """
 
 from __future__ import annotations
@@ -112,20 +111,13 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
             **({"within_answer": dict.fromkeys(gate.names, True)} if within else {}),
             **({"after_search": dict.fromkeys(gate.names, True)} if gate.stage == "search" else {}),
-            "model": asked_model(config) if gate.name == "prompt" else None,
+            "model": config.model if gate.name == "prompt" else None,
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),
         }
         scores.finish("score", config, list(to_score.files.values()), started, gate.names, **extra)
     return Scored(gate.names, total, scores.restarted)
-
-
-def asked_model(config: ChoiceConfig) -> str | None:
-    """The model that the gate prompt asks."""
-    from kbtrain.llm.backends import read_llm_config
-
-    return read_llm_config(config.prompt_llm).model if config.prompt_llm else config.model
 
 
 def members_engine(

@@ -85,8 +85,8 @@ def rarest_name(known: Frequencies, text: str) -> float:
 def model_signals(config: SignalsConfig, rows: Sequence[Judged]) -> list[str]:
     from white_box import TOKENS, mean_tokens, read_drafts
 
+    from kbtrain.gates.kbm.gate import PromptGate
     from kbtrain.gates.probe.gate import Reader
-    from kbtrain.gates.prompted import PromptGate
     from kbtrain.models.load import load_model
 
     assert config.reader is not None

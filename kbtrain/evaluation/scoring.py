@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from kbtrain.distributed.ray_work import ScoringConfig
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.gate.card import CARD, STAGES
 from kbtrain.gate.gate import ByName, Reads
-from kbtrain.gates.handles import GateHandle, gate_identity, handle, handle_of_prompt, handle_of_replies
+from kbtrain.gates.handles import GateHandle, gate_identity, handle, handle_of_prompt
 from kbtrain.gates.registry import kind_named, read_card
 from kbtrain.gates.scoring import (
     Chunk,
@@ -74,13 +74,7 @@ class ChoiceConfig(ScoringConfig):
     )
     only: tuple[str, ...] = Field((), description="names of the gates to score; null: all")
     gates: dict[str, Path] = Field({}, description="name: folder, for gates in other folders")
-    model: str | None = Field(None, description="language model of the prompted gates; null: they are skipped")
-    prompt_llm: Path | None = Field(
-        None, description="YAML as of data_gen/sample.py: model, back end, server that gate prompt asks, not model"
-    )
-    prompt_samples: int = Field(
-        10, ge=1, description="prompt_llm: replies per question; the score is the share that asks for more information"
-    )
+    model: str | None = Field(None, description="language model of the gate prompt; null: it is skipped")
     states: Path | None = Field(
         None,
         description="YAML of kbtrain check-server: a vLLM server that returns the probes' hidden states, instead "
@@ -91,12 +85,6 @@ class ChoiceConfig(ScoringConfig):
     @classmethod
     def _as_tuple(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _here(self) -> ChoiceConfig:
-        if self.prompt_llm is not None and self.engine == "ray":
-            raise ValueError("key 'prompt_llm': its model is asked from this process; use engine: local")
-        return self
 
     def allowed(self) -> AllowedOverlap:
         """Settings of questions that are counted instead of refused."""
@@ -173,10 +161,6 @@ def _possible(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
     model, dtype, device = config.model, config.dtype, config.device
     states = None if config.states is None else str(config.states)
     gates = [] if model is None else [handle_of_prompt(model, dtype, device)]
-    if config.prompt_llm is not None:
-        from kbtrain.llm.backends import read_llm_config
-
-        gates.append(handle_of_replies(read_llm_config(config.prompt_llm), config.prompt_samples))
     if inputs.reads == "turn":
         from kbtrain.gates.simple import Always
 

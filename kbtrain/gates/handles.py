@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -265,7 +264,7 @@ def _content(folder: Path, cards: Mapping[Path, GateCard]) -> str:
 
 def handle_of_prompt(model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
     """The gate ``prompt`` on an embedded model, folder or hub id; its scores depend on the name and the prompt."""
-    from kbtrain.gates.prompted import open_prompt
+    from kbtrain.gates.kbm.gate import open_prompt
 
     return GateHandle(
         names=("prompt",),
@@ -275,27 +274,6 @@ def handle_of_prompt(model: str, dtype: str = "auto", device: str = "auto") -> G
         name="prompt",
         models=(model,),
     )
-
-
-def handle_of_replies(config: LLMConfig, n: int) -> GateHandle:
-    """The gate ``prompt`` of any model that answers, by ``n`` replies to a question; only this process can open it."""
-    from kbtrain.gates.prompted import SampledPrompt, replies_fingerprint
-
-    config = config.model_copy(update={"stop": ()})  # a whole reply, of however many lines
-    requests = 1 if config.server_n or not config.kind.server else n  # all replies to one prompt, where that can be
-
-    def open_gate() -> Gate:
-        from kbtrain.llm.backends import open_llm
-
-        return SampledPrompt(open_llm(config), n, requests)
-
-    server, prompts = {"url": config.server_url, "dtype": config.dtype}, replies_fingerprint()
-    depends = json.dumps({**config.run_settings(), **server, "samples": n, "prompts": prompts}, sort_keys=True)
-    models = (config.model,) if config.kind.passes else ()
-    return GateHandle(
-        names=("prompt",), identity=identity_of(depends), open=open_gate, name="prompt",
-        server=config.kind.server, models=models,
-    )  # fmt: skip
 
 
 def handle_of_opening(opening: GateOpening) -> GateHandle:

@@ -88,13 +88,6 @@ class Judgement(PromptedQuestion):
         return judge_prompt(self.text, self.answers, self.language)
 
 
-class NeedQuestion(PromptedQuestion):
-    """A question of the prompting baseline."""
-
-    def prompt(self) -> str:
-        return need_prompt(query_text(self), self.language)
-
-
 def query_text(question: Question) -> str:
     """Text of a question in a prompt, for multiple choice with one line per option."""
     letters = (f"\n{chr(65 + i)}. {option}" for i, option in enumerate(question.options))

@@ -45,14 +45,10 @@ def test_a_planted_key_is_found_nowhere_after_a_chain_with_a_server_that_echoes_
             ("data_gen/sample.py", *asked, "--samples", "{train: 2, dev: 2, test: 2}", "--max-new-tokens", 4),
             ("data_gen/label.py", "--tau-mastery", 0.5, "--tau-certainty", "middle"),
             ("data_gen/build.py", "--keys", "[mastery, certainty]"),
-            ("eval/score.py", "--prompt-llm", tmp_path / "llm.yaml"),
+            ("eval/score.py", "--model", model, "--device", "cpu"),
             ("eval/end_to_end.py", "--threshold-rule", "best_accuracy"),
             ("eval/write_report.py",),
         ]
-        (tmp_path / "llm.yaml").write_text(
-            f"model: {model}\nbackend: openai\nserver_url: {url}\nserver_model: tiny\n"
-            f"server_endpoint: chat\nserver_extra: {{api_key: {FIELD}}}\n"
-        )
         for script, *arguments in stages:
             done = scripts.here(script, "--run", run, *arguments)
             said += done.stdout + done.stderr

@@ -25,8 +25,7 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates import scoring
 from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle
-from kbtrain.gates.kbm.gate import KBM, KBMCard
-from kbtrain.gates.prompted import open_prompt
+from kbtrain.gates.kbm.gate import KBM, KBMCard, open_prompt
 from kbtrain.gates.registry import GATES
 from kbtrain.gates.thresholds_store import source_of
 from kbtrain.io import jsonl

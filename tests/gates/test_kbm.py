@@ -10,8 +10,7 @@ from transformers.cache_utils import DynamicLayer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.kbm.gate import KBM, KBMCard
-from kbtrain.gates.prompted import PromptGate
+from kbtrain.gates.kbm.gate import KBM, KBMCard, PromptGate
 from kbtrain.gates.tree_scorer import like_lengths, marginals, value_probabilities
 from kbtrain.gates.true_false import Encoded, build_tree
 from kbtrain.kernels.causal_blocks import NAME as blocks_name

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from kbtrain.gate.card import ADAPTER, CARD, KeyedCard
-from kbtrain.gate.gate import KeyedGate
+from kbtrain.gate.gate import Gate, KeyedGate
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.gates.tree_scorer import Scorer
-from kbtrain.gates.true_false import Encoder, kbm_template
+from kbtrain.gates.true_false import NEED_TEMPLATE, Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter, compute_of, open_beside, open_merged
 from kbtrain.prompts.kbm import Key, kbm_fingerprint
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
@@ -107,6 +107,31 @@ def _open(folder: Path, card: KBMCard, dtype: str, device: str) -> tuple[PreTrai
         rounded = NAMES[compute_of(card.base_model, dtype, place)]
         model = open_merged(card.base_model, folder / ADAPTER, card.method, place, rounded)
     return model, load_tokenizer(str(folder))
+
+
+class PromptGate(Gate):
+    """The prompting baseline (section 4.2): an untrained model is asked if it needs more information.
+
+    Score = p(need: True) against p(need: False) in [0, 1] at the value position; it reads no reference, and has no
+    folder.
+    """
+
+    name = "prompt"
+    unit = "probability"
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int = 2048) -> None:
+        self.scorer = Scorer(model, Encoder(tokenizer, NEED_TEMPLATE, max_length))
+        self.spent = self.scorer.spent
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        return self.scorer.probabilities(examples)["need"]
+
+
+def open_prompt(model: str, dtype: str = "auto", device: str = "auto") -> PromptGate:
+    """The gate on a model by embedded name, folder or hub id. Raises :class:`UserError`."""
+    from kbtrain.models.load import load_model
+
+    return PromptGate(*load_model(model, dtype, device))
 
 
 KIND = Kind(KBMCard, KBM.load, QUESTION, "recipes/train_kbm.py")
