@@ -102,9 +102,9 @@ class RayScoring(RayCluster):
 
 
 def _with_dtype(opening: GateOpening) -> GateOpening:
-    """The opening with the number format that ``auto`` means on this machine: for gates that
-    prompt a model by its name. Folders store their own."""
-    if opening.prompt is None or opening.dtype != "auto":
+    """The opening with the number format that ``auto`` means on this machine: for the gate that
+    prompts a model by its name. Folders store their own."""
+    if not opening.prompt or opening.dtype != "auto":
         return opening
     from kbtrain.models.load import choose_device, choose_dtype, name_of
 
