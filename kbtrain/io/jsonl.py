@@ -8,7 +8,7 @@ import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO, TypeVar, cast
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -21,15 +21,27 @@ R = TypeVar("R")
 M = TypeVar("M", bound=BaseModel)
 
 
+class _Layout(NamedTuple):
+    """What is known of a kind of record: its fields, those with a default, those left out at it; its check."""
+
+    names: tuple[str, ...]
+    optional: frozenset[str]
+    left_out: tuple[tuple[str, Any], ...]
+    adapter: TypeAdapter[Any]
+
+
 @functools.cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+def _layout(kind: Any) -> _Layout:
+    fields, missing = dataclasses.fields(kind), dataclasses.MISSING
+    optional = frozenset(f.name for f in fields if f.default is not missing or f.default_factory is not missing)
+    left_out = tuple((f.name, f.default) for f in fields if f.metadata.get("omit_default"))
+    return _Layout(tuple(f.name for f in fields), optional, left_out, TypeAdapter(kind))
 
 
 def dump(record: Any) -> str:
     """One JSON line, keys in field order, without fields of ``omit_default`` metadata that have their default."""
     data = _fields(record)
-    for name, default in _left_out(cast(Any, type(record))):
+    for name, default in _layout(type(record)).left_out:
         if data[name] == default:
             del data[name]
     return _ENCODER.encode(data)
@@ -37,20 +49,10 @@ def dump(record: Any) -> str:
 
 def _fields(record: Any) -> dict[str, Any]:
     """A record's fields as they are: what :func:`dataclasses.asdict` copies in depth is encoded all the same."""
-    return {name: getattr(record, name) for name in _names(cast(Any, type(record)))}
+    return {name: getattr(record, name) for name in _layout(type(record)).names}
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=_fields)
-
-
-@functools.cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-@functools.cache
-def _left_out(kind: type) -> tuple[tuple[str, Any], ...]:
-    return tuple((f.name, f.default) for f in dataclasses.fields(kind) if f.metadata.get("omit_default"))
 
 
 def record(kind: type[R], data: Any, path: Path | str, number: int) -> R:
@@ -58,31 +60,19 @@ def record(kind: type[R], data: Any, path: Path | str, number: int) -> R:
 
     Raises :class:`UserError` naming file, line and field.
     """
+    layout = _layout(kind)
     if not isinstance(data, dict):
         raise UserError(f"{at(path, number)}: expected a JSON object, found {type(data).__name__}")
     if None in data.values():
-        optional = _optional(cast(Any, kind))
-        data = {key: value for key, value in data.items() if value is not None or key not in optional}
-    names = _names(cast(Any, kind))
+        data = {key: value for key, value in data.items() if value is not None or key not in layout.optional}
     for key in data:
-        if key not in names:
-            raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, names)}")
+        if key not in layout.names:
+            raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, layout.names)}")
     try:
-        parsed: R = _adapter(cast(Any, kind)).validate_python(data)
+        parsed: R = layout.adapter.validate_python(data)
     except ValidationError as error:
         raise UserError(f"{at(path, number)}: {one_line(error)}") from None
     return parsed
-
-
-@functools.cache
-def _optional(kind: type) -> frozenset[str]:
-    """Fields with a default."""
-    missing = dataclasses.MISSING
-    return frozenset(
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.default is not missing or field.default_factory is not missing
-    )
 
 
 def value(line: str, path: Path | str, number: int, foreign: bool = False) -> Any:

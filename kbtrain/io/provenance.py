@@ -140,18 +140,18 @@ def check_current(path: Path, *sources: Path, command: str | None = None) -> Non
     """Raise :class:`UserError` for a file that was changed since it was made, or made from other ``sources``, as far as
     these are there and noted. ``command`` makes the file again; None: the script that a run folder's file names.
     """
-    path = Path(path)
-    if path.exists() and not unchanged(path):
-        stage = read_meta(path).get("stage", "the stage that writes it")
+    path, meta = Path(path), meta_of(path)
+    stage = meta.get("stage", "the stage that writes it")
+    if meta and path.exists() and meta.get("sha256") != file_sha256(path):
         keep = f"run that again, or delete {meta_path(path).name} to keep the change"
         remedy = f"run {command} again" if command else keep
         raise UserError(f"{at(path)}: was changed since {stage} made it; {remedy}")
-    inputs = meta_of(path).get("inputs", {}) if sources else {}
+    inputs = meta.get("inputs", {})
     for source in sources:
         sha256 = inputs.get(source.name, inputs.get(str(source)))  # of two files of one name by their paths
         if sha256 is not None and path_exists(source) and file_sha256(source) != sha256:
-            stage = command or script_of(path) or read_meta(path).get("stage", "the stage that writes it")
-            raise UserError(f"{at(path)}: made from another {source.name}; run {stage} again")
+            again = command or script_of(path) or stage
+            raise UserError(f"{at(path)}: made from another {source.name}; run {again} again")
 
 
 def meta_path(path: Path) -> Path:

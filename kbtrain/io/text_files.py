@@ -132,13 +132,7 @@ def opener_of(path: Path | str) -> Callable[[], IO[bytes]]:
 
 def read_text(path: Path | str) -> str:
     """A whole file as text with ``\\n`` at the ends of lines, without a BOM. Raises :class:`UserError`."""
-    with open_decompressed(opener_of(path), path) as stream:
-        data = stream.read()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path, data[: error.start].count(b"\n") + 1, error) from None
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+    return "".join(chunks_of(opener_of(path), path, markup=True)).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def lines_of(raw: Callable[[], IO[bytes]], name: Path | str, markup: bool = False) -> Iterator[tuple[int, str]]:
@@ -156,11 +150,11 @@ def lines_of(raw: Callable[[], IO[bytes]], name: Path | str, markup: bool = Fals
             yield number, text.removeprefix("\ufeff") if number == 1 else text
 
 
-def chunks_of(raw: Callable[[], IO[bytes]], name: Path | str) -> Iterator[str]:
+def chunks_of(raw: Callable[[], IO[bytes]], name: Path | str, markup: bool = False) -> Iterator[str]:
     """The text that ``raw`` opens in chunks, without a BOM. Raises :class:`UserError` naming the line."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, first = 1, True
-    with open_decompressed(raw, name, markup=False) as stream:
+    with open_decompressed(raw, name, markup) as stream:
         while True:
             data = stream.read(CHUNK)
             try:
