@@ -260,12 +260,6 @@ class Liar(LocalServer):
         self.over = threading.Event()
         self.lie, self.to, self.asked = lie, to, {"GET": 0, "POST": 0}
 
-    def recovers(self) -> bool:
-        """Tell the truth from now on; True if it did not."""
-        lied = self.lie is not None
-        self.lies(None)
-        return lied
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that has gone away
 

@@ -86,12 +86,6 @@ def asked_text(example: GateExample, reference: str | None, prompts: OwnPrompts 
     return answer_prompt(question, "llm" if reference is None else "rag", reference)
 
 
-def asked_whole(example: GateExample, reference: str | None, prompts: OwnPrompts | None) -> str:
-    """As :func:`asked_text`, with the system message before it: the words of which the model reads the tokens."""
-    text = asked_text(example, reference, prompts)
-    return text if prompts is None or prompts.system is None else f"{prompts.system}\n{text}"
-
-
 def asked_ids(
     tokenizer: PreTrainedTokenizerBase, example: GateExample, reference: str | None, prompts: OwnPrompts | None
 ) -> list[int]:

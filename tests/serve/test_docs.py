@@ -43,7 +43,9 @@ REQUESTS = [shlex.split(block) for language, block in BLOCKS if language == "sh"
 
 @pytest.fixture(scope="module")
 def running(gate, tmp_path_factory):
-    with serving(gate, model=str(make_folder(tmp_path_factory.mktemp("m") / "tiny")), search="atlas") as server:
+    with serving(
+        gate, model=str(make_folder(tmp_path_factory.mktemp("m") / "tiny")), search="serve_support:echo"
+    ) as server:
         yield server
 
 

@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def local(gate, folder):
-    with serving(gate, model=str(folder), search="atlas") as running:
+    with serving(gate, model=str(folder), search="serve_support:echo") as running:
         yield running
 
 

@@ -1,9 +1,6 @@
 """The adaptive proxy: the branch that is taken, its headers, and bytes that are nobody's but the client's."""
 
-import asyncio
-import contextlib
 import json
-import shutil
 
 import pytest
 from serve_support import KNOWN, NEEDS, probe_folder, serving
@@ -13,7 +10,6 @@ from kbtrain.prompts.kbm import background
 from kbtrain.report.traffic import calibrate_traffic
 from kbtrain.serve.problem import Busy
 from kbtrain.serve.server import startup_lines
-from kbtrain.serve.upstream import UpstreamReply
 
 CORPUS = [
     {"id": "m1", "title": "Museum", "text": "The museum opens at nine."},
@@ -91,40 +87,6 @@ def test_a_stream_is_passed_on_byte_for_byte_with_the_headers_before_it(proxy, s
     assert kb(reply)["retrieved"] == "1"  # not the upstream's 7
     assert reply.headers["content-type"] == "text/event-stream"
     assert "server" not in reply.headers
-
-
-class InOneRead:
-    """An upstream whose two tokens come together; ``turns``: turns of the event loop begun when the second is taken."""
-
-    name = "upstream"
-    paths = None
-
-    def __init__(self):
-        self.turns = []
-
-    def check(self, path, body):
-        pass
-
-    @contextlib.asynccontextmanager
-    async def send(self, path, data, headers, query=b"", method="POST"):
-        yield UpstreamReply(200, [], self.chunks())
-
-    async def chunks(self):
-        begun = []
-        asyncio.get_running_loop().call_soon(begun.append, 1)
-        yield b"first"
-        self.turns.append(len(begun))
-        yield b"second"
-
-    async def close(self):
-        pass
-
-
-def test_the_first_token_leaves_before_those_that_came_with_it_are_handled(gate):
-    with serving(gate, upstream="http://127.0.0.1:9/v1") as server:
-        server.service.upstream = together = InOneRead()
-        assert server.post("/v1/chat/completions", chat(KNOWN)).body == b"firstsecond"
-    assert together.turns == [1]
 
 
 @pytest.mark.parametrize(
@@ -245,18 +207,6 @@ def test_the_trained_prompts_are_those_of_the_figures_in_both_branches(gate, stu
         assert stub.body()["messages"][0]["content"] == answer_prompt(asked(NEEDS), "rag", CORPUS[0]["text"])
         ask(server, chat(KNOWN))
         assert stub.body()["messages"][0]["content"] == answer_prompt(asked(KNOWN), "llm")
-
-
-def test_passages_show_their_titles_as_in_the_answers_that_the_gate_is_about(gate, stub, corpus, tmp_path):
-    told = shutil.copytree(gate, tmp_path / "told")
-    card = json.loads((told / "gate.json").read_text())
-    for rule, shown in (("never", False), ("always", True)):
-        (told / "gate.json").write_text(json.dumps(card | {"label_rule": {"titles": rule}}))
-        with serving(told, upstream=stub.url, search=corpus, k=1, prompt="trained") as server:
-            ask(server, chat(NEEDS))
-        text = stub.body()["messages"][0]["content"]
-        assert CORPUS[0]["text"] in text
-        assert (f"{CORPUS[0]['title']}: {CORPUS[0]['text']}" in text) == shown
 
 
 POLICIES = {  # whether a question is searched that needs it, one that does not, and a greeting

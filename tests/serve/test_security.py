@@ -216,10 +216,6 @@ MARKS = ("<|", "|>", "<s>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", 
 def test_a_passage_is_data_and_opens_no_turn(passage):
     text = break_marks(passage)
     assert not any(mark in text for mark in MARKS)
-    assert (
-        break_marks("Plain text, 3 < 4 | 5 > 2, [1] <b>\n\tand so on")
-        == "Plain text, 3 < 4 | 5 > 2, [1] <b>\n\tand so on"
-    )
     body = {"messages": [{"role": "user", "content": NEEDS}]}
     evidence = evidence_text(hits_of([{"text": passage, "title": passage, "id": passage}], 1))
     asked = GatedMessage(NEEDS, NEEDS)

@@ -149,38 +149,6 @@ def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stu
     ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"threshold": 0.1}, "threshold (--threshold): always searches"),
-        ({"threshold": 0.7}, "threshold (--threshold): never searches"),
-        ({"threshold": 0.1, "policy": "always"}, "threshold of the logged decision (--threshold): always searches"),
-        (
-            {"policy": "pass"},
-            "threshold of the logged decision 0.5 (rule best_accuracy): searches for 50% of the dev questions",
-        ),
-    ],
-)
-def test_a_threshold_below_or_above_every_score_is_said_without_its_number(folder, settings, said):
-    assert lines(folder, **settings)[1] == said
-
-
-@pytest.mark.parametrize(
-    ("prompt", "says"),
-    [
-        (
-            "background",
-            "passages before the user's own text (--prompt background); the gate learned",
-        ),
-        ("trained", "figures 9 and 10, the prompts that the gate's labels were made with"),
-    ],
-)
-def test_the_prompt_is_said_and_if_the_labels_are_about_another_one(gate, stub, prompt, says):
-    found = lines(gate, upstream=stub.url, prompt=prompt, search="serve_support:echo", k=2)
-    assert any(line.startswith(f"prompt: {says}") for line in found)
-    assert found[-1] == "search: serve_support:echo; passages: 2"
-
-
 @pytest.mark.parametrize("policy", ["plain", "error"])
 def test_readiness_knows_a_dead_search(gate, stub, monkeypatch, policy):
     monkeypatch.setattr(service, "AGAIN", 0.0)

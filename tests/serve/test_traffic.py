@@ -149,13 +149,13 @@ def test_a_log_is_rotated_by_size_and_read_in_order(tmp_path):
             for field in ("gate", "id", "question", "question_hash", "reason")
             for value in ([], {"a": 1}, 7)
         ),
-        ("propensity", "0.5"),
+        *(("propensity", "0.5"), ("score", 10**400), ("question", "\ud800")),
     ],
 )
 def test_a_field_of_another_type_is_one_line(tmp_path, field, value):
     path = tmp_path / "log.jsonl"
     path.write_text('{"score": 0.5, "time": 1.0, "searched": null}\n' + json.dumps({"score": 1, field: value}))
-    with pytest.raises(UserError, match=rf"log\.jsonl:2: field '{field}': input should be .*, found ") as error:
+    with pytest.raises(UserError, match=rf"log\.jsonl:2: field '{field}': ") as error:
         list(read_log(path))
     assert "\n" not in str(error.value)
 
@@ -202,18 +202,6 @@ def test_shares_of_searches_are_of_requests_and_shifts_of_questions(folder, tmp_
     assert len(traffic["scores"]) == 250
     with serving(folder) as server:
         assert len(server.service.decider.loaded.dev_scores) == 250
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("score", True), ("score", 10**400), ("propensity", "0.9"), ("time", float("inf")), ("searched", "false"),
-     ("gate", ["a"]), ("id", {}), ("question_hash", [1]), ("question", "\ud800")],
-)  # fmt: skip
-def test_a_line_whose_field_is_of_another_kind_is_told_by_its_number(tmp_path, field, value):
-    log = tmp_path / "log.jsonl"
-    log.write_text(json.dumps({"gate": "a@0", "score": 0.5}) + "\n" + json.dumps({field: value}) + "\n")
-    with pytest.raises(UserError, match=rf"log\.jsonl:2: field '{field}': "):
-        list(read_log(log))
 
 
 def test_numbers_of_questions_that_are_none_are_left_out(folder, tmp_path):

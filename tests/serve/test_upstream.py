@@ -84,26 +84,6 @@ def test_an_upstream_that_does_not_take_a_body_is_a_504(gate: Path) -> None:
     assert reply.status == 504 and reply.json["error"]["code"] == "upstream_slow"
 
 
-async def left_alone() -> bytes:
-    """What an upstream reads of a connection after its answer, up to the end of the connection."""
-    rest: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
-        rest.set_result(await reader.read())
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    try:
-        async with session(30.0, 30.0) as connections:
-            reply = await connections.get(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/models")
-            assert await reply.read() == b"hi"
-            return await asyncio.wait_for(rest, 60)
-    finally:
-        server.close()
-
-
 needs_openssl = pytest.mark.skipif(which("openssl") is None, reason="needs openssl, to make a certificate")
 
 
