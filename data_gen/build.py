@@ -1,4 +1,4 @@
-"""Build the examples a gate is trained on and scores from questions and their labels.
+"""Build the examples that a gate is trained on and scores, from questions and their labels.
 
 Reads RUN/questions.jsonl and RUN/labels.jsonl (and RUN/evidence.jsonl for references), writes
 RUN/examples/{train,dev,test}.jsonl. Dev and test questions without labels become examples without targets, for

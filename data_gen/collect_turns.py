@@ -1,4 +1,4 @@
-"""Collect the system turns of a dialogue data set: RUN/turns.jsonl, and its knowledge in RUN/snippets.jsonl.
+"""Collect the system turns of a dialogue data set, and its knowledge: RUN/turns.jsonl, RUN/snippets.jsonl.
 
 Data sets: sgd, ketod (train.json, dev.json, test.json, as KETOD's own script joins its release with SGD), ketod_lines
 (SGD turns and enrich, one dialogue a line) and jsonl ({"context": [...], "label": ...}).

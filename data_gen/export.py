@@ -1,4 +1,4 @@
-"""Export a sampling run from the store to Parquet (one row an answer) or JSON Lines (one question-condition a line).
+"""Export a sampling run from the store to Parquet (a row per answer) or JSON Lines (a line per question and condition).
 
 Examples:
   kbtrain run export --store runs/demo/samples.db --output runs/demo/samples.parquet

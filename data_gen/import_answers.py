@@ -1,4 +1,4 @@
-"""Import questions whose answers were made elsewhere: a run folder as the sampling stage would leave it.
+"""Import questions with answers that were made elsewhere, into a run folder like that of the sampling stage.
 
 Reads JSON, Parquet or CSV with a model's answer without and with retrieval in each row; the config names the columns.
 Writes RUN/questions.jsonl, RUN/samples.db (one greedy answer per condition) and, where the rows have scores of other

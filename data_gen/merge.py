@@ -1,4 +1,4 @@
-"""Join the shards of a sampling run: samples.shard-I-of-N.db -> samples.db, as if it had never been divided.
+"""Join the shards of a sampling run: samples.shard-I-of-N.db -> samples.db, equal to that of an undivided run.
 
 Refuses shards of different runs, a question-condition that two of them hold, and shards that are missing or not
 finished (unless --allow-gaps). A samples.db that is there keeps what it holds, and gets what it lacks: another run, or

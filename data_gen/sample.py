@@ -1,8 +1,8 @@
 """Sample a model's answers with and without retrieval: questions.jsonl + evidence.jsonl -> samples.db.
 
-Every finished batch is durable; an interrupted run, started again, ends in the same bytes as an undisturbed one.
---backend vllm or openai draws the answers elsewhere; --engine ray spreads them over a Ray cluster; --shard 3/8 draws
-an eighth of them into a store of its own, and data_gen/merge.py joins the eight.
+Every finished batch is durable. An interrupted run, started again, ends with the same bytes as an uninterrupted one.
+--backend vllm or openai samples the answers elsewhere; --engine ray distributes them over a Ray cluster. --shard 3/8
+samples an eighth of them into a separate store, and data_gen/merge.py joins the eight.
 
 Examples:
   kbtrain run sample --run runs/demo --model smollm2-135m-instruct

@@ -1,4 +1,4 @@
-"""Add the passages found for it to each dialogue turn (RAGate's know): RUN/turns.jsonl -> RUN/turns_features.jsonl.
+"""Add retrieved passages to each dialogue turn (RAGate's know): RUN/turns.jsonl -> RUN/turns_features.jsonl.
 
 BM25's first k passages of a corpus, with the context as query: only what was said before a turn is read. The run's own
 snippets.jsonl is such a corpus. Generated responses and entities: studies/turn_responses.py, studies/turn_entities.py.

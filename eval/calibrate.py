@@ -1,4 +1,4 @@
-"""Choose a gate's threshold on dev questions for a goal, and note it with its evidence in the gate's folder.
+"""Choose a gate's threshold on dev questions for a goal, and store it with its evidence in the gate's folder.
 
 Reads the gate's scores and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a ratio, the best
 accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of the

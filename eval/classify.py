@@ -1,4 +1,4 @@
-"""Classification table: how well each gate's scores tell what needs retrieval from the rest, on the test split.
+"""Classification table: how well each gate's scores separate what needs retrieval from the rest, on the test split.
 
 Questions: reads scores/ and outcomes.jsonl (written by end_to_end.py) of the run folder, thresholds by --threshold-rule
 on dev. Dialogue turns (a run folder with turns.jsonl; RAGate, table 2): precision, recall, F1, AUC, AP and FDR, each

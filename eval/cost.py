@@ -1,4 +1,4 @@
-"""Bill each gate by your prices: money and seconds a question, with the gate's own cost, and break-even ratios.
+"""Cost of each gate at your prices: money and seconds per question, with the gate's own cost, and break-even ratios.
 
 Reads results.json (end_to_end.py) for the thresholds, and questions.jsonl, samples.db and the gates' scores of the run
 folder; writes cost.json. A gate costs the machine's seconds that it took, one that asks a server its tokens; with one

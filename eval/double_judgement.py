@@ -1,4 +1,4 @@
-"""KBM's double judgement from stored scores (section 5.4): passages are dropped again where the gate says no answer.
+"""KBM's double judgement from stored scores (section 5.4): passages that do not lead to an answer are dropped.
 
 Reads a run's questions.jsonl, samples.db, scores/ and scores_reference.jsonl (eval/score_reference.py); no model runs
 here. Both thresholds are chosen on dev. Writes RUN/double_judgement.json and .md.

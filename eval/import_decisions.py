@@ -1,4 +1,4 @@
-"""Import another system's decisions as rows of our tables: an id, and a score or a yes or no, for each question.
+"""Import another system's decisions into kbtrain's tables: an id and a score, or yes or no, for each question.
 
 Reads JSON Lines (a column may be a path, a.b) or a CSV and RUN/questions.jsonl; adds the gate to
 RUN/imported_scores.jsonl, which eval/compare_scores.py sets beside our own. With --as-gate it stands among these

@@ -1,4 +1,4 @@
-"""Score the dev and test questions, or dialogue turns, of a run folder with every gate that lies in it.
+"""Score the dev and test questions, or dialogue turns, of a run folder with every gate in it.
 
 Gates are found by themselves, RUN/*/gate.json; --model adds the gate prompt, which asks an untrained language model.
 Writes RUN/scores/<gate>.jsonl (higher = retrieval more needed) with the seconds per gate in its .meta.json. Scores stay

@@ -1,4 +1,4 @@
-"""Write the report of a run from what is stored: report.html (one self-contained page), report.md, its first figure as
+"""Write the report of a run from its results: report.html (one self-contained page), report.md, its first figure as
 savings.svg, and a page for each gate in gates/ with its worst errors side by side. Everything works offline.
 
 Examples:

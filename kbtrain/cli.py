@@ -131,7 +131,7 @@ def _add_scripts(parsers: Parsers) -> None:
         "run one step by its name: a stage (collect, retrieve, sample, ...) or a recipe (train_probe, ...)",
         usage="kbtrain run NAME|PATH [--launch NAME|PATH] [--config NAME|PATH] [--key value | key=value ...]",
         epilog="The keys of a script: kbtrain run NAME --help. With --launch, accelerate's --num_processes, "
-        "--num_machines, --machine_rank, --main_process_ip and --main_process_port may stand among them.",
+        "--num_machines, --machine_rank, --main_process_ip and --main_process_port may be among them.",
     )
     _add(run, "name", "NAME|PATH", "stage, recipe, or a script of your own")
     text = "the script's own arguments; --launch NAME|PATH: start it with accelerate and this launch file"

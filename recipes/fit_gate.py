@@ -1,4 +1,4 @@
-"""Fit any gate that has a fit(examples, need): in seconds, without a recipe of its own.
+"""Fit any gate that has a fit(examples, need), in seconds, without a separate recipe.
 
 The gate is a kind of kbtrain's registry (GATES) or of another package's entry point. It is handed the labelled plain
 questions (or turns) and for each the probability that retrieval is needed, for any direction of the label. The folder

@@ -1,4 +1,4 @@
-"""Make a SeaKR gate: no training, but its settings and room for thresholds.
+"""Make a SeaKR gate: no training, only settings and thresholds.
 
 U's scale belongs to one model, layer, k and alpha: choose the threshold with eval/calibrate.py afterwards.
 

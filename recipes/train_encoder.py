@@ -1,4 +1,4 @@
-"""Train the encoder gate: any pretrained encoder, made to say whether a turn, or a question, needs retrieval.
+"""Train the encoder gate: any pretrained encoder, fine-tuned to predict whether a turn or a question needs retrieval.
 
 Methods full and lora fine-tune it. Method probe leaves it as it is and fits a logistic regression on its embedding of
 what is asked now (and, with base dialogue_state, on acts, services and slots so far): a minute's work, and on KETOD,

@@ -1,4 +1,4 @@
-"""Fit the gate features: the form of a question and how often its words stand in the corpus, in a second on a CPU.
+"""Fit the gate features: the form of a question and how often its words occur in the corpus, in a second on a CPU.
 
 Reads examples (data_gen/build.py) and the run's BM25 index (data_gen/retrieve.py), from which the words' document
 frequencies are taken; the folder keeps them, so that it stands alone. Without --index, as for a search of your own, the

@@ -1,4 +1,4 @@
-"""Train a knowledge-boundary model: fine-tune a language model to say what it masters, from sampled labels.
+"""Train a knowledge-boundary model: fine-tune a language model to predict what it masters, from sampled labels.
 
 Reads examples made by data_gen/build.py, writes a gate folder (kbtrain.load_gate opens it). A killed run resumes from
 its last checkpoint when the same command is given again, and ends with the same weights; a finished one does nothing.

@@ -1,4 +1,4 @@
-"""Train a probe: linear heads on the answering model's own states, at the last token of the prompt that it answers.
+"""Train a probe: linear heads on the answering model's hidden states, at the last token of its prompt.
 
 Reads examples made by data_gen/build.py, and the model that answered: one prefill a question, kept in --states, so that
 another method or key is fitted in seconds. Layers and penalties are chosen by cross-validation on the training

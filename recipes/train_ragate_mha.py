@@ -1,4 +1,4 @@
-"""Train RAGate-MHA: a small multi-head attention encoder that says whether a dialogue's next turn needs knowledge.
+"""Train RAGate-MHA: a small multi-head attention encoder that predicts whether a dialogue's next turn needs knowledge.
 
 Reads turns (data_gen/collect_turns.py), trains its own tokenizer and the network, keeps the epoch with the best dev
 F1, and writes a gate folder (kbtrain.load_gate opens it) with its scores of dev and, if given, test. The same command
