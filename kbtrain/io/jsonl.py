@@ -22,12 +22,16 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class _Layout(NamedTuple):
-    """What is known of a kind of record: its fields, those with a default, those left out at it; its check."""
+    """What is known of a kind of record: its fields, those with a default, and those left out at it."""
 
     names: tuple[str, ...]
     optional: frozenset[str]
     left_out: tuple[tuple[str, Any], ...]
-    adapter: TypeAdapter[Any]
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 @functools.cache
@@ -35,7 +39,7 @@ def _layout(kind: Any) -> _Layout:
     fields, missing = dataclasses.fields(kind), dataclasses.MISSING
     optional = frozenset(f.name for f in fields if f.default is not missing or f.default_factory is not missing)
     left_out = tuple((f.name, f.default) for f in fields if f.metadata.get("omit_default"))
-    return _Layout(tuple(f.name for f in fields), optional, left_out, TypeAdapter(kind))
+    return _Layout(tuple(f.name for f in fields), optional, left_out)
 
 
 def dump(record: Any) -> str:
@@ -69,7 +73,7 @@ def record(kind: type[R], data: Any, path: Path | str, number: int) -> R:
         if key not in layout.names:
             raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, layout.names)}")
     try:
-        parsed: R = layout.adapter.validate_python(data)
+        parsed: R = _adapter(kind).validate_python(data)
     except ValidationError as error:
         raise UserError(f"{at(path, number)}: {one_line(error)}") from None
     return parsed

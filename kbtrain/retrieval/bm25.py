@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from scipy.sparse import coo_array, csc_array
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import beside, put_in_place
@@ -31,6 +30,7 @@ from kbtrain.retrieval.tokens import TokenIds, Tokens
 
 if TYPE_CHECKING:
     import bm25s
+    from scipy.sparse import csc_array
 
 Numbers = np.ndarray[Any, Any]
 
@@ -166,6 +166,8 @@ def build_index(passages: Iterable[Passage], folder: Path) -> None:
 
 def _frequencies(ids: array[int], lengths: array[int], n_words: int) -> csc_array:
     """How often each word (column) is in each passage (row)."""
+    from scipy.sparse import coo_array
+
     rows = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     ones = np.ones(len(ids), dtype=np.int32)
     return coo_array((ones, (rows, np.frombuffer(ids, dtype=np.int32))), (len(lengths), n_words)).tocsc()
