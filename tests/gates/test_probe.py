@@ -320,18 +320,6 @@ def test_in_sixteen_bits_each_question_has_a_pass_of_its_own(train, monkeypatch)
     assert sizes == [1] * 12
 
 
-def test_a_folder_is_small_and_says_all(train, folder):
-    output = train()
-    card = kbtrain.load_gate(output).card
-    assert (output / WEIGHTS).stat().st_size < 100_000
-    assert (card.base_fingerprint, card.condition, card.method) == (base_fingerprint(str(folder)), "llm", "ridge")
-    assert [one.layer for one in card.heads["mastery"]] == [0, 1, 2]
-    best = max(card.heads["mastery"], key=lambda one: one.held_out)
-    assert best.used and best.auroc > 0.9
-    readme = (output / "README.md").read_text()
-    assert "auroc_benefit" in readme and card.prompt_fingerprint in readme
-
-
 def test_the_card_of_a_reader_says_that_another_model_answers(train, folder, tmp_path):
     own = kbtrain.load_gate(train())
     proxy = kbtrain.load_gate(train(answered_by="big-model", output=tmp_path / "proxy"))

@@ -254,23 +254,6 @@ def test_the_scores_of_what_it_was_fitted_to_are_held_out(run):
     score(run, "[dev, test]", only=("stack",))
 
 
-def change(run, split, place, **fields):
-    path = run / "examples" / f"{split}.jsonl"
-    write(path, [replace(one, **fields) if i == place else one for i, one in enumerate(list(read(GateExample, path)))])
-
-
-def test_other_weights_of_a_member_are_another_stack(run):
-    stack(run)
-    before = handle(run / "stack").identity
-    card = json.loads((run / "stack" / "gate.json").read_text())
-    card["models"]["mastery"]["intercept"] += 1
-    (run / "stack" / "gate.json").write_text(json.dumps(card))
-    own = handle(run / "stack").identity
-    assert own != before
-    fit(run, "features", index=run / "bm25", seed=1)  # other folds: the same weights, other held-out scores
-    assert handle(run / "stack").identity not in (own, before)
-
-
 def test_scores_of_another_gate_than_the_member_teach_a_stack_nothing(run, tmp_path):
     """It was fitted to what stood in the score file, and asked the gate that lies in the folder."""
     told = r"scores/features\.jsonl: scores of another gate than .*features holds; run eval/score\.py again"
