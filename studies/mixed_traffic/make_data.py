@@ -70,10 +70,10 @@ def collecting(config: MixedDataConfig, comparisons: Path) -> list[ChainStep]:
     beside = config.run.parent
     return [
         *(chain_step("collect", f"questions of {name}", 0.2, run=beside / name, dataset=dataset,
-                     path=config.data / file, impossible="drop", near_duplicates="ignore")
+                     path=config.data / file, impossible="drop")
           for name, (dataset, file) in SETS.items()),
         chain_step("collect", "questions of hotpot", 0.1, run=beside / "hotpot", dataset="csv", path=comparisons,
-                   columns=json.dumps(COLUMNS), near_duplicates="ignore"),
+                   columns=json.dumps(COLUMNS)),
         chain_step("collect", "questions of atlas", 0.1, run=beside / "atlas"),
     ]  # fmt: skip
 

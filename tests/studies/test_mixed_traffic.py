@@ -1,0 +1,67 @@
+"""Mixed traffic: its chains take their commands, published verdicts become a table, rows are counted as said."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import scripts
+
+from kbtrain.config import parse_args
+from kbtrain.records import Outcome, Question
+
+WORDS = {"shop": "Which aisle sells {}?", "exam": "What is the derivative of {}?"}
+
+
+@pytest.mark.parametrize("name", ["make_data", "run"])
+def test_every_stage_takes_its_keys(tmp_path: Path, name: str) -> None:
+    study = scripts.load(f"studies/mixed_traffic/{name}.py")
+    if name == "run":
+        config = study.MixedConfig(run=tmp_path, model="some/model", ks=(1, 3))
+        steps = [*study.answering(config), *study.gates(config)]
+    else:
+        config = study.MixedDataConfig(data=tmp_path, run=tmp_path / "mixed")
+        steps = [*study.collecting(config, tmp_path / "c.csv"), *study.pooling(config, tmp_path / "corpus.jsonl")]
+    for step in steps:
+        parse_args(scripts.config_class(Path(step.command()[1])), step.arguments)
+
+
+def test_published_verdicts_become_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shop's questions need a search, the exam's are broken by one: the rule by source knows it."""
+    study, rows = scripts.load("studies/mixed_traffic/published.py"), []
+    for i in range(240):
+        source = "shop" if i % 2 else "exam"
+        right = {"none": source == "exam", "one": source == "shop"}
+        verdicts = {
+            model: right for model in ("gpt-4o", "gpt-4o-mini", "llama-3-8b-instruct", "flan-t5-xl", "flan-t5-xxl")
+        }
+        split = "test" if i % 3 == 0 else "train"
+        rows.append(
+            {"id": f"q{i}", "dataset": source, "split": split, "question": WORDS[source].format(i), "llms": verdicts}
+        )
+    path = tmp_path / "outcomes.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    study.main(study.PublishedConfig(path=(path,), out=tmp_path / "figures.json", bootstrap_draws=100))
+    figures = json.loads((tmp_path / "figures.json").read_text())["gpt-4o"]
+    assert figures["n"]["test"] == 80
+    assert (figures["by_source"]["accuracy"], figures["by_source"]["searches"]) == (1.0, 0.5)
+    assert "| by_source | 100.0 | 50 |" in capsys.readouterr().out
+
+
+def test_rows_count_searches_tokens_and_money() -> None:
+    study = scripts.load("studies/mixed_traffic/table.py")
+    llm, rag = np.array([1.0, 0.0, 0.0, 1.0]), np.array([0.0, 1.0, 1.0, 1.0])
+    none, every, half = np.zeros(4), np.ones(4), np.array([0.0, 1.0, 1.0, 0.0])
+    policies = [
+        study.Policy("never", llm, none, none), study.Policy("always", rag, every, every),
+        study.Policy("by_source", np.maximum(llm, rag), half, half), study.Policy("features_after", rag, every, half),
+    ]  # fmt: skip
+    rows = {row[0]: row for row in study.gate_rows(policies, (np.full(4, 10.0), np.full(4, 30.0)))}
+    assert rows["by_source"][1:3] == ["100.0", "50"] and rows["by_source"][5:] == ["20", "0.50 / 2.50"]
+    assert rows["features_after"][5:] == ["20", "1.00 / 5.00"]
+    assert rows["always"][3] == "-" and rows["never"][3].startswith("-25.0")
+    outcomes = [Outcome(f"q{i}", "test", None, bool(llm[i]), bool(rag[i]), None, None, 0, 0) for i in range(4)]
+    questions = {f"q{i}": Question(f"q{i}", "?", ("a",), "test", "d", source="ab"[i // 2]) for i in range(4)}
+    assert study.source_rows(policies[2], outcomes, questions) == [
+        ["a", "2", "50.0", "50.0", "100.0", "50"], ["b", "2", "50.0", "100.0", "100.0", "50"],
+    ]  # fmt: skip
