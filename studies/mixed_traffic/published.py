@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from kbtrain.gates.by_source import BySource
-from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.gates.features.question import Frequencies
 from pydantic import Field
 
 from kbtrain.arrays import Floats
@@ -28,6 +27,7 @@ from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.results import GateResult
 from kbtrain.gates.features.gate import Features
+from kbtrain.gates.simple import BySource
 from kbtrain.io.provenance import write_atomically
 from kbtrain.metrics.thresholds import Training
 from kbtrain.questions.collect import hash64
