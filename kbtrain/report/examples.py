@@ -63,14 +63,14 @@ class AnsweredRun:
         """The outcomes with their texts; an answer that is not stored is empty."""
         questions = {question.id: question for question in self.questions}
         with SampleStore(self.path / "samples.db", read_only=True) as store:
-            return [
-                Example(
-                    o.question_id, query_text(questions[o.question_id]), " / ".join(questions[o.question_id].answers),
-                    *(_text(store.get(self.sampling_run, o.question_id, arm)) for arm in ("llm", "rag")),
-                    o.llm_correct, o.rag_correct, scores[o.question_id],
-                )
-                for o in outcomes
-            ]  # fmt: skip
+            texts = [
+                [_text(store.get(self.sampling_run, o.question_id, arm)) for arm in ("llm", "rag")] for o in outcomes
+            ]
+        asked = [questions[o.question_id] for o in outcomes]
+        return [
+            Example(q.id, query_text(q), " / ".join(q.answers), llm, rag, o.llm_correct, o.rag_correct, scores[q.id])
+            for o, q, (llm, rag) in zip(outcomes, asked, texts, strict=True)
+        ]
 
 
 def _text(answers: SampleSet | None) -> str:
