@@ -288,13 +288,25 @@ def closing_block(
     named = {g.gate: g for g in results.gates}
     best = bool(savings) and saving is savings[0]
     texts = sentences(results, saving, len(savings), best=best)
-    real = "no search is skipped, so there is nothing to test; add dev questions"
+    line, real = texts[0], "no search is skipped, so there is nothing to test; add dev questions"
     if saving is not None and saving.noted.dev_saved > 0:
-        real = texts.pop(2)
+        found = _reached(saving.noted, f" of the {saving.saves}", "accuracy ")
+        line, real = f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {found}", texts[2]
+        if saving.other is not None:
+            line += f"; set for right answers: {_reached(saving.other)}"
+        sure = saving.promised
+        if sure is not None and sure.dev_saved > 0 and not saving.rule.startswith("max_loss"):
+            line += f"; at most {percent(saving.promise.limit)} points lost, promised: {_reached(sure)}"
+        line += f". {saving.promise.more}" if saving.promise.more else ""
     right = [f"{percent(named[name].accuracy)} % right" for name in ("llm_only", "all_rag")]
-    lines = (subtitle(results.meta, questions), *right, " ".join(texts), real, cost, f"{use}open {report.resolve()}")
+    lines = (subtitle(results.meta, questions), *right, line, real, cost, f"{use}open {report.resolve()}")
     names = ("tested", "without search", "always searching", "with the gate", "is that real?", "cost", "next")
     return aligned_block(dict(zip(names, lines, strict=True)))
+
+
+def _reached(setting: ThresholdSaving, of: str = "", accuracy: str = "") -> str:
+    change = f"{points(setting.change.mean)} points, {points_interval(setting.change)}"
+    return f"{percent(setting.saved.mean)} %{of} skipped, {accuracy}{percent(setting.accuracy)} % ({change})"
 
 
 def aligned_block(lines: Mapping[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import scripts
+from tiny_kbm import make_byte_model
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 sys.path.append(str(FOLDER))
@@ -58,9 +59,11 @@ def test_peers_that_did_other_work_are_not_compared() -> None:
         check(Measured("short", True, {"hf_generate": [fewer]}, MACHINE, WORK))
 
 
-def test_the_benchmark_runs_on_a_tiny_model(tiny_folder: Path, tmp_path: Path) -> None:
+def test_the_benchmark_runs_on_a_tiny_model(tmp_path: Path) -> None:
     output = tmp_path / "bench" / "sampling.json"
-    given = ("--quick", "--model", tiny_folder, "--dtype", "fp32", "--output", output)
+    for part in make_byte_model(initializer_range=0.1):
+        part.save_pretrained(tmp_path / "tiny")
+    given = ("--quick", "--model", tmp_path / "tiny", "--dtype", "fp32", "--output", output)
     run = scripts.run("benchmarks/sampling.py", *given, nested=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("| prompts |") and run.stdout.count("HF generate |") == 3

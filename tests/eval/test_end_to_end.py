@@ -451,9 +451,6 @@ def test_the_report_ends_with_a_command_that_decides_as_it_says(
     assert f'kbtrain decide {run_folder / "kbm"} "a question" --key {other}; open ' in shown
 
 
-OF_THIS_PROCESS = ("wall_seconds", "peak_rss_mb", "date")
-
-
 def test_thresholds_go_where_the_score_file_says_and_nowhere_else(
     script: Script, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

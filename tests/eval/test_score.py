@@ -107,19 +107,6 @@ def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
     assert (idle.opened, scores.read_bytes()) == (0, undisturbed)
 
 
-def test_scores_that_were_cut_or_made_by_an_older_version_are_one_line(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(script, run_folder, Scripted(), monkeypatch)
-    scores = run_folder / "scores" / "kbm.jsonl"
-    scores.write_text("".join(scores.read_text().splitlines(keepends=True)[:-20]))
-    with pytest.raises(UserError, match=r"kbm\.jsonl: was changed since it was scored; delete it to score again"):
-        run(script, run_folder, Scripted(), monkeypatch)
-    write_meta(scores, stage="score", config={}, inputs=[])
-    with pytest.raises(UserError, match=r"kbm\.jsonl: made by an older version of kbtrain; delete it and run again"):
-        run(script, run_folder, Scripted(), monkeypatch)
-
-
 def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
     script: Script,
     run_folder: Path,
@@ -208,11 +195,11 @@ def about(run_folder: Path, split: str, entities: dict[int, str]) -> None:
     jsonl.write(run_folder / "examples" / f"{split}.jsonl", rows)
 
 
-def opened_from(folder: Path) -> Scripted:
+def opened_from(folder: Path, prompt: str = "0") -> Scripted:
     """A scripted gate whose card lies in the folder."""
     KBMCard(
-        base_model="m", keys=("mastery", "benefit"), prompt_fingerprint="0", max_length=64, dtype="fp32", method="full",
-        labels="hard",
+        base_model="m", keys=("mastery", "benefit"), prompt_fingerprint=prompt, max_length=512, dtype="fp32",
+        method="full", labels="soft",
     ).write(folder)  # fmt: skip
     gate = Scripted()
     gate.folder = folder
@@ -238,10 +225,7 @@ def test_a_folder_whose_name_no_result_holds_is_told_before_anything_is_scored(
     script: Script, run_folder: Path
 ) -> None:
     """Its scores were written, and read to the end of the evaluation."""
-    KBMCard(
-        base_model="tiny", keys=("mastery",), prompt_fingerprint="x", max_length=512, dtype="fp32", method="full",
-        labels="soft",
-    ).write(run_folder / "KBM-2")  # fmt: skip
+    opened_from(run_folder / "KBM-2")
     module = script("score")
     with pytest.raises(UserError, match=r"scores would be named 'KBM-2', after .* small letters, digits and _"):
         module.main(build(module.ChoiceConfig, None, {"run": run_folder}))
@@ -255,16 +239,7 @@ def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
 
     torch.set_num_threads(1)
     folder = make_folder(sampled_run / "kbm")
-    card = KBMCard(
-        base_model="tiny",
-        keys=("mastery", "benefit"),
-        prompt_fingerprint=kbm_fingerprint(make_tokenizer(), ("mastery", "benefit")),
-        max_length=512,
-        dtype="fp32",
-        method="full",
-        labels="soft",
-    )
-    card.write(folder)
+    opened_from(folder, kbm_fingerprint(make_tokenizer(), ("mastery", "benefit")))
     module = script("score")
     config = build(module.ChoiceConfig, None, {"run": sampled_run, "model": str(folder), "dtype": "fp32"})
     module.main(config)
@@ -373,6 +348,9 @@ def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(
         run(script, run_folder, Scripted(), monkeypatch)
     with pytest.raises(UserError, match=r"kbm\.jsonl: was changed since score made it"):
         stored_scores(run_folder)
+    write_meta(scores, stage="score", config={}, inputs=[])
+    with pytest.raises(UserError, match=r"kbm\.jsonl: made by an older version of kbtrain; delete it and run again"):
+        run(script, run_folder, Scripted(), monkeypatch)
     scores.unlink()
     run(script, run_folder, Scripted(), monkeypatch)
     assert scores.read_text() == "".join(lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,9 +12,9 @@ from scipy.stats import binomtest, entropy
 
 from kbtrain.answers.grading import exact_match, token_f1
 from kbtrain.labeling.indicators import Graded, certainty, certainty_interval, grade
-from kbtrain.labeling.label import benefit, effect, indicators
+from kbtrain.labeling.label import effect
 from kbtrain.metrics.significance import newcombe, wilson
-from kbtrain.records import Question, SampleSet
+from kbtrain.records import Question
 
 
 def test_answers_are_graded_and_grouped_after_normalisation(capital: Question) -> None:
@@ -27,11 +26,6 @@ def test_answers_are_graded_and_grouped_after_normalisation(capital: Question) -
 def test_an_answer_that_names_no_option_is_wrong_and_counted(choice: Question) -> None:
     answers = ["B", "b", "B. Africa", "Africa", "A", "I do not know", ""]
     assert grade(choice, answers) == Graded(n=7, n_correct=4, n_empty=1, n_unparsed=1, groups=(4, 1, 1, 1))
-
-
-def test_the_twenty_of_thirty_of_the_paper(capital: Question) -> None:
-    graded = grade(capital, ["Paris"] * 20 + ["Rome"] * 10)
-    assert (graded.n_correct, graded.n, graded.groups) == (20, 30, (20, 10))
 
 
 def test_answers_that_are_graded_by_their_option_are_not_counted_as_naming_none():
@@ -119,15 +113,6 @@ def test_the_interval_covers_the_expected_certainty_where_percentiles_fail(name:
 def test_the_effect_follows_the_indicator() -> None:
     assert (effect(0.2, 0.5), effect(0.5, 0.5), effect(0.5, 0.2)) == ("beneficial", "neutral", "harmful")
     assert effect(0.1 + 0.2, 0.3) == "neutral"
-
-
-def test_benefit_is_mastery_with_minus_without(capital: Question, answered: Callable[..., SampleSet]) -> None:
-    llm, _ = indicators(capital, answered(*["Paris"] * 3, *["Rome"] * 7))
-    rag, _ = indicators(capital, answered(*["Paris"] * 8, *["Rome"] * 2, condition="rag"))
-    value, interval = benefit(llm, rag)
-    assert value == pytest.approx(0.5)
-    assert interval == newcombe((3, 10), (8, 10)) and interval[0] > 0
-    assert benefit(rag, llm)[0] == pytest.approx(-0.5)
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 30, 300])

@@ -6,14 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import mannwhitneyu
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.scores import seed_scores
 from kbtrain.io.jsonl import write
 from kbtrain.metrics.registry import METRICS, Metric, classify, expected_at_random, log_loss
-from kbtrain.metrics.significance import cluster_counts
 from kbtrain.metrics.turns import SeedScores, classify_turns, compare, weighted_metrics
 from kbtrain.records import GateScore, TurnExample
 
@@ -30,13 +28,6 @@ def test_metrics_worked_by_hand() -> None:
     assert found.auroc == pytest.approx(5 / 6)  # of 6 pairs only (1, 2) is the wrong way round
     assert found.average_precision == pytest.approx((1 + 1 + 3 / 4) / 3)
     assert found.reasons == {}
-
-
-def test_auroc_counts_ties_as_half() -> None:
-    rng = np.random.default_rng(0)
-    truth, scores = rng.random(80) < 0.3, rng.integers(0, 5, 80).astype(float)
-    pairs = [(p > n) + 0.5 * (p == n) for p in scores[truth] for n in scores[~truth]]
-    assert classify("x", truth, scores, scores > 2).auroc == pytest.approx(np.mean(pairs))
 
 
 @pytest.mark.parametrize(
@@ -64,32 +55,6 @@ def test_expected_values_at_random_are_the_mean_of_many_draws() -> None:
     drawn = [classify("x", truth, s := rng.random(2000), s > 0.6) for _ in range(60)]
     for key in ("precision", "recall", "f1", "fdr", "auroc", "average_precision"):
         assert getattr(expected, key) == pytest.approx(np.mean([getattr(d, key) for d in drawn]), abs=0.01), key
-
-
-def test_random_inputs_give_what_counting_gives() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(30):
-        truth = rng.random(60) < rng.uniform(0.1, 0.9)
-        scores = np.round(rng.random(60) + 0.3 * truth, int(rng.integers(1, 4)))  # with ties and without
-        found = classify("x", truth, scores, scores > 0.6)
-        hits, chosen = int((truth & (scores > 0.6)).sum()), int((scores > 0.6).sum())
-        assert found.precision == pytest.approx(hits / chosen)
-        assert found.recall == pytest.approx(hits / truth.sum())
-        assert found.f1 == pytest.approx(2 * hits / (chosen + truth.sum()))
-        u = mannwhitneyu(scores[truth], scores[~truth]).statistic
-        assert found.auroc == pytest.approx(u / (truth.sum() * (~truth).sum()))
-        assert found.average_precision == pytest.approx(stepwise_precision(truth, scores))
-
-
-def stepwise_precision(truth: np.ndarray, scores: np.ndarray) -> float:
-    """Sum over the cuts of the rise in recall times the precision there."""
-    total, before = 0.0, 0.0
-    for cut in np.unique(scores)[::-1]:
-        chosen = scores >= cut
-        recall = (truth & chosen).sum() / truth.sum()
-        total += (recall - before) * (truth & chosen).sum() / chosen.sum()
-        before = recall
-    return total
 
 
 def test_the_log_loss_worked_by_hand_for_hard_and_soft_targets_and_a_sure_mistake() -> None:
@@ -120,14 +85,6 @@ def test_figures_are_scikit_learn_s_also_with_weights_and_ties():
         expected["fdr"] = 1 - expected["precision"]
         for name, value in expected.items():
             assert found[name][row] == pytest.approx(value, abs=1e-12), name
-
-
-def test_whole_dialogues_are_drawn():
-    draws = cluster_counts(DIALOGUES, 50, 0)
-    assert draws.shape == (51, 60)
-    assert (draws[0] == 1).all()
-    assert all((row.reshape(10, 6) == row.reshape(10, 6)[:, :1]).all() for row in draws)
-    assert (draws.sum(1) == 60).all()
 
 
 def test_a_gate_is_the_mean_of_its_seeds_with_their_spread():

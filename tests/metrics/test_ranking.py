@@ -17,7 +17,7 @@ from kbtrain.metrics.ranking import (
     retrieval_curve,
     separations,
 )
-from kbtrain.metrics.significance import Delta, stratified_counts
+from kbtrain.metrics.significance import Delta
 
 
 def test_curve_worked_by_hand() -> None:
@@ -150,13 +150,6 @@ def test_a_row_without_positives_or_negatives_has_no_area():
     weights = np.array([[1.0, 0, 1], [0, 1, 0], [1, 1, 1]])
     assert np.isnan(auroc(truth, scores, weights)).tolist() == [True, True, False]
     assert np.isnan(average_precision(truth, scores, weights)).tolist() == [False, True, False]
-
-
-def test_resamples_keep_the_classes_and_begin_with_the_data():
-    truth = np.arange(30) % 4 == 0
-    counts = np.concatenate(list(stratified_counts(truth, 20, 1)))
-    assert counts.shape == (21, 30) and (counts[0] == 1).all()
-    assert (counts[:, truth].sum(1) == truth.sum()).all() and (counts.sum(1) == 30).all()
 
 
 def test_intervals_draw_whole_clusters():

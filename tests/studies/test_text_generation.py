@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import random
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -45,44 +42,6 @@ def matched(folder: str, response: str, reference: str, layer: int) -> list[floa
     alike = states[0] @ states[1].T
     precision, recall = (float(alike.amax(dim=1 - i)[counted[i]].mean()) for i in (0, 1))
     return [precision, recall, 2 * precision * recall / (precision + recall)]
-
-
-def longest_common(a: list[str], b: list[str]) -> int:
-    """Length of the longest common subsequence, the plain recursion with a table."""
-    table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
-    for i, x in enumerate(a, 1):
-        for j, y in enumerate(b, 1):
-            table[i][j] = table[i - 1][j - 1] + 1 if x == y else max(table[i - 1][j], table[i][j - 1])
-    return table[-1][-1]
-
-
-def own_bleu(responses: list[list[str]], references: list[list[str]]) -> float:
-    """Corpus BLEU from its definition (Papineni et al. 2002), for texts that share n-grams of every order."""
-    logs = 0.0
-    for order in range(1, 5):
-        hits = total = 0
-        for made, wanted in zip(responses, references, strict=True):
-            grams = [
-                Counter(tuple(side[i : i + order]) for i in range(len(side) - order + 1)) for side in (made, wanted)
-            ]
-            hits += (grams[0] & grams[1]).total()
-            total += grams[0].total()
-        logs += math.log(hits / total) / 4
-    lengths = [sum(map(len, side)) for side in (responses, references)]
-    return 100 * math.exp(logs + min(0.0, 1 - lengths[1] / lengths[0]))
-
-
-def test_random_texts_give_what_the_definitions_give() -> None:
-    rng = random.Random(0)
-    for _ in range(5):
-        pairs = [[[rng.choice("abcde") for _ in range(rng.randint(4, 12))] for _ in range(2)] for _ in range(40)]
-        made, wanted = [made for made, _ in pairs], [wanted for _, wanted in pairs]
-        found = text_scores([" ".join(x) for x in made], [" ".join(x) for x in wanted])
-        assert found.bleu == pytest.approx(own_bleu(made, wanted))
-        shared = [(Counter(a) & Counter(b)).total() for a, b in pairs]
-        f1 = [2 * n / (len(a) + len(b)) for n, (a, b) in zip(shared, pairs, strict=True)]
-        assert found.rouge1 == pytest.approx(sum(f1) / 40)
-        assert found.rouge_l == pytest.approx(sum(2 * longest_common(a, b) / (len(a) + len(b)) for a, b in pairs) / 40)
 
 
 def test_a_chinese_character_is_a_word() -> None:
