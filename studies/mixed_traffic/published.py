@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from kbtrain.gates.features.question import Frequencies
 from pydantic import Field
 
 from kbtrain.arrays import Floats
@@ -27,6 +26,7 @@ from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.results import GateResult
 from kbtrain.gates.features.gate import Features
+from kbtrain.gates.features.question import Frequencies
 from kbtrain.gates.simple import BySource
 from kbtrain.io.provenance import write_atomically
 from kbtrain.metrics.thresholds import Training
