@@ -153,7 +153,7 @@ def decode_step(here: Here) -> Figures:
         for graphs in (False, True):
             sampler.graphs.problem = None if graphs else "it is measured"
             if here.device == "cpu":
-                sampler.graphs.capture, sampler.graphs.limit = False, math.inf
+                sampler.graphs.capture = False
             first = seconds_of(lambda: sampler.sample(rows), here.device)  # noqa: B023
             if here.device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
@@ -206,7 +206,7 @@ def step_shares(
     model: Any, sampler: BatchSampler, prompts: Sequence[list[int]], n: int, name: str, figures: Figures
 ) -> Figures:
     """The replay alone, and the time that reading weights, prompts and answers takes at the measured bandwidth."""
-    (graph,) = sampler.graphs._kept
+    graph = sampler.graphs._kept
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     with torch.inference_mode():
         graph._clear([len(ids) for ids in prompts])

@@ -278,23 +278,17 @@ def _check_fields(probe: _Probe, model: ListedModel, samples: int, max_new_token
         room = min(room, max(32, model.context - most - _TEMPLATE))
     read = _read_of_long(probe, room)
     dialect = Dialect(limit=limit, greedy=greedy, extra=dict(sorted(extra.items())), key_header=probe.headers[0])
-    fields = {f"server_{key}": value for key, value in dialect.model_dump(exclude_defaults=True).items()}
     found = {
-        "server_key_env": probe.key_env,
-        **fields,
-        "max_new_tokens": length,
-        "max_prompt_tokens": room if read is None else min(room, max(32, read - _TEMPLATE)),
-    }
+        "server_key_env": probe.key_env, **{f"server_{key}": value for key, value in dialect.model_dump().items()},
+        "max_new_tokens": length, "max_prompt_tokens": room if read is None else min(room, max(32, read - _TEMPLATE)),
+    }  # fmt: skip
+    defaults = {key: field.get_default() for key, field in LLMConfig.model_fields.items()}
     settings = {
-        "backend": "openai",
-        "model": model.name,
-        "server_url": probe.url,
-        "server_endpoint": probe.endpoint,
-        "server_n": True if answers >= samples else answers if answers > 1 else False,
-        "server_logprobs": logprobs,
-        **{key: value for key, value in found.items() if value != LLMConfig.model_fields[key].get_default()},
+        "backend": "openai", "model": model.name, "server_url": probe.url, "server_endpoint": probe.endpoint,
+        "server_n": True if answers >= samples else answers if answers > 1 else False, "server_logprobs": logprobs,
+        **{key: value for key, value in found.items() if key in defaults and value != defaults[key]},
         **thoughts.settings,
-    }
+    }  # fmt: skip
     cites = has_citations(reply)
     return ServerAbilities(model, settings, probe.refused, answers, probe.n, thoughts, states, read, cites)
 

@@ -1,21 +1,18 @@
-"""Gate scores on a real Ray cluster of two nodes: those of one process, also when a node is killed in mid-run."""
+"""Gate scores on a real Ray cluster of two nodes: those of one process."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
 import shutil
 import socket
 import sys
-import time
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from pydantic_core import from_json, to_json
-from support import gate_folders
+from support import gate_folders, scripts
 from tiny_kbm import QUESTIONS, make_folder, make_tokenizer
 
 from kbtrain.config import parse_args
@@ -31,10 +28,8 @@ from kbtrain.io.provenance import read_meta
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GateExample, GateScore
 
-EVAL = Path(__file__).resolve().parents[2] / "eval"
 SIZES = {"dev": 13, "test": 22}
 CHUNK = 3  # 5 chunks of dev, 8 of test
-TOTAL = sum(SIZES.values())
 
 
 def example(i, split):
@@ -62,16 +57,10 @@ def gates(tmp_path_factory):
 @pytest.fixture(scope="module")
 def score():
     """eval/score.py in this process."""
-    spec = importlib.util.spec_from_file_location("distributed_score", EVAL / "score.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-
-    def run(folder, *more):
-        given = ("--run", str(folder), "--chunk", str(CHUNK), *more)
-        module.main(parse_args(module.ChoiceConfig, given))
-
-    return run
+    module = scripts.load("eval/score.py")
+    return lambda folder, *more: module.main(
+        parse_args(module.ChoiceConfig, ("--run", str(folder), "--chunk", str(CHUNK), *more))
+    )
 
 
 @pytest.fixture
@@ -92,17 +81,13 @@ def scores(path):
     return found
 
 
-def scripted(pause=0.0):
+def scripted():
     """A gate without a model, and its worker. Local: Ray sends its code along."""
 
     class Scripted(ScoreWorker):
         def open(self, config):
             self.handle, self.dtype = GateHandle(("prompt",), "m", Lengths), "fp32"
             self.gate = self.handle.open()
-
-        def do(self, row):
-            time.sleep(pause)
-            return super().do(row)
 
     class Lengths(Gate):
         name = "prompt"
@@ -228,28 +213,6 @@ def test_machines_that_measure_other_number_formats_are_not_mixed(cluster, tmp_p
 
     with pytest.raises(UserError, match="key 'dtype': auto means bf16 and fp32 on different machines; name one"):
         scored_by(RayScoring(worker=Measuring), source, tmp_path / "many")
-
-
-def test_a_node_killed_in_mid_run_loses_nothing(cluster, tmp_path):
-    import ray
-
-    def alive():
-        return sum(node["Alive"] and bool(node["Resources"].get("CPU")) for node in ray.nodes())
-
-    source, worker = scripted(pause=0.4)
-    scored_by(local, source, tmp_path / "one")
-    victim = list(cluster.worker_nodes)[-1]
-    assert alive() == 2
-    written = []
-    with ScoreFile(tmp_path / "many", {}) as file:
-        for n in score_chunks(file, source, chunks_left(file, source, EXAMPLES, CHUNK), RayScoring(worker=worker)):
-            written.append(n)
-            if len(written) == 3:
-                cluster.remove_node(victim, allow_graceful=False)
-        file.finish("score", {}, [], 0.0, source.names)
-    assert alive() == 1
-    assert sum(written) == TOTAL
-    assert scores(tmp_path / "many") == scores(tmp_path / "one")
 
 
 def test_without_ray_or_a_cluster_it_is_one_line(tmp_path, monkeypatch):

@@ -350,27 +350,21 @@ def ended(reason, content="Par", **more):
     return {"choices": [{"message": {"content": content, **more}, "finish_reason": reason}]}
 
 
-@pytest.mark.parametrize("reason", ["stop", "eos", "STOP", "length", "max_tokens", "tool_calls", "end_turn", "", None])
-def test_an_answer_that_ended_is_whole(reason):
-    assert _check_ends(ended(reason)) is None
+WHOLE = ("stop", "eos", "STOP", "length", "max_tokens", "tool_calls", "end_turn", "", None)
+HALF = ("abort", "network_error", "insufficient_system_resource", "error", "unheard_of")
+REFUSED = ("content_filter", "sensitive", "refusal", "SAFETY", "RECITATION")
 
 
-@pytest.mark.parametrize("reason", ["abort", "network_error", "insufficient_system_resource", "error", "unheard_of"])
-def test_half_an_answer_is_asked_for_again_and_then_refused(reason, question):
-    with pytest.raises(NoReply, match=f"an answer that broke off .*{reason}") as caught:
-        _check_ends(ended(reason))
-    assert caught.value.is_empty
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [ended(reason, None) for reason in ("content_filter", "sensitive", "refusal", "SAFETY", "RECITATION")]
-    + [ended("stop", None, refusal="I cannot help with that.")],
-)
-def test_a_refused_answer_is_no_empty_one(reply):
-    with pytest.raises(PromptRefusal, match="content_filter"):
-        _check_ends(reply)
-    _check_ends(ended("stop", "Paris", refusal=None))
+def test_half_an_answer_is_asked_for_again_and_a_refused_one_is_no_empty_one():
+    for reply in (*map(ended, WHOLE), ended("stop", "Paris", refusal=None)):
+        assert _check_ends(reply) is None
+    for reason in HALF:
+        with pytest.raises(NoReply, match=f"an answer that broke off .*{reason}") as caught:
+            _check_ends(ended(reason))
+        assert caught.value.is_empty
+    for reply in (*(ended(reason, None) for reason in REFUSED), ended("stop", None, refusal="I cannot help.")):
+        with pytest.raises(PromptRefusal, match="content_filter"):
+            _check_ends(reply)
 
 
 def counted(prompts):
