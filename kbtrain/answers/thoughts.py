@@ -134,15 +134,13 @@ class ReadAnswer:
     thought: bool
 
 
-def read_answer(
-    split: SplitText, finish: Finish, stop: Sequence[str] = (), skip_blank: bool | None = None
-) -> ReadAnswer:
+def read_answer(split: SplitText, finish: Finish, stop: Sequence[str] = ()) -> ReadAnswer:
     """The answer of an output that ended so: without blank lines before it, up to the first stop string.
 
-    ``skip_blank`` None: blank lines are skipped if there are stop strings, which are mostly a line end. An answer that
-    a stop string ends is whole, however the output ended.
+    Blank lines are skipped if there are stop strings, which are mostly a line end. An answer that a stop string ends is
+    whole, however the output ended.
     """
-    answer = skip_blank_lines(split.answer) if (bool(stop) if skip_blank is None else skip_blank) else split.answer
+    answer = skip_blank_lines(split.answer) if stop else split.answer
     up_to_end = answer
     for string in stop:
         up_to_end = up_to_end.split(string, 1)[0]

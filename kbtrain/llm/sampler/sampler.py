@@ -87,21 +87,14 @@ class DistinctSequences:
 class Stopper:
     """Knows all end-of-sequence ids of model and tokenizer, and the stop strings, which end no thought.
 
-    ``skip_blank`` True: blank lines before an answer are no part of it and do not stop it; None: so if there are stop
-    strings. ``first`` (None: all) gives the part of a text that counts, as its first sentence: an answer ends where
-    more than it begins. ``opened`` in the methods: the prompt has opened the thought.
+    With stop strings blank lines before an answer are no part of it and do not stop it. ``first`` (None: all) gives the
+    part of a text that counts, as its first sentence: an answer ends where more than it begins. ``opened`` in the
+    methods: the prompt has opened the thought.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        stop: Sequence[str],
-        skip_blank: bool | None = None,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> None:
         self.tokenizer = tokenizer
         self.stop = tuple(stop)
-        self.skip_blank = bool(self.stop) if skip_blank is None else skip_blank
         self.thoughts = ThoughtTokens(tokenizer)
         self.first: Callable[[str], str] | None = None
         self.eos = eos_ids(model, tokenizer)
@@ -144,7 +137,7 @@ class Stopper:
     def read(self, tokens: Sequence[int], finish: Finish, opened: bool = False) -> ReadAnswer:
         """The answer without thought, end tokens, special tokens and what follows the first stop string."""
         answer_tokens = tokens[:-1] if tokens and tokens[-1] in self.eos else tokens
-        answer = read_answer(self.thoughts.decode(answer_tokens, opened), finish, self.stop, self.skip_blank)
+        answer = read_answer(self.thoughts.decode(answer_tokens, opened), finish, self.stop)
         if self.first is None:
             return answer
         # the space before the first word stays: texts are compared by their lengths
@@ -156,7 +149,7 @@ class Stopper:
         return self._skipped(self.thoughts.decode(tokens, opened).answer)
 
     def _skipped(self, text: str) -> str:
-        return skip_blank_lines(text) if self.skip_blank else text
+        return skip_blank_lines(text) if self.stop else text
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -182,7 +175,6 @@ class LockstepSampler:
     prefix, one prompt at a time; so are prompts drawn that do not fit into a sliding ``window`` with their answers."""
 
     merge = True  # equal beginnings are computed once
-    skip_blank: bool | None = None  # as in :class:`Stopper`
     observers: tuple[Observer, ...] = ()
 
     def __init__(
@@ -204,7 +196,7 @@ class LockstepSampler:
         self.shared = shared
         self.window = window  # tokens, of the layers that see no more
         self.blocks = shared and blocks_hold(model, sampling.max_prompt_tokens)  # prompts attend to themselves in
-        self.stopper = Stopper(model, tokenizer, sampling.stop, self.skip_blank)
+        self.stopper = Stopper(model, tokenizer, sampling.stop)
         self.graphs = StepGraphs(model)
         self._packed = PackedLinears(model)
         self._newest_prefix: list[SharedPrefixCache] = []  # at most one; copies by observed() share it

@@ -49,7 +49,6 @@ class StateSampler(LockstepSampler):
     what prompts begin with, or None."""
 
     merge = False  # a row's states come from a row of the batch of its own: merging moves their last digits
-    skip_blank = True  # or, with a line break as stop, a model that begins with one would say nothing
 
     def __init__(
         self,
