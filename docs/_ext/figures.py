@@ -35,7 +35,6 @@ from kbtrain.io.store import SampleStore
 from kbtrain.records import CONDITIONS, Question
 
 STORE = ROOT / "docs" / "results" / "figures.json"
-SAVINGS = ROOT / "docs" / "figures" / "demo_savings.svg"
 PICTURE, SCREEN = ROOT / "docs" / "figures" / "report.png", "1280,990"
 EXAMPLE = "On which continent is Lyon?"  # a search breaks its answer: README shows both
 COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "command")
@@ -192,8 +191,6 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     demo["front"] = [front_row(label, gates[name]) for name, label in _FRONT_ROWS.items() if name in gates]
     # the report's own interval: its bootstrap has other draws than the comparisons', and a last digit may differ
     demo["front"].insert(-1, [*front_row(f"the best gate on dev, {best[0]}", one)[:-1], best[3]])
-    if (run / "savings.svg").exists():
-        SAVINGS.write_bytes((run / "savings.svg").read_bytes())
 
 
 def results_of(run: Path) -> dict[str, dict[str, Any]]:
