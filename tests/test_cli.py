@@ -132,7 +132,7 @@ def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
         ),
         (["run", "train_kbm", "--launch"], "--launch: give a launch file"),
         (["run", "label", "--config", "label_dem"], "unknown config 'label_dem'; did you mean 'label_demo'?"),
-        (["run", "label", "tau_mastry=.5"], "unknown argument '--tau-mastry'; did you mean '--tau-mastery'?"),
+        (["run", "label", "tau_mastry=.5"], "unknown argument 'tau_mastry'; did you mean 'tau_mastery'?"),
         (["ls", "--copy", "label_dem", "x.yaml"], "unknown name 'label_dem'; did you mean 'label_demo'?"),
         (["ls", "recipe"], "invalid choice: 'recipe'; did you mean 'recipes'?"),
         ([], "the following arguments are required: COMMAND"),

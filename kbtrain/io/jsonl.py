@@ -8,7 +8,7 @@ import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -45,7 +45,7 @@ def _layout(kind: Any) -> _Layout:
 def dump(record: Any) -> str:
     """One JSON line, keys in field order, without fields of ``omit_default`` metadata that have their default."""
     data = _fields(record)
-    for name, default in _layout(type(record)).left_out:
+    for name, default in _layout(cast(Any, type(record))).left_out:
         if data[name] == default:
             del data[name]
     return _ENCODER.encode(data)
@@ -53,7 +53,7 @@ def dump(record: Any) -> str:
 
 def _fields(record: Any) -> dict[str, Any]:
     """A record's fields as they are: what :func:`dataclasses.asdict` copies in depth is encoded all the same."""
-    return {name: getattr(record, name) for name in _layout(type(record)).names}
+    return {name: getattr(record, name) for name in _layout(cast(Any, type(record))).names}
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=_fields)
@@ -64,7 +64,7 @@ def record(kind: type[R], data: Any, path: Path | str, number: int) -> R:
 
     Raises :class:`UserError` naming file, line and field.
     """
-    layout = _layout(kind)
+    layout = _layout(cast(Any, kind))
     if not isinstance(data, dict):
         raise UserError(f"{at(path, number)}: expected a JSON object, found {type(data).__name__}")
     if None in data.values():
@@ -73,7 +73,7 @@ def record(kind: type[R], data: Any, path: Path | str, number: int) -> R:
         if key not in layout.names:
             raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, layout.names)}")
     try:
-        parsed: R = _adapter(kind).validate_python(data)
+        parsed: R = _adapter(cast(Any, kind)).validate_python(data)
     except ValidationError as error:
         raise UserError(f"{at(path, number)}: {one_line(error)}") from None
     return parsed

@@ -101,7 +101,7 @@ def test_a_tau_that_leaves_a_class_empty_is_one_line_and_keeps_the_old_labels(
         ),
         (["--sampling-run", "man"], "samples.db: no run 'man'; runs in it: main"),
         (["--run", "gone"], "gone/samples.db: no such file"),
-        (["--config", "data_gen/configs/gone.yaml"], "data_gen/configs/gone.yaml: no such file"),
+        (["--config", "gone.yaml"], "gone.yaml: no such file"),
     ],
 )
 def test_a_wrong_setting_is_one_line(run_folder: Path, script: Script, arguments: list[str], message: str) -> None:
