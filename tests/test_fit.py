@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from model_server import ModelServer
+from support import scripts
 from test_own_data import replies, write_files
 
 import kbtrain
@@ -28,12 +27,9 @@ from kbtrain.questions.columns import propose_columns
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def command(folder: Path, url: str, *more: str) -> subprocess.Popen[str]:
+def command(folder: Path, url: str, *more: str) -> scripts.Script:
     words = ("fit", "questions.jsonl", "--server", url, "--corpus", "passages.jsonl", "--run", "runs/mine", *more)
-    return subprocess.Popen(
-        [sys.executable, "-m", "kbtrain.cli", *words], cwd=folder, text=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    return scripts.start("-m", "kbtrain.cli", *words, cwd=folder, nested=True)
 
 
 def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill(
@@ -41,7 +37,9 @@ def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ModelServer(logprobs=False, missing=("completions",), say=replies(write_files(tmp_path))) as server:
-        shown, error = command(tmp_path, server.url).communicate()
+        first = command(tmp_path, server.url)
+        first.wait()
+        shown, error = first.stdout, first.stderr
         assert error.splitlines()[-1].startswith("error: stopped after the forecast: there is no terminal to ask; ")
         assert "test questions measure a difference of right answers to ±" in shown
         for name in ("requests", "tokens", "money", "time"):
@@ -54,12 +52,12 @@ def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill
             time.sleep(0.05)
         for process in [*psutil.Process(begun.pid).children(recursive=True), begun]:
             process.kill()
-        begun.communicate()
+        begun.wait()
         before, server.delay = len(server.requests), 0.0
         assert (tmp_path / "runs/mine/samples.db").exists()
         again = command(tmp_path, server.url)
-        shown, error = again.communicate()
-    assert again.returncode == 0, error
+        assert again.wait() == 0, again.stderr
+    shown = again.stdout
     block = dict(line.split("  ", 1) for line in shown.splitlines() if "  " in line)
     assert "requests" not in block and "money" not in block  # agreed to before
     names = ("does your search help?", "never searching", "always searching", "repaired by a search", "decision")

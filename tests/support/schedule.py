@@ -14,6 +14,7 @@ SLOW = (
     "test_chain.py",
     "test_own_data.py",
     "test_promises.py",
+    "test_fit.py",
     "report/test_audit_page.py",
     "distributed/test_ray_score.py",
     "distributed/test_ray_engine.py",
