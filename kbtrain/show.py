@@ -48,9 +48,9 @@ def p_value(p: float | None) -> str:
     return "<.001" if p is not None and p < 0.0005 else number(p)
 
 
-def signed(value: float, digits: int = 3) -> str:
+def signed(value: float) -> str:
     """``+.031`` or ``-.002``."""
-    text = number(value, digits)
+    text = number(value)
     return text if text.startswith("-") else f"+{text}"
 
 

@@ -72,19 +72,17 @@ def _page(
     return as_commands(f"---\n{front}---\n" + "\n\n".join(parts) + "\n")
 
 
-def write_made(folder: Path, card: GateCard, what: str, turns: bool = False) -> None:
+def write_made(folder: Path, card: GateCard, what: str) -> None:
     """Write the card of a gate that has no dev figures, and its README: what it is, its use, threshold, run, versions.
 
-    ``turns``: it reads dialogue turns, not questions. Thresholds noted in the folder stay where the same gate is made
-    again; one that is made of others may be of other ones under the same names.
+    Thresholds noted in the folder stay where the same gate is made again.
     """
-    thresholds = {} if card.parts() else kept_thresholds(card.model_dump(mode="json"), folder)
-    card = card.model_copy(update={"thresholds": {**card.thresholds, **thresholds}})
+    card = card.model_copy(update={"thresholds": kept_thresholds(card.model_dump(mode="json"), folder)})
     lines = "\n".join(threshold.line(name) for name, threshold in card.thresholds.items())
     text = _page(
         None,
         f"Retrieval gate (`{card.kind}`)",
-        f"{what}\n\n```python\n{USE_TURN if turns else USE_QUESTION}\n```",
+        f"{what}\n\n```python\n{USE_QUESTION}\n```",
         {THRESHOLD_HEADING: lines or _NOTHING_NOTED},
         {"base_model": card.base_model, **card.run} if card.base_model else card.run,
         card.versions,
