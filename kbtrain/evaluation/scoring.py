@@ -6,6 +6,7 @@ scores a run holds asks no model again.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -286,12 +287,21 @@ HOW = 'run eval/score.py --splits "[train, dev, test]" (a gate without held-out 
 
 
 def stack_members(output: Path, handles: Mapping[Path, GateHandle]) -> tuple[Member, ...]:
-    """The members, by their folders, with their own names of their scores."""
-    from kbtrain.gates.stack import make_members
+    """The members of a stack in ``output``, by their folders. Raises :class:`UserError` for a single score, and for two
+    folders of one name."""
+    from kbtrain.gates.stack import Member
 
-    own_names = {folder: tuple(gate.own_names) for folder, gate in handles.items()}
-    stages = {folder: max(map(read_card(folder).stage_of, own_names[folder]), key=STAGES.index) for folder in handles}
-    return make_members(output, list(handles), own_names, stages)
+    if sum(len(gate.names) for gate in handles.values()) < 2:
+        raise UserError("a stack combines two scores at least; name more members")
+    if len({folder.name for folder in handles}) < len(handles):
+        raise UserError("key 'members': two folders have the same name; rename one")
+    members = []
+    for folder, gate in handles.items():
+        names, place = tuple(gate.own_names), Path(os.path.relpath(folder, output)).as_posix()
+        members.append(
+            Member(folder=place, scores=names, stage=max(map(read_card(folder).stage_of, names), key=STAGES.index))
+        )
+    return tuple(members)
 
 
 def _check_of_member(file: Path, member: GateHandle) -> None:

@@ -7,7 +7,6 @@ questions count as its end. All are put on mean 0 and deviation 1, so that the p
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from kbtrain.errors import UserError
 from kbtrain.gate.card import STAGES, KeyedCard, Stage
 from kbtrain.gate.gate import ByName, Gate, KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, question_hash
@@ -250,23 +248,6 @@ def held_out_or_own(
     """Held-out scores where there are such, else the stack's own."""
     by_hash = dict(held_out)
     return [by_hash.get(question_hash(q.question), value) for q, value in zip(questions, stack_scores, strict=True)]
-
-
-def make_members(
-    output: Path, folders: Sequence[Path], names: Mapping[Path, Sequence[str]], stages: Mapping[Path, Stage]
-) -> tuple[Member, ...]:
-    """Members of a stack in ``output``, by their folders. Raises :class:`UserError` for fewer than two scores, and for
-    two folders of one name."""
-    if sum(len(names[folder]) for folder in folders) < 2:
-        raise UserError("a stack combines two scores at least; name more members")
-    if len({folder.name for folder in folders}) < len(folders):
-        raise UserError("key 'members': two folders have the same name; rename one")
-    return tuple(
-        Member(
-            folder=Path(os.path.relpath(folder, output)).as_posix(), scores=tuple(names[folder]), stage=stages[folder]
-        )
-        for folder in folders
-    )
 
 
 def _open(folder: Path, dtype: str, device: str) -> Stack:
