@@ -251,7 +251,8 @@ def store_found(store: dict[str, Any], run: Path) -> None:
     (asked,) = (one for one in jsonl.read(Question, run / "questions.jsonl") if one.text == EXAMPLE)
     with SampleStore(run / "samples.db", read_only=True) as samples:
         stored = {condition: samples.get("main", asked.id, condition) for condition in CONDITIONS}
-    demo["example"] = {name: answers.greedy.text.strip() for name, answers in stored.items() if answers is not None}
+    greedy = {name: answers.greedy for name, answers in stored.items() if answers is not None}
+    demo["example"] = {name: answer.text.strip() for name, answer in greedy.items() if answer is not None}
 
 
 def take_picture(run: Path) -> None:

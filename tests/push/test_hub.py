@@ -251,7 +251,7 @@ def test_a_pickle_on_the_hub_is_refused_before_anything_is_fetched(hub, gate):
         kbtrain.load_gate(NAME)
     assert not [path for _, path in hub.asked if "/resolve/" in path]
     repository.commit({"model.safetensors": b"x"})
-    with pytest.raises(UserError, match=r"no gate\.json in it, so it holds no gate"):
+    with pytest.raises(UserError, match=r"no gate\.json in it, so it is not a gate"):
         kbtrain.load_gate(NAME)
 
 

@@ -96,13 +96,13 @@ def test_bad_corpora_and_folders_are_one_line(tmp_path: Path) -> None:
         BM25.build([ANIMALS[0], ANIMALS[1], ANIMALS[0]])
     with pytest.raises(UserError, match="empty"):
         BM25.build([])
-    with pytest.raises(UserError, match="holds no whole index"):
+    with pytest.raises(UserError, match="has no complete index"):
         BM25.load(tmp_path)
     (tmp_path / "tokens.json").write_text("{")
     with pytest.raises(UserError, match="broken; build the index again"):
         BM25.load(tmp_path)
     Tokens().save(tmp_path / "tokens.json")
-    with pytest.raises(UserError, match="no whole index"):
+    with pytest.raises(UserError, match="no complete index"):
         BM25.load(tmp_path)
 
 
@@ -141,7 +141,7 @@ def test_a_passage_id_twice_is_named_with_both_places(tmp_path: Path) -> None:
     rows = [Passage(name, "", "x") for name in ("a", "b", "c", "b")]
     with pytest.raises(UserError, match="two passages have the id 'b': number 2 and number 4 of the corpus"):
         list(copy_passages(rows, tmp_path))
-    with pytest.raises(UserError, match="no whole index"):
+    with pytest.raises(UserError, match="no complete index"):
         PassageFile(tmp_path / "gone")
 
 
