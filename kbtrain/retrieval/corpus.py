@@ -213,7 +213,7 @@ class PassageFile:
             with open(folder / _TEXTS, "rb") as file:
                 self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (FileNotFoundError, ValueError, EOFError) as error:
-            raise UserError(f"{at(folder)}: no whole index ({error}); build it again") from None
+            raise UserError(f"{at(folder)}: no complete index ({error}); build it again") from None
 
     def __len__(self) -> int:
         return len(self.ranks)

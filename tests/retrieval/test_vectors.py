@@ -158,7 +158,7 @@ def test_a_changed_folder_is_one_line(corpus, tmp_path, server):
     for file, content, message in (
         (CARD, json.dumps({**json.loads(card), "passages": 13}), "holds 12 vectors, expected 13"),
         (vectors.ROWS, whole[:-5], r"holds 11\.\d+ vectors, expected 12"),
-        ("passages.jsonl", "", "no whole index"),
+        ("passages.jsonl", "", "no complete index"),
     ):
         (folder / CARD).write_text(card)
         (folder / vectors.ROWS).write_bytes(whole)
