@@ -22,7 +22,7 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.gates.features.additive import KNOTS, Additive, CurveSettings
+from kbtrain.gates.features.additive import Additive
 from kbtrain.gates.features.gate import Features, held_out_scores
 from kbtrain.gates.features.question import Frequencies
 from kbtrain.prompts.kbm import Key
@@ -43,7 +43,6 @@ class TrainFeaturesConfig(KeyedFitConfig):
     evidence: Path | None = Field(
         None, description="evidence.jsonl of these questions; the gate then decides after the search"
     )
-    knots: int = Field(KNOTS, ge=2, description="knots of the piecewise linear function of each feature")
 
 
 def main(config: TrainFeaturesConfig) -> None:
@@ -55,14 +54,13 @@ def main(config: TrainFeaturesConfig) -> None:
         data = with_evidence(data, config.evidence)
     frequencies = Frequencies.of_index(config.index) if config.index else Frequencies.none()
     after_search = config.evidence is not None
-    curves = CurveSettings(config.knots, config.seed)
-    gate = Features.fit(frequencies, data.train, config.labels, after_search, curves)
+    gate = Features.fit(frequencies, data.train, config.labels, after_search, config.seed)
     fit = KeyedFit(
         card=gate.card,
         write=frequencies.save,
         dev=gate.score_all(data.questions("dev")),
         again=lambda folder: Features.load(folder).score_all(data.questions("dev")),
-        held_out=held_out_scores(gate, data.train, curves),
+        held_out=held_out_scores(gate, data.train, config.seed),
         trained_on=data.questions(),
         what="Says whether a question needs retrieval, from its form"
         + (" and from how often its words stand in the corpus" if config.index else "")

@@ -258,7 +258,7 @@ def test_scores_of_another_gate_than_the_member_teach_a_stack_nothing(run, tmp_p
     """It was fitted to what stood in the score file, and asked the gate that lies in the folder."""
     told = r"scores/features\.jsonl: scores of another gate than .*features holds; run eval/score\.py again"
     elsewhere = shutil.copytree(run / "features", run.parent / "mix" / "features")
-    fit(run, "features", index=run / "bm25", knots=3)
+    fit(run, "features", index=run / "bm25", labels="hard")
     with pytest.raises(UserError, match=told):
         stack(run)
     score(run)

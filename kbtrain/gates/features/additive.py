@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -22,17 +22,10 @@ from kbtrain.training.folds import folds
 Row = Mapping[str, float]
 LEAST = 20  # training questions; below it a cross-validation is noise
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # C of the logistic regression: the inverse of the penalty
-KNOTS = 5
+KNOTS = 5  # of each feature's curve
 FEWEST = 5  # rows that have a feature; others are skipped
 _FLAT, _STEPS = 1e-6, 100  # largest gradient a question at which a fit ends, and most steps of it
 GRAM, BUCKETS = "gram_", 256  # features "gram_0" to "gram_255": a row has those that are not 0
-
-
-class CurveSettings(NamedTuple):
-    """Knots of each feature's curve, and the seed of the folds."""
-
-    knots: int = KNOTS
-    seed: int = 0
 
 
 class NothingToLearn(UserError):
@@ -109,7 +102,7 @@ def share_log_odds(need: Sequence[float]) -> float:
 
 @one_thread()
 def fit_additive(
-    rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0, groups: Sequence[int] | None = None
+    rows: Sequence[Row], need: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
 ) -> Additive:
     """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are skipped, and
     a row counts as 0 in one that it does not have (a source).
@@ -121,7 +114,7 @@ def fit_additive(
     check_both(need)
     counts = Counter(name for row in rows for name in row if not name.startswith(GRAM))
     columns = {name: np.array([row.get(name, 0.0) for row in rows]) for name, n in counts.items() if n >= FEWEST}
-    knots = {name: _knots(values, n_knots) for name, values in columns.items()}
+    knots = {name: _knots(values) for name, values in columns.items()}
     knots = {name: places for name, places in knots.items() if len(places) > 1}
     parts = [_hats(columns[name], places) for name, places in knots.items()]
     if not parts:
@@ -142,16 +135,14 @@ def fit_additive(
 
 
 def held_out_log_odds(
-    rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0, groups: Sequence[int] | None = None
+    rows: Sequence[Row], need: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
 ) -> list[float]:
     """Log odds of each row by a regression fitted, penalty and knots included, to the rows of the other folds
     (:func:`held_out`)."""
     row_groups = range(len(rows)) if groups is None else groups
 
     def log_odds(fit: Sequence[int], rest: Sequence[int]) -> Sequence[float]:
-        model = fit_additive(
-            [rows[i] for i in fit], [need[i] for i in fit], n_knots, seed, [row_groups[i] for i in fit]
-        )
+        model = fit_additive([rows[i] for i in fit], [need[i] for i in fit], seed, [row_groups[i] for i in fit])
         return model.log_odds([rows[i] for i in rest])
 
     return held_out(log_odds, need, row_groups, seed)
@@ -227,9 +218,9 @@ def _loss(features: Floats, need: Floats, strength: float, drawn: Sequence[tuple
     return total
 
 
-def _knots(values: Floats, count: int) -> Floats:
+def _knots(values: Floats) -> Floats:
     """Quantiles of the values that differ, the least and the greatest among them."""
-    return np.unique(np.quantile(values, np.linspace(0, 1, count)))
+    return np.unique(np.quantile(values, np.linspace(0, 1, KNOTS)))
 
 
 def _hats(values: Floats, knots: Floats) -> Floats:

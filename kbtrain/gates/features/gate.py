@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, cast
 from kbtrain.gate.card import KeyedCard, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, held_out_rows
-from kbtrain.gates.features.additive import Additive, CurveSettings, Row, check_need, fit_additive, held_out_log_odds
+from kbtrain.gates.features.additive import Additive, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.question import Frequencies, evidence_features, question_features, spelling_features
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.records import Example, GateExample, Target
@@ -60,7 +60,7 @@ class Features(KeyedGate):
         data: Mapping[Target, Sequence[Labelled]],
         labels: Labels = "soft",
         after_search: bool = False,
-        curves: CurveSettings = CurveSettings(),  # noqa: B008 - it cannot be changed
+        seed: int = 0,
         spelling: bool = True,
     ) -> Features:
         """A gate with a model for each key of ``data``. ``spelling``: the gate reads the character n-grams of
@@ -74,7 +74,7 @@ class Features(KeyedGate):
             check_need(need, f"key '{key}'")
             questions = questions_of(part)
             rows = feature_rows(frequencies, questions, after_search, spelling)
-            models[key] = fit_additive(rows, need, *curves, groups_of(questions))
+            models[key] = fit_additive(rows, need, seed, groups_of(questions))
         card = FeaturesCard(
             keys=tuple(data), labels=labels, after_search=after_search, name_rule="cased", models=models
         )
@@ -135,15 +135,13 @@ def feature_rows(
     return rows
 
 
-def held_out_scores(
-    gate: Features, data: Mapping[Target, Sequence[Labelled]], curves: CurveSettings
-) -> dict[str, list[HeldOut]]:
+def held_out_scores(gate: Features, data: Mapping[Target, Sequence[Labelled]], seed: int) -> dict[str, list[HeldOut]]:
     """Score of each training question by a gate fitted without its fold, by the scores' names."""
     scores = {}
     for key, part in data.items():
         questions = questions_of(part)
         rows = gate.rows(questions)
-        odds = held_out_log_odds(rows, [row.need for row in part], *curves, groups_of(questions))
+        odds = held_out_log_odds(rows, [row.need for row in part], seed, groups_of(questions))
         scores[f"{gate.prefix}_{key}"] = held_out_rows(questions, odds)
     return scores
 
