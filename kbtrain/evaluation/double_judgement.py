@@ -123,7 +123,7 @@ def _random(share: float, read: StoredAnswers) -> AnswerPolicy:
 
 def judge_double(
     runs: Sequence[RunFolder], referenced: Sequence[RunFolder], gate: str, cut: DevRule,
-    clusters: Sequence[str] | None = None,
+    clusters: Sequence[str] | None = None
 ) -> DoubleJudgement:  # fmt: skip
     """``referenced``: the same runs with the scores that the gate gives when it sees the chunks; ``clusters`` of the
     test questions, which intervals draw as a whole."""

@@ -39,7 +39,7 @@ from kbtrain.records import Evidence, Label, Question
 
 def baselines(
     dev: GradedSplit, test: GradedSplit, labels: Iterable[Label], seed: int, texts: Mapping[str, str],
-    evidence: Iterable[Evidence] = (), sources: Mapping[str, str] | None = None,
+    evidence: Iterable[Evidence] = (), sources: Mapping[str, str] | None = None
 ) -> list[GateInput]:  # fmt: skip
     """LLM-only, All-RAG, random, oracle, relation-only, form-only, by source, the retriever's score and gap.
 

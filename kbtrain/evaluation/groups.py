@@ -58,9 +58,7 @@ class GroupRow:
 
 
 def group_rows(
-    judged: JudgedQuestions,
-    groups: Sequence[str | None],
-    order: Callable[[str], Any] = str,
+    judged: JudgedQuestions, groups: Sequence[str | None], order: Callable[[str], Any] = str
 ) -> list[GroupRow]:
     """One row per group (questions with group None are in none of them), sorted by ``order`` of the names."""
     return [row for row, _ in drawn_rows(judged, groups, order)]

@@ -123,10 +123,7 @@ def counted_texts(answers: SampleSet, rule: LabelRule) -> list[str]:
 
 
 def label(
-    question: Question,
-    by_condition: Mapping[Condition, Indicators],
-    tau_mastery: float,
-    tau_certainty: float,
+    question: Question, by_condition: Mapping[Condition, Indicators], tau_mastery: float, tau_certainty: float
 ) -> Label:
     """The label of a question from its indicators: under ``llm``, and ``rag`` and ``mask`` where they are."""
     llm, rag = by_condition["llm"], by_condition.get("rag")
