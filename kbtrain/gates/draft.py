@@ -12,6 +12,7 @@ the vocabulary counts as one token in the entropies, which are then lower bounds
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -128,6 +129,17 @@ class SignalGate(Gate):
     def name(self) -> str:
         return self.card.signal
 
+    @abstractmethod
+    def _scores(self, examples: Sequence[GateExample], tokens: int) -> dict[str, list[float]]:
+        """Every signal's scores, from drafts of at most ``tokens`` tokens."""
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example; of the first token's entropy no other token is generated."""
+        return self._scores(examples, 1 if self.name == "first_token_entropy" else self.card.tokens)[self.name]
+
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
+        return self._scores(cast("list[GateExample]", self.examples(inputs)), self.card.tokens)
+
 
 class Draft(SignalGate):
     """Score by :attr:`card`'s signal; see :data:`SIGNALS`. ``spent`` counts requests and generated tokens."""
@@ -152,16 +164,8 @@ class Draft(SignalGate):
         card = DraftCard.read(folder)
         return cls(*open_answering(card, folder, dtype, device), card)
 
-    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example; of the first token's entropy no other token is generated."""
-        tokens = 1 if self.name == "first_token_entropy" else self.card.tokens
-        return self._scores(examples, tokens)[self.name]
-
-    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        return self._scores(cast("list[GateExample]", self.examples(inputs)), self.card.tokens)
-
     def _scores(self, examples: Sequence[GateExample], tokens: int) -> dict[str, list[float]]:
-        """From drafts of at most ``tokens`` tokens. Raises :class:`UserError` for a model whose logits are NaN."""
+        """Raises :class:`UserError` for a model whose logits are NaN."""
         observer = self.observer()
         drafts = first_rows(self._samplers[tokens].observed(observer), self.rows_to_draw(examples))
         self.spent.update(requests=len(drafts), tokens=sum(len(draft.tokens) for draft in drafts))
@@ -227,8 +231,19 @@ class DraftOfServer(SignalGate):
     @classmethod
     def connected(cls, card: DraftCard) -> Self:
         """The gate of a card that names a server. Raises :class:`UserError` without an answer from there."""
-        server = cast(DraftServer, card.server)
-        return cls(connect(card.base_model, server, card.tokens), card, server)
+        from kbtrain.llm.base import Sampling
+        from kbtrain.llm.dialect import Server
+        from kbtrain.llm.openai_llm import OpenAILLM
+        from kbtrain.net import Retry
+
+        asked = cast(DraftServer, card.server)
+        retry = Retry(tries=asked.tries, patience=asked.patience)
+        server = Server(
+            url=asked.url, model=asked.name, chat=asked.chat, key_env=asked.key_env, timeout=asked.timeout,
+            retry=retry, dialect=asked.dialect,
+        )  # fmt: skip
+        llm = OpenAILLM.connect(card.base_model or asked.name, Sampling(max_new_tokens=card.tokens), server)
+        return cls(llm, card, asked)
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Self:
@@ -248,15 +263,7 @@ class DraftOfServer(SignalGate):
         """Try a request twice at once instead of as often and as patiently as the card says, each within the time."""
         self.llm.server = self.llm.server.within(seconds)
 
-    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example; of the first token's entropy no other token is generated."""
-        tokens = 1 if self.name == "first_token_entropy" else self.card.tokens
-        return self._ask(examples, tokens)[self.name]
-
-    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        return self._ask(cast("list[GateExample]", self.examples(inputs)), self.card.tokens)
-
-    def _ask(self, examples: Sequence[GateExample], tokens: int) -> dict[str, list[float]]:
+    def _scores(self, examples: Sequence[GateExample], tokens: int) -> dict[str, list[float]]:
         replies = run(self._replies([self._body(example, tokens) for example in examples]))
         drafts = [draft_signals(tops, self.asked.top) for tops in replies]
         return {name: [signals[i] for signals in drafts] for i, name in enumerate(SIGNALS)}
@@ -291,20 +298,6 @@ class DraftOfServer(SignalGate):
             requests=len(bodies), refused=len(refusals), prompt_tokens=prompt_tokens, tokens=sum(map(len, tops))
         )
         return tops
-
-
-def connect(model: str, asked: DraftServer, tokens: int) -> OpenAILLM:
-    """The server, with the tokenizer of ``model``. Raises :class:`UserError` without an answer from there."""
-    from kbtrain.llm.base import Sampling
-    from kbtrain.llm.dialect import Server
-    from kbtrain.llm.openai_llm import OpenAILLM
-    from kbtrain.net import Retry
-
-    server = Server(
-        url=asked.url, model=asked.name, chat=asked.chat, key_env=asked.key_env, timeout=asked.timeout,
-        retry=Retry(tries=asked.tries, patience=asked.patience), dialect=asked.dialect,
-    )  # fmt: skip
-    return OpenAILLM.connect(model or asked.name, Sampling(max_new_tokens=tokens), server)
 
 
 def draft_signals(tops: Sequence[Top], top: int) -> tuple[float, float, float]:
