@@ -274,20 +274,14 @@ def test_bad_input_is_one_line(folder, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "\udcff"])
-@pytest.mark.parametrize("recipe", ["features", "stack"])
-def test_a_folder_of_another_kind_or_with_a_broken_note_is_not_written_to(recipe, folder, tmp_path, content):
-    out, more = (
-        tmp_path / "other",
-        {"run": tmp_path, "members": "[features]"} if recipe == "stack" else {"index": folder},
-    )
-    keys = {"train": folder / "train.jsonl", "dev": folder / "dev.jsonl", "output": out, **more}
-    arguments = [part for key, value in keys.items() for part in (f"--{key}", str(value))]
+def test_a_folder_of_another_kind_or_with_a_broken_note_is_not_written_to(folder, tmp_path, content):
+    out = tmp_path / "other"
     out.mkdir()
     (out / "gate.json").write_text('{"kind": "kbm"}')
     with pytest.raises(UserError, match=r"gate\.json: a gate 'kbm' is in this folder"):
-        Recipe(recipe)(arguments)
+        fit(folder, out)
     (out / "gate.json").unlink()
     (out / "run.json").write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(UserError, match=r"run\.json:.*choose another output"):
-        Recipe(recipe)(arguments)
+        fit(folder, out)
     assert [path.name for path in out.iterdir()] == ["run.json"]

@@ -138,8 +138,8 @@ def test_what_cannot_be_kept_is_one_line(more, told):
     assert told in str(raised.value)
 
 
-N_QUESTIONS = 40
-KILLS = (  # by a call of this method; the run has ten batches
+N_QUESTIONS = 28
+KILLS = (  # by a call of this method; the run has seven batches
     ("put", 1, "before"),
     ("add", 1, "after"),  # states of the prompt, not yet those of the draft
     ("add", 2, "after"),
@@ -148,11 +148,10 @@ KILLS = (  # by a call of this method; the run has ten batches
 )
 
 
-@pytest.fixture
-def asked(tmp_path):
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
     """A run folder whose questions are those that ``labelled`` labels."""
-    home = tmp_path / "unkilled"
-    home.mkdir()
+    home = tmp_path_factory.mktemp("asked")
     hits = (Hit("p", "T", "The place is in Peru.", 1.0),)
     questions = [Question(f"q{i}", QUESTIONS[i], ("Peru",), "train", "t") for i in range(N_QUESTIONS)]
     jsonl.write(home / "questions.jsonl", questions)
@@ -209,34 +208,37 @@ def fitted_scores(home, folder, condition):
     return found.head.weight.tobytes(), found.head.intercept, found.left_out
 
 
-def test_scores_of_a_run_that_was_killed_are_those_of_an_unkilled_one_to_the_bit(asked, folder, tmp_path):
-    killed = tmp_path / "killed"
-    shutil.copytree(asked, killed)
-    assert sample_in_a_child(asked, folder) == 0
+@pytest.fixture(scope="module")
+def unkilled(asked, folder, tmp_path_factory):
+    """The run folder after sampling, and the scores that are fitted to its states."""
+    home = shutil.copytree(asked, tmp_path_factory.mktemp("unkilled") / "run")
+    assert sample_in_a_child(home, folder) == 0
+    return home, {condition: fitted_scores(home, folder, condition) for condition in ("llm", "draft")}
+
+
+def check_equal(home, folder, unkilled):
+    whole, scores = unkilled
+    assert answers(home, "main") == answers(whole, "main")
+    for condition, expected in scores.items():
+        assert fitted_scores(home, folder, condition) == expected
+
+
+def test_scores_of_a_run_that_was_killed_are_those_of_an_unkilled_one_to_the_bit(asked, unkilled, folder, tmp_path):
+    killed = shutil.copytree(asked, tmp_path / "killed")
     for kill in KILLS:
         assert os.WTERMSIG(sample_in_a_child(killed, folder, kill)) == signal.SIGKILL
     assert sample_in_a_child(killed, folder) == 0
-    assert answers(killed, "main") == answers(asked, "main")
-    for condition in ("llm", "draft"):
-        assert fitted_scores(killed, folder, condition) == fitted_scores(asked, folder, condition)
+    check_equal(killed, folder, unkilled)
 
 
-def test_states_that_are_missing_are_drawn_again_in_their_own_batches(asked, folder, tmp_path):
+def test_states_that_are_missing_are_drawn_again_in_their_own_batches(unkilled, folder, tmp_path):
     """Deleted by hand, or of answers that were sampled without them."""
-    again = tmp_path / "again"
-    assert sample_in_a_child(asked, folder) == 0
-    shutil.copytree(asked, again)
+    again = shutil.copytree(unkilled[0], tmp_path / "again")
     gone = sorted((again / "states").rglob("*.safetensors"))[::2]
     assert len(gone) > 1
     for path in gone:
         path.unlink()
     assert sample_in_a_child(again, folder) == 0
-    assert answers(again, "main") == answers(asked, "main")
-    for condition in ("llm", "draft"):
-        assert fitted_scores(again, folder, condition) == fitted_scores(asked, folder, condition)
-
-
-def test_a_run_says_in_which_format_its_states_were_kept_when_they_are_gone(asked, folder):
-    assert sample_in_a_child(asked, folder) == 0
-    shutil.rmtree(asked / "states")
-    assert [stored_dtype(state_folder(asked, name)) for name in ("llm", "draft", "rag")] == ["fp32", "fp32", None]
+    check_equal(again, folder, unkilled)
+    shutil.rmtree(again / "states")  # the run still says in which format there were states
+    assert [stored_dtype(state_folder(again, name)) for name in ("llm", "draft", "rag")] == ["fp32", "fp32", None]
