@@ -27,7 +27,7 @@ from support import scripts
 from kbtrain.io import jsonl
 from kbtrain.records import Passage
 
-POINTS = 4  # kills of each stage, evenly spread over its file operations; `KILLS=all` kills at each
+POINTS = 3  # kills of each stage, evenly spread over its file operations; `KILLS=all` kills at each
 KEYS = ("--keys", "[mastery, benefit]")
 DATA = ("--train", "run/examples/train.jsonl", "--dev", "run/examples/dev.jsonl")
 FEATURES = (*DATA, "--index", "run/bm25", "--output", "run/features", *KEYS)
