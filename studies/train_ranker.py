@@ -23,6 +23,7 @@ from ragate_responses.train_ranker import RANKS, RankerConfig, RankerEnding
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, at
+from kbtrain.io.provenance import file_sha256
 from kbtrain.records import TurnExample
 from kbtrain.training.config import training_arguments
 from kbtrain.training.data import check_dialogues_apart
@@ -62,7 +63,7 @@ def main(config: TrainRankerConfig) -> None:
         counts = ", ".join(f"{split} {len(examples)}" for split, examples in turns.items())
         steps = math.ceil(len(pairs) / (config.device_batch_size * config.gradient_accumulation_steps))
         return recipe.say(f"turns with gold snippets: {counts}; {len(pairs)} pairs, {steps} steps an epoch")
-    if not recipe.claim(RANKS, dev=config.snippets):
+    if not recipe.claim(RANKS, snippets_sha256=file_sha256(config.snippets)):
         return None
     ranker, trainer = train(recipe, config, turns["dev"], candidates, pairs)
     if recipe.first:

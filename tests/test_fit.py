@@ -17,6 +17,7 @@ from support import scripts
 from test_own_data import replies, write_files
 
 import kbtrain
+from kbtrain.demo import ChainStep
 from kbtrain.errors import UserError
 from kbtrain.evaluation.search_pilot import SIZES, SearchSetting, SettingResult, deciding, reach, reach_table
 from kbtrain.fit_questions import Fit, decision, fit_questions, search_lines
@@ -86,6 +87,12 @@ def write_answers(folder: Path, breaks: bool) -> Path:
 ANSWERS = {"llm": "plain", "rag": "with_passages"}
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChainStep, "run", scripts.stage_here)
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path: Path, capsys: Any) -> None:
     made = kbtrain.fit(write_answers(tmp_path, breaks=True), tmp_path / "run", answers=ANSWERS, model="gpt")
     assert made.gate is not None and made.results is not None and made.decision.startswith("Use the gate")
@@ -97,6 +104,7 @@ def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path: Path, caps
     assert "broken by a search" in shown and f'kbtrain decide {tmp_path / "run/features"} "a question"' in shown
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_search_that_only_helps_ends_with_advice(tmp_path: Path) -> None:
     made = kbtrain.fit(write_answers(tmp_path, breaks=False), tmp_path / "run", answers=ANSWERS)
     assert made.gate is None and made.results is None and made.decision.startswith("A search helps: it repairs ")

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from support.scripts import ROOT, here, load
+from support.scripts import here, load, stage_here
 
 from kbtrain.config import build
 from kbtrain.demo import ChainStep, check_gold, finish_own
@@ -21,7 +21,6 @@ from kbtrain.gates.registry import load_gate
 from kbtrain.io import jsonl
 from kbtrain.records import Question
 from kbtrain.retrieval.web import WebSearch, WebService
-from kbtrain.runtime.stage_process import ProcessResult
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SEARCH = (DOCS / "howto" / "own-retriever.md").read_text(encoding="utf-8")
@@ -81,12 +80,7 @@ def test_a_run_with_an_own_search_is_finished_without_an_index(
         done = here(f"data_gen/{name}.py", "--run", run, *arguments)
         assert done.returncode == 0, done.stderr
 
-    def run_step(step: ChainStep) -> ProcessResult:
-        script, *words = step.command()[1:]
-        done = here(str(Path(script).relative_to(ROOT)), *words)
-        return ProcessResult(done.returncode, done.stdout + done.stderr)
-
-    monkeypatch.setattr(ChainStep, "run", run_step)
+    monkeypatch.setattr(ChainStep, "run", stage_here)
     finish_own(run, lambda line: None)
     assert "searches" in capsys.readouterr().out
     gate = load_gate(run / "features")

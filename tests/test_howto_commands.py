@@ -15,7 +15,7 @@ from model_server import EmbeddingServer
 from serve_support import Running, serving
 from stub_upstream import StubUpstream
 from support.files import note_change
-from support.scripts import ROOT, Done, here, load
+from support.scripts import ROOT, Done, here, load, stage_here
 from tiny_kbm import make_folder
 from torture import world
 
@@ -25,18 +25,11 @@ from kbtrain.demo import ChainStep
 from kbtrain.io import jsonl
 from kbtrain.records import Question
 from kbtrain.runtime.scripts import find
-from kbtrain.runtime.stage_process import ProcessResult
 from kbtrain.serve.config import ServeConfig
 
 UPSTREAM, EMBEDDINGS = "http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1"
 MODEL = ("--model", "model", *world.TINY)
 SHORT = ("--bootstrap-draws", "100", "--random-draws", "100")
-
-
-def run_step(step: ChainStep) -> ProcessResult:
-    script, *words = step.command()[1:]
-    done = here(str(Path(script).relative_to(ROOT)), *words)
-    return ProcessResult(done.returncode, done.stdout + done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setenv("NO_PROXY", "127.0.0.1")
-        patch.setattr(ChainStep, "run", run_step)
+        patch.setattr(ChainStep, "run", stage_here)
         succeed(here("eval/end_to_end.py", "--run", "runs/demo", *SHORT))
         answers = ("--answers", "{llm: plain, rag: passages}", "--shares", ".3,.4,.3")
         succeed(

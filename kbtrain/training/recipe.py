@@ -77,12 +77,11 @@ class Recipe:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
-    def claim(self, *last_files: str, dev: Path | None = None, **facts: object) -> bool:
+    def claim(self, *last_files: str, **facts: object) -> bool:
         """Join the other ranks and bind the output folder to this training; False (and said) if it is finished.
 
-        ``last_files`` are those that a finished training writes last; ``dev`` another data file than the config's
-        dev, and ``facts`` more of what decides the result. Raises :class:`UserError` if another training is there, or
-        if the ranks of several machines do not share the folder.
+        ``last_files`` are those that a finished training writes last, ``facts`` more of what decides the result. Raises
+        :class:`UserError` if another training is there, or if the ranks of several machines do not share the folder.
         """
         from kbtrain.models.load import choose_device
 
@@ -92,7 +91,7 @@ class Recipe:
         self.processes = start_processes(self.device)
         check_shared(config.output)
         settings = config.model_dump(mode="json")
-        self.key = {**run_key(settings, config.train, dev or config.dev, config.not_part_of_a_run), **facts}
+        self.key = {**run_key(settings, config.train, config.dev, config.not_part_of_a_run), **facts}
         main_first(self._bind)
         if not finished(config.output, *last_files):
             return True
@@ -197,7 +196,7 @@ def has_training(folder: Path) -> bool:
 
 def finished(folder: Path, *files: str) -> bool:
     """True if a training ended here: the files that it writes last and their meta data exist. A gate alone does not
-    prove it: a training killed after saving still owes its scores, or its curves."""
+    prove it: a training killed after saving still owes its scores."""
     return all((folder / name).exists() and meta_path(folder / name).exists() for name in files)
 
 

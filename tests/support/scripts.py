@@ -28,6 +28,8 @@ from types import ModuleType
 from unittest import mock
 
 from kbtrain.config import Config
+from kbtrain.demo import ChainStep
+from kbtrain.runtime.stage_process import ProcessResult
 
 ROOT = Path(__file__).parents[2]
 AT_IMPORT = ("HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH")  # read when Python starts
@@ -234,3 +236,10 @@ def here(script: str, *argv: object) -> Done[str]:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     asked.append(Done([script, *given], code, out.getvalue(), err.getvalue()))
     return asked[-1]
+
+
+def stage_here(step: ChainStep) -> ProcessResult:
+    """``ChainStep.run`` in this process, for chains that are followed for what they make."""
+    script, *words = step.command()[1:]
+    done = here(str(Path(script).relative_to(ROOT)), *words)
+    return ProcessResult(done.returncode, done.stdout + done.stderr)
