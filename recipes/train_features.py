@@ -61,7 +61,6 @@ def main(config: TrainFeaturesConfig) -> None:
         dev=gate.score_all(data.questions("dev")),
         again=lambda folder: Features.load(folder).score_all(data.questions("dev")),
         held_out=held_out_scores(gate, data.train, config.seed),
-        trained_on=data.questions(),
         what="Says whether a question needs retrieval, from its form"
         + (" and from how often its words stand in the corpus" if config.index else "")
         + (", and from what the search found" if after_search else "")

@@ -78,7 +78,6 @@ def main(config: TrainStackConfig) -> None:
         dev=dev,
         again=again,
         held_out=held_out,
-        trained_on=data.questions(),
         what=f"A logistic regression on the scores of {', '.join(source.name for source in handles.values())}. Score: "
         "p(retrieval needed) in [0, 1].",
         points=(

@@ -77,8 +77,8 @@ class KeyedFit:
 
     ``write``: writes what the folder needs beside its card. ``dev``: scores of the dev questions; ``again``: the same
     by the gate of a folder. ``held_out``: by name of the score, those of training questions by gates fitted without
-    them. ``trained_on``: the questions; ``members``: folders of gates that it is made of. ``what``, ``points``,
-    ``limits``: for the model card. ``inputs``: further files that it was made from.
+    them. ``what``, ``points``, ``limits``: for the model card. ``inputs``: further files that it was made from;
+    ``members``: folders of gates that it is made of.
     """
 
     card: KeyedCard
@@ -86,7 +86,6 @@ class KeyedFit:
     dev: Scores
     again: Callable[[Path], Scores]
     held_out: Mapping[str, Sequence[HeldOut]]
-    trained_on: Sequence[GateExample]
     what: str
     points: tuple[str, ...]
     limits: str
@@ -114,8 +113,8 @@ class KeyedEnding(Ending):
         self.facts = {"dev": {key: scores.metrics for key, scores in self.dev.items()}}
         areas = {key: scores.metrics["auroc"] for key, scores in self.dev.items() if "auroc" in scores.metrics}
         self.figures = {f"auroc_{key}": area for key, area in areas.items()}
-        self.trained_on = f"{len(data.questions())} questions"
-        self.questions, self.members, self.inputs = fit.trained_on, fit.members, fit.inputs
+        self.questions, self.members, self.inputs = data.questions(), fit.members, fit.inputs
+        self.trained_on = f"{len(self.questions)} questions"
         thresholds = {name: self.dev[key].threshold for key, name in zip(keys, names, strict=True)}
         about = {"run": self.run, "label_rule": label_rule(config.train), "versions": package_versions()}
         self.card = fit.card.model_copy(update={"thresholds": thresholds, **about})
