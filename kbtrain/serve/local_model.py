@@ -170,7 +170,7 @@ class LocalModel:
         """Draw an answer. Raises :class:`_Stopped` once ``stopped`` is set."""
         sampler = self.sampler.observed(_Ending(stopped))
         sampler.sampling = fields.sampling(self.room - len(ids))
-        sampler.stopper = Stopper(self.model, self.tokenizer, fields.stops, False)
+        sampler.stopper = Stopper(self.model, self.tokenizer, fields.stops)
         index = GREEDY if fields.temperature == 0 else 0
         ((sample,),) = sampler.sample([PromptRows("request", "llm", ids, (index,))])
         return sample

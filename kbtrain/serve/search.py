@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -72,63 +71,48 @@ async def find_within(search: Search, query: str, k: int, seconds: float) -> Seq
         raise Refused(502, "search_failed", "the search failed") from None
 
 
-class Threads:
-    """Threads that a process does not wait for at its end, as it does for those of ``concurrent.futures``."""
+def thread_search(name: str, find: Callable[[str, int], Sequence[Hit]], threads: int) -> Search:
+    """A function of a query and k, in threads that a process does not wait for at its end."""
+    run = in_threads(threads)
+    return Search(name, lambda query, k: run(lambda: find(query, k)))
 
-    def __init__(self, n: int) -> None:
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._n = n
-        for _ in range(n):
-            threading.Thread(target=self._run, name="search", daemon=True).start()
 
-    async def run(self, call: Callable[[], R]) -> R:
-        """Run ``call`` in one of them; a cancelled one that still waits is skipped."""
-        job: Future[R] = Future()
-        self._jobs.put((job, call))
+def in_threads(most: int) -> Callable[[Callable[[], R]], Awaitable[R]]:
+    """A function that runs others, each in a thread of its own, ``most`` at a time."""
+    free = asyncio.Semaphore(most)
+
+    async def run(call: Callable[[], R]) -> R:
+        await free.acquire()
+        loop, job = asyncio.get_running_loop(), Future[R]()
+
+        def work() -> None:
+            if job.set_running_or_notify_cancel():
+                try:
+                    job.set_result(call())
+                except BaseException as error:  # noqa: BLE001 - it is the caller's, not the thread's end
+                    job.set_exception(as_exception(error))
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(free.release)
+
+        threading.Thread(target=work, name="search", daemon=True).start()
         return await asyncio.wrap_future(job)
 
-    async def close(self) -> None:
-        """End the threads, each after the call that it is in, without waiting for it."""
-        with suppress(Empty):
-            while job := self._jobs.get_nowait():
-                job[0].cancel()
-        for _ in range(self._n):
-            self._jobs.put(None)
-
-    def _run(self) -> None:
-        while job := self._jobs.get():
-            future, call = job
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - it is the caller's, not the thread's end
-                future.set_exception(as_exception(error))
-
-
-def thread_search(name: str, find: Callable[[str, int], Sequence[Hit]], threads: int) -> Search:
-    """A function of a query and k, in threads of its own."""
-    pool = Threads(threads)
-    return Search(name, lambda query, k: pool.run(lambda: find(query, k)), pool.close)
+    return run
 
 
 def vector_search(index: VectorIndex) -> Search:
     """The passages whose vectors are nearest to the query's (:mod:`kbtrain.retrieval.vectors`)."""
     embedder = index.embedder(Retry(tries=2, first=0.05, longest=0.05))  # the server's deadline is over both tries
-    threads = Threads(THREADS)
+    run = in_threads(THREADS)
 
     async def find(query: str, k: int) -> Sequence[Hit]:
         try:
             (vector,) = await index.embedded(embedder, [query])
         except UserError:  # its words may repeat the query
             raise SearchFailed(f"no embedding from {index.card.server_url}") from None
-        return await threads.run(lambda: refilled(lambda n: index.nearest(vector, n), k)[0])
+        return await run(lambda: refilled(lambda n: index.nearest(vector, n), k)[0])
 
-    async def close() -> None:
-        await embedder.close()
-        await threads.close()
-
-    return Search(index.card.server_model, find, close)
+    return Search(index.card.server_model, find, embedder.close)
 
 
 def http_search(service: WebService) -> Search:

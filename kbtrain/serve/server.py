@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
@@ -56,8 +55,6 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     name = f"[{config.host}]" if ":" in config.host else config.host
     for line in startup_lines(service):
         say(line)
-    if config.upstream is not None and not is_listening(config.upstream):
-        say(f"warning: nothing answers at {config.upstream}; start the model's server, or change --upstream")
     server = http_server(service)
     signal.signal(signal.SIGHUP, lambda *_: reload(service))  # before the line that announces the server
     end_on_signals(server)
@@ -65,25 +62,6 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     listening.listen(BACKLOG)  # clients may connect at the next line, before the event loop runs
     say(f"{service.decider.loaded.name} answers at http://{name}:{listening.getsockname()[1]}/v1")
     asyncio.run(_serve(service, server, listening))
-
-
-def is_listening(url: str) -> bool:
-    """True if a connection to the address is accepted within two seconds."""
-    parts = urlsplit(url)
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        with socket.create_connection((parts.hostname or "", port), timeout=2):
-            return True
-    except OSError:
-        return False
-
-
-POLICIES = {
-    "always": "searches for every question; the log says what the gate would do (would_search)",
-    "never": "never searches; the log says what the gate would do (would_search)",
-    "pass": "searches and changes nothing: answers are as without kbtrain, for clients that search by themselves; the "
-    "log says what the gate would do (would_search)",
-}
 
 
 def startup_lines(service: Service) -> list[str]:
@@ -104,7 +82,8 @@ def startup_lines(service: Service) -> list[str]:
     if service.upstream is not None:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
         lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {service.decider.k}")
-        lines += [f"policy {config.policy}: {POLICIES[config.policy]}"] if config.policy != "gate" else []
+        if config.policy != "gate":
+            lines.append(f"policy {config.policy}: the log says what the gate would do (would_search)")
     else:
         lines.append("no model: this server only decides (/v1/gate); for answers add --upstream URL or --model NAME")
     if loaded.after_search:
