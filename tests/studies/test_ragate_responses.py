@@ -28,7 +28,8 @@ READS = Reads(max_length=400, response_tokens=12, knowledge_tokens=100, acts=Fal
 def script(path, *arguments):
     """A script's main in this process, as its command line says."""
     module = load(path)
-    kind = next(c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__)
+    own = (kind for kind in vars(module).values() if getattr(kind, "__module__", "") == module.__name__)
+    kind = next(kind for kind in own if hasattr(kind, "model_fields"))
     module.main(parse_args(kind, [str(a) for a in arguments]))
 
 
