@@ -42,7 +42,7 @@ def as_commands(text: str) -> str:
 
     Within a sentence a command stands in backquotes. Files that are not shipped keep their names.
     """
-    return _CONFIG.sub(lambda match: f"{match['tick']}{match['name']}", _SCRIPT.sub(_command, text))
+    return _CONFIG.sub(_config, _SCRIPT.sub(_command, text))
 
 
 def _command(match: re.Match[str]) -> str:
@@ -50,6 +50,11 @@ def _command(match: re.Match[str]) -> str:
         return match[0]
     command = f"{match['tick']}kbtrain run {match['name']}{match['option'] or ''}"
     return command if match["tick"] or match["python"] or match["option"] else f"`{command}`"
+
+
+def _config(match: re.Match[str]) -> str:
+    shipped_here = (home() / match["folder"] / "configs" / f"{match['name']}.yaml").is_file()
+    return f"{match['tick']}{match['name']}" if shipped_here else match[0]
 
 
 Kind = Literal["stages", "recipes", "configs", "launch"]
