@@ -172,7 +172,7 @@ def write_evidence(config: PilotConfig, candidates: Path, chosen: SearchSetting)
         check_passages_replaceable(evidence)
         questions = (question for _, question in read_questions(config.run / "questions.jsonl"))
         rows = zip(questions, cut_evidence(candidates, chosen.k), strict=True)
-        made = (evidence_of(q, row.query, row.hits, EvidenceRule(row.retriever, titles=row.titles)) for q, row in rows)
+        made = (evidence_of(q, row.hits, EvidenceRule(row.retriever, row.titles)) for q, row in rows)
         jsonl.write(target, made)
         evidence.finish({"chosen_by": "pilot"})
 

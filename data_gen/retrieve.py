@@ -131,7 +131,7 @@ def search_of(config: RetrieveConfig, corpus: Path | None) -> tuple[stage.Search
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
         web = WebSearch(config.web)
-        search: stage.Search = lambda _, queries: web.search(queries, config.k)  # noqa: E731
+        search: stage.Search = lambda asked: web.search([q.text for q in asked], config.k)  # noqa: E731
         return search, lambda: {"results_without_text_or_repeated": web.dropped}
     if config.retriever == "vectors":
         return searched_apart(VectorIndex.open(corpus.parent), config.k)
@@ -148,7 +148,7 @@ def search_of(config: RetrieveConfig, corpus: Path | None) -> tuple[stage.Search
 def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
     """A search for passages with different texts, and a function as of :func:`search_of`."""
     distinct = DistinctSearch(searcher)
-    return lambda _, queries: distinct.search(queries, k), lambda: {"copies_skipped": distinct.copies}
+    return lambda asked: distinct.search([q.text for q in asked], k), lambda: {"copies_skipped": distinct.copies}
 
 
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:

@@ -95,14 +95,13 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
             empty = [c for c, answer in row_answers.answers.items() if not (answer.text.strip() or answer.thought)]
             blank.update(empty if len(empty) == 1 else ())
             yield row_answers
-    for gate, column in columns.scores.items():
-        if n and column not in columns_with_values:
-            raise UserError(f"{at(path)}: score '{gate}': no row has a number under '{column.removeprefix('-')}'")
-    for condition, column in columns.stated.items():
-        if n and column not in columns_with_values:
-            raise UserError(f"{at(path)}: stated '{condition}': no row has a verdict under '{column}'")
     if not n:
         raise UserError(f"{at(path)}: no rows in it")
+    named = {f"score '{gate}'": column for gate, column in columns.scores.items()}
+    named |= {f"stated '{condition}'": column for condition, column in columns.stated.items()}
+    for name, column in named.items():
+        if column not in columns_with_values:
+            raise UserError(f"{at(path)}: {name}: no row has a value under '{column.removeprefix('-')}'")
     if len(blank) > 1 and sum(blank.values()) > n / 2:  # in a table an arm without an answer is an empty cell
         raise UserError(f"{at(path)}: in {sum(blank.values())} of {n} rows one arm's answer is empty; {_BOTH_ARMS}")
 
@@ -153,14 +152,10 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
 
 def _answer(row: SourceRecord, column: str) -> ReadAnswer:
     """The answer without its thought; an empty answer is an answer (a wrong one), a missing one is an error."""
-    return read_answer(split_thought(_text(row, column)), "eos")
-
-
-def _text(row: SourceRecord, column: str) -> str:
     value = plain_answer(reach(row, column))
     if not isinstance(value, str):
         raise row.error(column, f"expected an answer (text), found {type(value).__name__} {format_value(value)}")
-    return row.check_text(column, value)
+    return read_answer(split_thought(row.check_text(column, value)), "eos")
 
 
 def _verdict(row: SourceRecord, column: str) -> bool | None:

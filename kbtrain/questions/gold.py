@@ -112,13 +112,9 @@ class GoldCounts:
 
     def as_dict(self) -> dict[str, object]:
         """For the meta data."""
-        return {
-            "empty_answers": self.empty,
-            "placeholder_answers": self.placeholders,
-            "doubtful_answers": sum(self.doubtful.values()),
-            "duplicates": self.duplicates,
-            "conflicting": self.conflicting,
-        }
+        return {"empty_answers": self.empty, "placeholder_answers": self.placeholders,
+                "doubtful_answers": self.doubtful.total(), "duplicates": self.duplicates,
+                "conflicting": self.conflicting}  # fmt: skip
 
     def lines(self) -> Iterable[str]:
         """Sentences for people; none where nothing is wrong."""

@@ -27,7 +27,7 @@ from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.retrieval.corpus import Chunking, cut_passages, named_corpus, read_passages, read_unique_passages
 from kbtrain.retrieval.tokens import RULE, Tokens
 
-Search = Callable[[Sequence[Question], Sequence[str]], list[tuple[Hit, ...]]]
+Search = Callable[[Sequence[Question]], list[tuple[Hit, ...]]]
 FEW = 0.1  # share of questions without a hit from which on a line warns
 
 
@@ -59,7 +59,7 @@ def open_index(
 def take_own_passages(corpus: Path, k: int, field: str, columns: Mapping[str, str] | None = None) -> Search:
     """The passages that questions name in a field (:func:`~kbtrain.retrieval.base.own_hits`)."""
     passages = {passage.id: passage for passage in read_unique_passages(corpus, columns)}
-    return lambda questions, queries: [distinct(own_hits(q, field, passages), k)[0] for q in questions]
+    return lambda questions: [distinct(own_hits(q, field, passages), k)[0] for q in questions]
 
 
 class EvidenceRule(NamedTuple):
@@ -75,17 +75,15 @@ def find_evidence(
     """Evidence for all questions but the first ``skip``, a batch at a time."""
     rows = itertools.islice((question for _, question in read_questions(questions)), skip, None)
     while group := list(itertools.islice(rows, batch)):
-        queries = [question.text for question in group]
-        hits = search(group, queries)
-        yield [evidence_of(*parts, rule) for parts in zip(group, queries, hits, strict=True)]
+        yield [evidence_of(question, hits, rule) for question, hits in zip(group, search(group), strict=True)]
 
 
-def evidence_of(question: Question, query: str, hits: tuple[Hit, ...], rule: EvidenceRule) -> Evidence:
+def evidence_of(question: Question, hits: tuple[Hit, ...], rule: EvidenceRule) -> Evidence:
     """The record. ``gold_found``: True if a gold passage, or a chunk of one, is among the hits."""
     gold = set(question.gold_passages)
     leak = mask_leak(mask_answers(evidence_text(hits, rule.titles) or "", question), question)
     gold_found = any(_source(hit.passage_id, gold) in gold for hit in hits) if gold else None
-    return Evidence(question.id, rule.name, query, hits, gold_found, leak, rule.titles)
+    return Evidence(question.id, rule.name, question.text, hits, gold_found, leak, rule.titles)
 
 
 def _source(passage_id: str, gold: set[str]) -> str:
@@ -94,10 +92,7 @@ def _source(passage_id: str, gold: set[str]) -> str:
 
 
 def summary(evidence: Path, questions: Path) -> dict[str, int]:
-    """Counts over a finished file: how often some and all gold passages were found, and nothing at all.
-
-    ``answer_found``: a reference answer (an option's text) is in the hits, of ``answers_known`` questions.
-    """
+    """Counts over a finished file: how often some and all gold passages, an answer, and nothing at all were found."""
     names = "questions without_hits answers_known answer_found gold_named gold_found all_gold_found mask_leaks"
     counts = dict.fromkeys(names.split(), 0)
     pairs = zip(jsonl.read(Evidence, evidence), jsonl.read(Question, questions), strict=True)
@@ -119,12 +114,8 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
 
 def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
     """The counts of :func:`summary` as a sentence, skipped copies, and warnings; see :func:`missing_hits`."""
-    gold = (
-        f", a gold passage among the {k} hits for {counts['gold_found']} of {counts['gold_named']}"
-        if counts["gold_named"]
-        else ""
-    )
-    n_known = counts["answers_known"]
+    n_gold, n_known = counts["gold_named"], counts["answers_known"]
+    gold = f", a gold passage among the {k} hits for {counts['gold_found']} of {n_gold}" if n_gold else ""
     answers = f", an answer in the hits for {counts['answer_found']} of {n_known}" if n_known else ""
     lines = [f"{counts['questions']} questions, nothing found for {counts['without_hits']}{answers}{gold} -> {target}"]
     lines += missing_hits(counts["questions"], counts["without_hits"])
