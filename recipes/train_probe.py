@@ -26,7 +26,9 @@ Examples:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
@@ -35,10 +37,16 @@ from kbtrain.gate.card import CARD
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, Asked
 from kbtrain.gates.probe.head import Method
 from kbtrain.prompts.kbm import DEFAULT_KEYS
-from kbtrain.records import DtypeName, Target
+from kbtrain.prompts.own import OwnPrompts
+from kbtrain.records import DtypeName, GateExample, Target
 from kbtrain.training.config import RecipeConfig
 from kbtrain.training.data import Labels, label_rule, own_prompts, read_data
 from kbtrain.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from kbtrain.gates.probe.gate import ProbeCard, Reader
+    from kbtrain.gates.probe.states import StateStore
+    from kbtrain.gates.probe.train import FittedHead
 
 
 class TrainProbeConfig(RecipeConfig):
@@ -72,7 +80,7 @@ class TrainProbeConfig(RecipeConfig):
 
 def main(config: TrainProbeConfig) -> None:
     recipe = Recipe("train_probe", config)
-    from kbtrain.gates.probe.train import used_examples
+    from kbtrain.gates.probe.train import HeadSettings, ProbeEnding, fit, used_examples
 
     data = read_data(config.train, config.dev, config.keys, config.labels)
     rule = label_rule(config.train)
@@ -83,43 +91,61 @@ def main(config: TrainProbeConfig) -> None:
         return recipe.say(f"{passes}, {len(config.keys)} heads; nothing is loaded")
     if not recipe.claim(CARD):
         return None
-    from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard, Reader, dtype_in_use, state_facts
+    from kbtrain.gates.probe.gate import DraftProbe, Probe
+    from kbtrain.runtime.progress import progress_bar
+
+    taught = used_examples(data.train)
+    reader, store, dtype = states_of(recipe, config, taught, prompts_own)
+    with progress_bar(total=len(config.keys), desc="heads", unit="heads") as bar:
+        settings = HeadSettings(config.keys, config.labels, config.method, config.average, config.layers)
+        heads = fit(reader, store, taught, settings, bar.update)
+    fitted = {key: head_fit.head for key, head_fit in heads.items()}
+    gate = (DraftProbe if draft else Probe)(reader, fitted, config.method)
+    card = card_of(config, reader, store.facts["model"], dtype, heads).model_copy(update={"label_rule": rule})
+    run = recipe.facts(states_dtype=store.facts["dtype"])
+    recipe.say(ProbeEnding(config, gate, card, data, heads, run).finish())
+    return None
+
+
+def states_of(
+    recipe: Recipe, config: TrainProbeConfig, taught: Sequence[GateExample], prompts_own: OwnPrompts | None
+) -> tuple[Reader, StateStore, str]:
+    """The reader of the model's states, a store that has those of all training questions, and the scores' format."""
+    from kbtrain.gates.probe.gate import Reader, dtype_in_use, state_facts
     from kbtrain.gates.probe.states import StateStore, prompt_key, read_all, stored_dtype
-    from kbtrain.gates.probe.train import HeadSettings, ProbeEnding, fit
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model, name_of
-    from kbtrain.prompts.own import asked_fingerprint
-    from kbtrain.runtime.progress import progress_bar
 
     model, tokenizer = load_model(config.model, dtype_in_use(config.dtype, recipe.device), recipe.device)
     reader = Reader(model, tokenizer, config.condition, prompts_own, config.tokens)
-    fingerprint, dtype = base_fingerprint(config.model), recipe.compute(lambda: name_of(model.dtype))
-    taught, folder = used_examples(data.train), config.states or config.output / "states"
+    dtype, folder = recipe.compute(lambda: name_of(model.dtype)), config.states or config.output / "states"
     states_dtype = stored_dtype(folder) or dtype  # those of the answers' own passes are in the answers' format
-    store = StateStore(folder, state_facts(fingerprint, states_dtype, config.model) | reader.facts)
+    store = StateStore(folder, state_facts(base_fingerprint(config.model), states_dtype, config.model) | reader.facts)
     extractor, prompts = reader, reader.prompts(taught)
     if states_dtype != dtype and any(prompt_key(ids) not in store for ids in prompts):
         reader_model = load_model(config.model, states_dtype, recipe.device)
         extractor = Reader(*reader_model, config.condition, prompts_own, config.tokens)
     read_all(store.extract(extractor.model, prompts, extractor.read), len(taught))
-    with progress_bar(total=len(config.keys), desc="heads", unit="heads") as bar:
-        settings = HeadSettings(config.keys, config.labels, config.method, config.average, config.layers)
-        heads = fit(reader, store, taught, settings, bar.update)
-    gate = (DraftProbe if draft else Probe)(
-        reader, {key: head_fit.head for key, head_fit in heads.items()}, config.method
-    )
-    card = (DraftProbeCard if draft else ProbeCard)(
+    return reader, store, dtype
+
+
+def card_of(
+    config: TrainProbeConfig, reader: Reader, fingerprint: str, dtype: str, heads: Mapping[Target, FittedHead]
+) -> ProbeCard:
+    """The card of a gate with these heads, without the rule of its labels and the run."""
+    from kbtrain.gates.probe.gate import DraftProbeCard, ProbeCard
+    from kbtrain.prompts.own import asked_fingerprint
+
+    draft = config.condition == "draft"
+    return (DraftProbeCard if draft else ProbeCard)(
         base_model=config.model,
         base_fingerprint=fingerprint,
         dtype=dtype,
-        prompt_fingerprint=asked_fingerprint(tokenizer, prompts_own),
+        prompt_fingerprint=asked_fingerprint(reader.tokenizer, reader.own),
         heads={key: head_fit.layers for key, head_fit in heads.items()},
-        label_rule=rule,
         **({"tokens": config.tokens} if draft else {}),
         **config.model_dump(include={"answered_by", "condition", "method", "labels", "keys"}),
     )
-    recipe.say(ProbeEnding(config, gate, card, data, heads, recipe.facts(states_dtype=states_dtype)).finish())
-    return None
 
 
 if __name__ == "__main__":
