@@ -261,7 +261,8 @@ def common_answers(store: SampleStore, run: str) -> int | None:
 def refuse_unequal(tally: LabelCounts) -> None:
     """Raise :class:`UserError` if labels come from different numbers of answers, between the splits or inside one."""
     if len({n for sizes in tally.answers.values() for n in sizes}) > 1:
-        counted = ", ".join(f"{split} {min(sizes)} to {max(sizes)}" for split, sizes in tally.answers.items())
+        ranges = {split: sorted({min(sizes), max(sizes)}) for split, sizes in tally.answers.items()}
+        counted = ", ".join(f"{split} {' to '.join(map(str, sizes))}" for split, sizes in ranges.items())
         raise UserError(
             f"key 'certainty': 'paper' depends on the number of answers, which differs between the questions "
             f"({counted}), so no tau fits them all; use certainty: common, or sample all alike (and cut: keep)"

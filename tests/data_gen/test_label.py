@@ -179,7 +179,7 @@ def test_splits_with_unequal_numbers_of_answers_stand_on_one_scale_of_certainty(
     done = script("label", "--run", str(run), "--sampling-run", "unequal", "--certainty", "paper")
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(
         "error: key 'certainty': 'paper' depends on the number of answers, which differs between the questions "
-        "(train 30 to 30, dev 10 to 10), so no tau fits them all; use certainty: common"
+        "(train 30, dev 10), so no tau fits them all; use certainty: common"
     )
 
 

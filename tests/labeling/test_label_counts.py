@@ -140,7 +140,7 @@ def test_certainty_on_the_paper_s_own_scale_needs_equal_numbers_of_answers(
     refuse_unequal(tally)  # one split: nothing to be unequal to
     list(label_questions(store, "main", [capital, dev], tally))
     assert tally.most_answers == {"train": 2, "dev": 3}
-    with pytest.raises(UserError, match=r"differs between the questions \(train 2 to 2, dev 3 to 3\)"):
+    with pytest.raises(UserError, match=r"differs between the questions \(train 2, dev 3\)"):
         refuse_unequal(tally)
 
 
