@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
-from types import ModuleType
+from typing import get_type_hints
 
 import pytest
 from support import scripts
@@ -65,14 +65,9 @@ def test_two_of_each_stage_at_once(run_folder: Path, tmp_path: Path) -> None:
     assert left_behind(run) == left_behind(run_folder) == []
 
 
-def config_of(module: ModuleType) -> type[Config]:
-    found = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Config)]
-    return next(kind for kind in found if kind.__module__ == module.__name__)
-
-
 @pytest.mark.parametrize(("name", "path"), shipped("stages", "recipes").items())
 def test_every_script_says_what_it_writes(name: str, path: Path) -> None:
-    kind = config_of(scripts.load(str(path.relative_to(scripts.ROOT))))
+    kind = get_type_hints(scripts.load(str(path.relative_to(scripts.ROOT))).main)["config"]
     assert (kind.writes is Config.writes) == (name in OWN_LOCKS)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -28,9 +29,7 @@ READS = Reads(max_length=400, response_tokens=12, knowledge_tokens=100, acts=Fal
 def script(path, *arguments):
     """A script's main in this process, as its command line says."""
     module = load(path)
-    own = (kind for kind in vars(module).values() if getattr(kind, "__module__", "") == module.__name__)
-    kind = next(kind for kind in own if hasattr(kind, "model_fields"))
-    module.main(parse_args(kind, [str(a) for a in arguments]))
+    module.main(parse_args(get_type_hints(module.main)["config"], [str(a) for a in arguments]))
 
 
 def by_name(table, **wanted):
