@@ -27,7 +27,7 @@ class StatedVerdicts:
     """One condition: agreement of kbtrain's verdicts with the file's; numbers and first ids of the other answers.
 
     ``ours_only``: right by kbtrain's grading, wrong by the file's; ``theirs_only`` the reverse.
-    ``n_without_verdict``: answers to yes/no questions without a verdict by the rule; ``n`` does not count them.
+    ``n_without_verdict``: answers without a verdict by the rule; ``n`` does not count them.
     """
 
     n: int = 0
@@ -63,7 +63,7 @@ class StatedVerdicts:
         """For people."""
         text = f"{condition}: {self.right} of {self.n} greedy answers right ({self.right / max(self.n, 1):.1%})"
         if self.n_without_verdict:
-            text += f"; {self.n_without_verdict} answers to yes/no questions skipped, which say neither"
+            text += f"; {self.n_without_verdict} answers skipped, of which no rule can tell"
         if not self.n_stated:
             return text
         return (f"{text}; the file's own verdict agrees in {self.agreed} of {self.n_stated} "

@@ -31,6 +31,11 @@ MANY_CUT = 0.05  # share of answers cut at the token limit above which labelling
 FEWEST_COMPARED = 10  # questions from which on a share says something
 MANY_COPIED = 0.9  # share of copies from which on the gold answers are taken for the model's own
 
+_UNREAD = (
+    ("yes_no_answers", "yes/no questions", "say neither yes nor no in a form that a rule can read"),
+    ("other_answers", "other questions", "hold the accepted answer and may deny it, in a form that no rule reads"),
+)
+
 
 @dataclass
 class CopiedGold:
@@ -110,11 +115,11 @@ class LabelCounts:
         copied = [f"warning: {problem}; use reference answers that people wrote or checked"] if problem else []
         left_out = [line for condition in CONDITIONS for line in self._left_out(condition)]
         unread = [
-            f"warning: {n} of {self.counts[f'{condition}_yes_no_answers']} answers to yes/no questions under "
-            f"'{condition}' say neither yes nor no in a form that a rule can read; they count neither as right nor as "
-            "wrong; data_gen/judge.py can grade them"
+            f"warning: {n} of {self.counts[f'{condition}_{kind}']} answers to {what} under '{condition}' {why}; they "
+            "count neither as right nor as wrong; data_gen/judge.py can grade them"
             for condition in CONDITIONS
-            if (n := self.counts[f"{condition}_yes_no_answers_without_verdict"])
+            for kind, what, why in _UNREAD
+            if (n := self.counts[f"{condition}_{kind}_without_verdict"])
         ]
         cut = [
             f"warning: {share:.1%} of the answers under '{condition}' end at the token limit and "
@@ -235,9 +240,10 @@ def _indicated(
     counts[f"{condition}_answers_without_option"] += graded.n_unparsed
     if verdicts is not None:
         counts[f"{condition}_answers_judge_abstained"] += graded.n_abstained
-    elif grading.is_yes_no(question):
-        counts[f"{condition}_yes_no_answers"] += graded.n
-        counts[f"{condition}_yes_no_answers_without_verdict"] += graded.n_abstained
+        return indicated
+    kind = "yes_no_answers" if grading.is_yes_no(question) else "other_answers"
+    counts[f"{condition}_{kind}"] += graded.n
+    counts[f"{condition}_{kind}_without_verdict"] += graded.n_abstained
     return indicated
 
 

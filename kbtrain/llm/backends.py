@@ -56,7 +56,7 @@ def _open_server(config: LLMConfig) -> LLM:
         url=config.server_url,
         model=config.served_name,
         chat=config.server_endpoint == "chat",
-        concurrency=config.server_concurrency,
+        asked_at_once=config.server_concurrency,
         opened=config.server_thought_opened,
         alias=config.server_alias,
         timeout=config.server_timeout,
@@ -124,7 +124,9 @@ class LLMConfig(Config):
     server_alias: bool = Field(
         False, description="openai, completions: server_model is another name of model itself, with its tokenizer"
     )
-    server_concurrency: int = Field(32, ge=1, description="openai: requests in progress at once")
+    server_concurrency: int | None = Field(
+        None, ge=1, description="openai: requests in progress at once; null: 128 of vLLM, which is then full, else 32"
+    )
     server_n: bool | Annotated[int, Field(ge=1)] = Field(
         True, description="openai: answers in one request: true (all), false (one), or the most that the server returns"
     )

@@ -50,7 +50,8 @@ class Server:
     url: str
     model: str
     chat: bool = False
-    concurrency: int = 32
+    asked_at_once: int | None = None  # requests; None: by the kind of server
+    kind: str = "unknown"
     opened: bool = False  # its template opens a thought in the prompt: a text without the closing mark is a thought
     alias: bool = False  # ``model`` is the server's name for the very model whose tokenizer cuts the prompts
     timeout: float = 600.0
@@ -58,6 +59,11 @@ class Server:
     dialect: Dialect = field(default_factory=lambda: Dialect())
     neutral: Mapping[str, Any] = field(default_factory=dict)
     retry: Retry = field(default_factory=Retry)
+
+    @property
+    def concurrency(self) -> int:
+        """Requests under way: vLLM queues what it does not compute yet, others may refuse many."""
+        return self.asked_at_once or (128 if self.kind == "vllm" else 32)
 
     @property
     def path(self) -> str:

@@ -103,7 +103,7 @@ class OpenAILLM:
         neutral = dict(NEUTRAL.get(kind, {}))
         if kind == "vllm" and tokenizer is not None and ThoughtTokens(tokenizer).special:
             neutral = {**neutral, "skip_special_tokens": False}  # or a thought and its answer come as one text
-        return cls(name, tokenizer, sampling, replace(server, neutral=neutral))
+        return cls(name, tokenizer, sampling, replace(server, neutral=neutral, kind=kind))
 
     def facts(self) -> dict[str, Any]:
         return {"device": "server", "prompts": answer_fingerprint(self.tokenizer)}
@@ -154,10 +154,16 @@ class OpenAILLM:
         greedy: Sample | None = None
         try:
             prompt, n_tokens, cut = self._prompt(request)
+            draws: list[Any] = [self._draw_samples(client, request, prompt, plain)]
             if request.greedy:
                 how = {"temperature": 0.0} if self.server.dialect.greedy else self._how(request, GREEDY)
-                (greedy, *_), n_counted = await self._draw(client, {**prompt, **how}, GREEDY, 1, plain)
-            drawn, n_counted_of_drawn = await self._draw_samples(client, request, prompt, plain)
+                draws.insert(0, self._draw(client, {**prompt, **how}, GREEDY, 1, plain))
+            outcomes = await asyncio.gather(*draws, return_exceptions=True)
+            for failure in (outcome for outcome in outcomes if isinstance(outcome, BaseException)):
+                raise failure
+            *greedy_of, (drawn, n_counted_of_drawn) = outcomes
+            if greedy_of:
+                (greedy, *_), n_counted = greedy_of[0]
         except (PromptRefusal, PromptTooLong) as refusal:
             return SampleSet(*key, (), None, n_tokens, cut, refused=strike(str(refusal)))
         n_counted = max(n_counted, n_counted_of_drawn)
@@ -262,7 +268,8 @@ class OpenAILLM:
         if s.stop:
             body["stop"] = list(s.stop)
         if self.server.dialect.logprobs:
-            body["logprobs"] = True if self.tokenizer is None else 1
+            # of the drawn tokens alone vLLM gives them by 0; elsewhere that asks for none
+            body["logprobs"] = True if self.tokenizer is None else int(self.server.kind != "vllm")
         if self.tokenizer is None:
             evidence, cut = cut_to_bytes(request, s.max_prompt_tokens)
             return {**body, **self._prompt_of(request.text(evidence), request.system)}, 0, cut

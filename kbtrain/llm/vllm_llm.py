@@ -5,9 +5,10 @@ The engine runs in a process of its own and is kept full: while answers are read
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,18 +66,11 @@ class Queue:
         self._engine.add_request(key, TokensPrompt(prompt_token_ids=list(ids)), how)
         return key
 
-    def finished(self) -> dict[str, Any]:
-        """Outputs that are whole by now, by key; waits for some."""
-        while self._n_answers and not self._finished:
+    def finished(self, among: Collection[str]) -> dict[str, Any]:
+        """Outputs that are whole by now, by key; waits for some of those ``among`` which the rest is not."""
+        while not any(key in self._finished for key in among):
             self._step()
-        done, self._finished = self._finished, {}
-        return done
-
-    def wait(self, keys: Sequence[str]) -> list[Any]:
-        """Outputs of these requests, in their order; others are kept."""
-        while any(key in self._n_answers for key in keys):
-            self._step()
-        return [self._finished.pop(key) for key in keys]
+        return {key: self._finished.pop(key) for key in among if key in self._finished}
 
     def _step(self) -> None:
         for output in self._engine.step():
@@ -167,7 +161,7 @@ class VllmLLM:
         """The question-conditions whose last answer has come; waits for one."""
         whole: list[SampleSet] = []
         while not whole:
-            for key, output in self._queue.finished().items():
+            for key, output in self._queue.finished([*asked]).items():
                 begun, n, with_stop = asked.pop(key)
                 if with_stop and self._is_stopped_early(output.outputs, begun.opened):
                     self._sends_stop = False  # it ended answers before they began; no later request is sent any
@@ -188,23 +182,24 @@ class VllmLLM:
         """True if a stop string ended an output in its thought, or at a blank line: vLLM applies them to all text."""
         return any(isinstance(o.stop_reason, str) and is_empty(self._read(o, opened).text) for o in outputs)
 
-    def read_states(self, prompts: Sequence[Sequence[int]], draft_tokens: int) -> list[ServedStates]:
-        """States of prompts (token ids) and their greedy drafts, in their order, from a request each.
+    def begin_states(self, prompts: Sequence[Sequence[int]], draft_tokens: int) -> list[Callable[[], ServedStates]]:
+        """Ask for the states of prompts (token ids) and their greedy drafts, a request each; what returns each of them.
 
         Raises :class:`UserError` for an engine without the arguments of :mod:`kbtrain.engine.vllm_args`.
         """
         from vllm import SamplingParams
 
-        ends = [*self._end, *line_break_tokens(self.tokenizer)]
         how = {
-            "temperature": 0.0, "max_tokens": draft_tokens + 1, "stop_token_ids": ends,
+            "temperature": 0.0, "max_tokens": draft_tokens + 1,
+            "stop_token_ids": [*self._end, *line_break_tokens(self.tokenizer)],
             "extra_args": {"kv_transfer_params": state_request(draft_tokens)},
         }  # fmt: skip
-        outputs = self._queue.wait([self._queue.add(ids, SamplingParams(**how)) for ids in prompts])
-        return [
-            read_states(output.kv_transfer_params, ids, output.outputs[0].token_ids)
-            for output, ids in zip(outputs, prompts, strict=True)
-        ]
+        keys = [self._queue.add(ids, SamplingParams(**how)) for ids in prompts]
+        return [functools.partial(self._states, key, ids) for key, ids in zip(keys, prompts, strict=True)]
+
+    def _states(self, key: str, ids: Sequence[int]) -> ServedStates:
+        output = self._queue.finished([key])[key]
+        return read_states(output.kv_transfer_params, ids, output.outputs[0].token_ids)
 
     def _parameters(self, request: AnswerRequest, n: int) -> Any:
         from vllm import SamplingParams

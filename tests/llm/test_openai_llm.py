@@ -87,10 +87,10 @@ def test_a_server_that_stays_ill_is_one_line_and_what_was_finished_came_out(open
     with ModelServer(failures=("broken",) * 100) as server:
         server.failures[:2] = []
         with pytest.raises(UserError, match=r"status 500 \(internal\), 4 times; what was finished is kept") as caught:
-            answered(open_llm(server, concurrency=1), asks)
+            answered(open_llm(server, asked_at_once=1), asks)
     assert "\n" not in str(caught.value)
     with ModelServer() as server:
-        llm, found = open_llm(server, concurrency=1), []
+        llm, found = open_llm(server, asked_at_once=1), []
         with pytest.raises(UserError):
             for group in llm.answer(asks):
                 found += group
@@ -127,7 +127,7 @@ def test_no_more_requests_are_under_way_than_allowed(open_llm, question):
     asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=4) for i in range(12)]
     with ModelServer() as server:
         server.delay = 0.02
-        answered(open_llm(server, concurrency=3, most=1), asks)
+        answered(open_llm(server, asked_at_once=3, most=1), asks)
         assert len(server.requests) == 12 * 5
         assert 2 <= server.busiest <= 3
 

@@ -9,7 +9,9 @@ states (the folder was deleted, or an earlier run kept none) is drawn again in i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +51,12 @@ def keeping_states(run: Path) -> Engine:
         in_process = config.kind.passes
         if in_process:
             llm.observe(stored.observer(prompts))
-        request_states = None if in_process else served_states(llm, config)
+        begin_states = None if in_process else served_states(llm, config)
+        asked: dict[str, Callable[[], States]] = {}  # by question: what waits for its states
 
         def keep(questions: Sequence[str]) -> None:
-            if request_states is not None:
-                lacking = {name: prompts[name] for name in questions if name in prompts and stored.lacks(prompts[name])}
-                for (name, ids), states in zip(lacking.items(), request_states([*lacking.values()]), strict=True):
-                    stored.add(name, ids, states)
+            for name in filter(asked.__contains__, questions):
+                stored.add(name, prompts[name], asked.pop(name)())
             stored.write(questions)
             for name in questions:
                 prompts.pop(name, None)
@@ -65,7 +66,11 @@ def keeping_states(run: Path) -> Engine:
                 prompt_by_question = {
                     request.question.id: prompt_of(llm, request) for request in filter(has_states, window)
                 }
-                prompts.update({name: ids for name, ids in prompt_by_question.items() if stored.lacks(ids)})
+                lacking_states = {name: ids for name, ids in prompt_by_question.items() if stored.lacks(ids)}
+                prompts.update(lacking_states)
+                if begin_states is not None:  # before the window's answers, so that they are there when those are
+                    begun = begin_states([*lacking_states.values()])
+                    asked.update(zip(lacking_states, begun, strict=True))
                 lacking = [name for name in prompt_by_question if (name, "llm") in complete and name in prompts]
                 if in_process:
                     complete.difference_update((name, "llm") for name in lacking)
@@ -83,19 +88,33 @@ def keeping_states(run: Path) -> Engine:
     return engine
 
 
-def served_states(llm: Any, config: LLMConfig) -> Callable[[Sequence[Sequence[int]]], list[States]]:
-    """A function that reads the states of all layers at prompts and their drafts from vLLM, offline or as a server."""
+def served_states(llm: Any, config: LLMConfig) -> Callable[[Sequence[Sequence[int]]], list[Callable[[], States]]]:
+    """A function that asks vLLM, offline or as a server, for the states of all layers at prompts and their drafts, and
+    gives for each prompt what waits for them."""
     from kbtrain.llm.served_states import SHORT_PROMPT, StatesServer
 
     layers = list(range(1, n_layers(config.model) + 1))
-    read = llm.read_states
-    if config.kind.server:
-        read = StatesServer(llm.server, llm.tokenizer).read
-        try:  # before the first answer is paid for
-            read([SHORT_PROMPT])[0].of_layers(layers, draft=False)
-        except UserError as error:
-            raise UserError(f"key 'keep_states': {error}".replace("FOLDER", config.model)) from None
-    return lambda prompts: [states.of_layers(layers, draft=True) for states in read(prompts, DRAFT_TOKENS)]
+    if not config.kind.server:
+        return lambda prompts: [
+            functools.partial(_of_layers, states, layers) for states in llm.begin_states(prompts, DRAFT_TOKENS)
+        ]
+    server = StatesServer(llm.server, llm.tokenizer)
+    try:  # before the first answer is paid for
+        server.read([SHORT_PROMPT])[0].of_layers(layers, draft=False)
+    except UserError as error:
+        raise UserError(f"key 'keep_states': {error}".replace("FOLDER", config.model)) from None
+    reader = ThreadPoolExecutor(1, "states")
+
+    def begin(prompts: Sequence[Sequence[int]]) -> list[Callable[[], States]]:
+        read = reader.submit(server.read, prompts, DRAFT_TOKENS)
+        return [functools.partial(_of_layers, lambda i=i: read.result()[i], layers) for i in range(len(prompts))]
+
+    return begin
+
+
+def _of_layers(wait: Callable[[], Any], layers: Sequence[int]) -> States:
+    states: States = wait().of_layers(layers, draft=True)
+    return states
 
 
 def n_layers(model: str) -> int:
