@@ -132,3 +132,62 @@ def test_a_task_is_neither_decided_nor_searched_and_passes_as_it_came(gate):
             assert (headers["x-kbtrain-reason"], headers["x-kbtrain-retrieved"]) == ("client-task", "0")
             assert "x-kbtrain-score" not in headers
             assert stub.requests[-1][2] == json.dumps(body).encode()
+
+
+# A follow-up is gated and searched for by the user's last messages
+
+
+FIRST = "What is our parental leave policy?"
+FOLLOW_UP = "And can I carry them over?"
+
+
+@pytest.fixture
+def upstream():
+    with StubUpstream() as running:
+        yield running
+
+
+def ask_chat(server, *texts, headers=None, **more):
+    roles = ("user", "assistant")
+    messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
+    return server.post("/v1/chat/completions", {"model": "stub", "messages": messages, **more}, headers).headers
+
+
+def searching(gate, upstream, **more):
+    return serving(gate, upstream=upstream.url, search="serve_support:echo", threshold=0.0, k=1, **more)
+
+
+def seen(upstream):
+    """The last message that the upstream answered; the search gives the text that it was asked for."""
+    return upstream.body()["messages"][-1]["content"]
+
+
+def test_the_last_message_alone_is_the_default(gate, upstream):
+    with searching(gate, upstream) as server:
+        found = ask_chat(server, FIRST, "16 weeks.", FOLLOW_UP)
+        assert FIRST not in seen(upstream) and FOLLOW_UP in seen(upstream)
+        assert "x-kbtrain-context" not in found and len(upstream.requests) == 1
+
+
+def test_a_window_is_searched_for_and_gated_together(gate, upstream, tmp_path):
+    with searching(gate, upstream, context="window", log=tmp_path / "log.jsonl", log_text=True) as server:
+        found = ask_chat(server, "Hi", "Hello!", FIRST, "16 weeks.", FOLLOW_UP)
+        assert f"{FIRST} {FOLLOW_UP}" in seen(upstream)
+        assert found["x-kbtrain-context"] == "window" and len(upstream.requests) == 1
+        alone = server.post("/v1/gate", {"questions": [f"{FIRST} {FOLLOW_UP}"]}).json["decisions"][0]
+        assert float(found["x-kbtrain-score"]) == pytest.approx(alone["score"], abs=1e-4)
+        assert ask_chat(server, FIRST, "16 weeks.", "Who wrote the novel Emma?")["x-kbtrain-context"] == "last"
+        assert FIRST not in seen(upstream)
+        assert server.metric('kbtrain_follow_ups_total{context="window"}') == 1
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(row["context"], row["question"]) for row in rows if row["route"] == "chat/completions"] == [
+        ("window", f"{FIRST} {FOLLOW_UP}"),
+        ("last", "Who wrote the novel Emma?"),
+    ]
+
+
+def test_the_gate_s_own_route_reads_the_window(gate):
+    with serving(gate, context="window") as server:
+        messages = [{"role": "user", "content": NEEDS}, {"role": "user", "content": "And when?"}]
+        (decision,) = server.post("/v1/gate", {"messages": messages}).json["decisions"]
+        assert decision["question"] == f"{NEEDS} And when?"
