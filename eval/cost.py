@@ -18,10 +18,11 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, build, run_script
-from kbtrain.evaluation.cost import GateBill, Prices, bill_gates
+from kbtrain.evaluation.cost import GateBill, bill_gates
 from kbtrain.evaluation.results import check_result, load
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io.provenance import write_result
+from kbtrain.llm.forecast import Prices
 from kbtrain.runtime.scripts import find
 from kbtrain.show import aligned, number, signed
 
