@@ -180,7 +180,7 @@ def test_a_base_model_is_told_to_need_examples(tmp_path, run, monkeypatch, chat:
     (tmp_path / "llm.txt").write_text("Q: Where is Rome?\nA: Italy\nQ: {question}\nA:")
     (tmp_path / "rag.txt").write_text("Q: Where is Rome?\nA: Italy\n{evidence}\nQ: {question}\nA:")
     prompts = ("--prompts", f"{{llm: {tmp_path}/llm.txt, rag: {tmp_path}/rag.txt}}") if own else ()
-    done = sample(*arguments(run, folder, "--conditions", "[llm, rag]", *prompts))
+    done = scripts.run("data_gen/sample.py", *arguments(run, folder, "--conditions", "[llm, rag]", *prompts))
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("no chat template") == told
     assert len(rows(run / "samples.db")) == 2 * N_QUESTIONS
