@@ -164,7 +164,7 @@ def _choices(annotation: Any) -> str:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return f"{{{', '.join(annotation.model_fields)}}}"
     names = {bool: "true|false", int: "N", float: "X", str: "TEXT", Path: "PATH", type(None): "null"}
-    return names.get(annotation, "ANYTHING")
+    return names.get(annotation, "REGEX" if origin is re.Pattern else "ANYTHING")
 
 
 def _format_default(value: Any) -> str:

@@ -1,6 +1,6 @@
 """What programs write around a user's words, or in place of them.
 
-Wrappers (reminders, the state of an editor, a date) are struck before a gate and a search
+Wrappers (reminders, the state of an editor, a date, a wish for a short answer) are struck before a gate and a search
 read a message. Prompts that are no questions pass ungated: tasks that a chat window or a chain makes for itself,
 prompts that hold their passages already, and code to be filled in. The rules read English and Chinese.
 
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from kbtrain.utterances import utterance_kind
 
 NoQuestion = Literal["client-task", "own-passages", "fill-in"]
 LONGEST_END = 4000  # characters at either end of a message that are read: the chat itself is between them
@@ -33,6 +35,7 @@ _WRAPPED = re.compile(
     r"agents?|os|cwd))(?:[_-][\w-]*|[A-Z]\w*)?)(?=[\s>])[^<>]*>",
 )
 LONGEST_WRAPPED = 100_000  # characters of a message in which wrappers are struck
+LONGEST_MANNER = 60  # characters of a sentence about the form of the answer
 _ZONE = r"(?: ?(?:Z|UTC|GMT|[A-Z]{3,4}))?(?: ?[+-]\d{1,2}(?::?\d\d)?)?"
 _TIME = rf"(?:,?[ T]\d{{1,2}}:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[AP]M)?{_ZONE}(?: ?\([\w/ +:-]+\))?)?"
 _DAY = r"(?:[A-Z][a-z]{2,8},? )?(?:\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4}|\d{4}年\d\d?月\d\d?日)"
@@ -54,6 +57,23 @@ _LINES = tuple(
         ),
     )
 )
+_HOW = (
+    r"(?:brief(?:ly)?|concise(?:ly)?|short(?:ly)?|clear(?:ly)?|direct(?:ly)?|detailed|thorough(?:ly)?|accurate(?:ly)?|"
+    r"honest(?:ly)?|polite(?:ly)?|helpful|to the point|in detail|step[ -]by[ -]step|"
+    r"(?:in|with|using|as|at most|no more than|under|within|up to|only) [\w ,'-]{1,40})"
+)
+_MANNER = re.compile(
+    rf"(?:please |always |just |now |you (?:must|should) )*(?:(?:answer|reply|respond|explain|write|think)"
+    rf"(?: (?:it|this|me|the question|your answer|in your answer))? {_HOW}(?:,?(?: and| but)? {_HOW}){{0,2}}"
+    rf"|(?:be|keep (?:it|your answer|the answer)|make it) {_HOW}(?:,?(?: and| but)? {_HOW}){{0,2}}"
+    r"|let'?s think step by step|(?:use|no|without) (?:markdown|emojis?|bullet points|preamble|citations)"
+    r"|do not (?:use|explain|add|include) [\w ]{1,40}|think (?:hard|harder|carefully)|ultrathink"
+    r"|cite your sources|if you do(?: not|n't) know,? (?:just )?say (?:so|(?:that )?you do(?: not|n't) know))"
+    r"|请?(?:用|以)[^，。？?]{1,8}(?:回答|回复|作答)"
+    r"|请?(?:尽量)?(?:简短|简要|简洁|详细|一步一步)地?(?:回答|回复|作答|思考)",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|(?<=[。！？])|\n+")
 
 
 @dataclass(frozen=True)
@@ -68,20 +88,31 @@ class OwnWords:
     outside: str
 
 
-def own_words(text: str) -> OwnWords:
-    """Strike the wrappers."""
+def own_words(text: str, patterns: Sequence[re.Pattern[str]] = ()) -> OwnWords:
+    """Strike the wrappers; ``patterns``: of further ones."""
+    struck = 0
     if len(text) > LONGEST_WRAPPED:
         return OwnWords(text, 0, text)
+    for pattern in patterns:
+        text, n = pattern.subn("", text)
+        struck += n
     blocks = _blocks(text, _WRAPPED)
     for begin, _, _, end in reversed(blocks):
         text = text[:begin].rstrip(" ") + text[end:].lstrip()
-    outside, struck = text, len(blocks)
+    outside, struck = text, struck + len(blocks)
     if asked := _blocks(text, _ASKED)[-1:]:
         text, struck = text[asked[0][1] : asked[0][2]], struck + 1
     for pattern in _LINES:
         rest, n = pattern.subn("", text, count=1)
         if n and rest.strip():
             text, struck = rest, struck + n
+    if (manner := _MANNER.match(text[:LONGEST_MANNER])) and text[manner.end() :].lstrip().startswith((":", "：")):
+        text, struck = text[manner.end() :].lstrip(" :：\n"), struck + 1
+    sentences = [sentence for sentence in _SENTENCE.split(text.strip()) if sentence]
+    while len(sentences) > 1 and _is_manner(sentences[0]):
+        text, struck = text.strip()[len(sentences.pop(0)) :], struck + 1
+    while len(sentences) > 1 and _is_manner(sentences[-1]):
+        text, struck = text.strip()[: -len(sentences.pop())], struck + 1
     return OwnWords(text.strip(), struck, outside.strip())
 
 
@@ -99,6 +130,13 @@ def _blocks(text: str, opening: re.Pattern[str]) -> list[tuple[int, int, int, in
         else:
             found.append((tag.start(), tag.end(), end, place := end + len(closing)))
     return found
+
+
+def _is_manner(sentence: str) -> bool:
+    """True for a wish about the form of the answer, a greeting or thanks."""
+    if len(sentence) > LONGEST_MANNER:
+        return False
+    return bool(_MANNER.fullmatch(sentence.strip(" \n.!。！"))) or utterance_kind(sentence) in ("greeting", "thanks")
 
 
 def _all_of(*patterns: str) -> tuple[re.Pattern[str], ...]:

@@ -1,6 +1,7 @@
 """What programs write around a user's words is struck; prompts that are no questions are known; questions stay."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -40,14 +41,24 @@ def test_no_question_of_the_atlas_is_changed_or_taken_for_a_prompt():
         (f"[2026-11-28 10:00 GMT+1] {ASKED}", ASKED),
         (f"Current date: 2026-11-28\n\n{ASKED}", ASKED),
         (f"Today is Saturday, 28 November 2026.\n{ASKED}", ASKED),
-        ("当前日期：2026年11月28日\n法国的首都是哪里？", "法国的首都是哪里？"),
+        ("当前日期：2026年11月28日\n法国的首都是哪里？请简短回答。", "法国的首都是哪里？"),
+        (f"Answer briefly. {ASKED}", ASKED),
+        (f"{ASKED} Please answer in one sentence.", ASKED),
+        (f"Answer in one word: {ASKED}", ASKED),
+        (f"Hi! {ASKED} Thanks a lot!", ASKED),
         ("Is it true that today is Monday?", "Is it true that today is Monday?"),
         ("What is <b>bold</b> in HTML?", "What is <b>bold</b> in HTML?"),
         ("<system-reminder> is which tag?", "<system-reminder> is which tag?"),
+        ("Answer briefly.", "Answer briefly."),
     ],
 )  # fmt: skip
 def test_the_user_s_own_words(text, words):
     assert own_words(text).words == words
+
+
+def test_own_patterns_are_struck_and_counted():
+    found = own_words(f"/// ticket 17 ///\n{ASKED}", [re.compile(r"///.*?///\s*")])
+    assert (found.words, found.struck) == (ASKED, 1)
 
 
 @pytest.mark.parametrize(

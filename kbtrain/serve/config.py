@@ -20,7 +20,7 @@ PromptRule = Literal["auto", "background", "trained"]
 StatesFrom = Literal["auto", "upstream", "here"]
 Context = Literal["last", "window"]
 GatedInput = Literal["auto", "question", "turn"]
-ToolRule = Literal["keep", "remove", "force"]
+ToolRule = Literal["keep", "remove", "allow", "force"]
 ServerPolicy = Literal["gate", "always", "never", "pass"]
 NO_SEARCH = frozenset({"never", "pass"})  # policies
 # full names: editors and shops have tools that only sound alike (search_replace, codebase_search, search_flights)
@@ -112,8 +112,14 @@ class ServeConfig(Config):
     tool: ToolRule = Field(
         "remove",
         description="what happens to a search tool. remove: it leaves the request if no search is needed (a changed "
-        "list of tools invalidates the upstream's prompt cache); force: as remove, and the model must call it if a "
+        "list of tools invalidates the upstream's prompt cache); allow: tool_choice excludes it instead (none or "
+        "allowed_tools, for upstreams that know these); force: as remove, and the model must call it if a "
         "search is needed; keep: the decision is only in headers and log",
+    )
+    wrappers: list[re.Pattern[str]] = Field(
+        [],
+        description="regular expressions of text that clients put around the user's words, in addition to known ones; "
+        "it is removed before gating and searching ((?s) lets a dot match line ends)",
     )
 
     on_gate_failure: OnGateFailure = Field("retrieve", description="retrieve, plain or error")
@@ -128,6 +134,7 @@ class ServeConfig(Config):
         "unchanged. The log says what the gate would do. A request's header x-kbtrain-retrieve overrides "
         "always and never",
     )
+    shadow: bool = Field(False, description="another name for policy: pass")
     log: Path | None = Field(None, description="decision log, JSON lines")
     explore: float = Field(
         0.0,
@@ -154,6 +161,15 @@ class ServeConfig(Config):
     max_question_chars: int = Field(20_000, ge=1, description="a longer question passes ungated")
     read_timeout_s: float = Field(10.0, gt=0, description="time for a request's head, and again for its body")
     max_inflight: int = Field(1000, ge=1, description="requests in progress; further ones get 503 with Retry-After")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_shadow(cls, data: dict[str, Any]) -> dict[str, Any]:
+        if data.get("shadow") is not True:
+            return data
+        if data.get("policy", "pass") != "pass":
+            raise ValueError("key 'shadow': another name for policy: pass; give one of the two")
+        return data | {"policy": "pass"}
 
     @model_validator(mode="after")
     def _check_model(self) -> ServeConfig:

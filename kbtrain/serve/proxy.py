@@ -35,7 +35,7 @@ from kbtrain.serve.request_forms import (
     with_evidence,
 )
 from kbtrain.serve.service import RequestTrace, Service
-from kbtrain.serve.upstream import Upstream
+from kbtrain.serve.upstream import ErrorEvents, Upstream
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 PREFIX = b"/v1/"
@@ -81,7 +81,7 @@ async def record_request(
     outcome, status = "cut-off", 0
     try:
         await work
-        outcome = "answered"
+        outcome = "error-event" if trace.error_inside else "answered"
     except Refused as refused:
         refused.headers |= trace.headers(service.decider.loaded.name)
         outcome, status = refused.code, refused.status
@@ -247,7 +247,9 @@ async def pass_on(
         about = trace.headers(service.decider.loaded.name)
         added = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
         await exchange.start(reply.status, [*reply.headers, *added])
+        errors = ErrorEvents(reply.headers if reply.status < 300 else ())
         async for piece in reply.pieces:
+            errors.feed(piece)
             first = exchange.moment != "stream"
             if first:
                 exchange.moment = "stream"
@@ -255,6 +257,10 @@ async def pass_on(
             await exchange.chunk(piece)
             if first:
                 await asyncio.sleep(0)  # send the first piece now, though the next one may be ready
+        errors.end()
+        if errors.found:
+            trace.error_inside = True
+            service.metrics.upstream_failures.labels("error-event").inc()
         await exchange.chunk(b"", more=False)
 
 

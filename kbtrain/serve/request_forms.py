@@ -80,7 +80,7 @@ def gate_input(
     checked = _check_messages(messages, field, before)
     if all(message["role"] in _SYSTEM for message in checked):
         return GatedMessage(None, None, "system-only")
-    place, said, reason = _question(checked)
+    place, said, reason = _question(checked, config)
     if reason:
         return GatedMessage(None, None, reason)
     systems = [text(message) for message in checked if message["role"] in _SYSTEM]
@@ -93,7 +93,7 @@ def gate_input(
     reads_question = config.gated == "question" or (config.gated == "auto" and "question" in reads)
     if reads_question and config.context == "last":
         return replace(found, kind=utterance_kind(query)) if config.utterance_rules else found
-    turn = _turn(checked[: place + 1])
+    turn = _turn(checked[: place + 1], config)
     kind = input_kind(turn) if config.utterance_rules else None
     if config.context == "last" or kind is not None or not is_follow_up(turn.context):
         return replace(found, value=query if reads_question else turn, kind=kind)
@@ -101,7 +101,7 @@ def gate_input(
     return replace(found, value=window if reads_question else turn, searched=window)
 
 
-def _question(messages: Sequence[dict[str, Any]]) -> tuple[int, OwnWords, str]:
+def _question(messages: Sequence[dict[str, Any]], config: ServeConfig) -> tuple[int, OwnWords, str]:
     """Place and words of the last message with words of the user's own, or the reason why there is none."""
     wrapped = False
     for place in range(len(messages) - 1, -1, -1):
@@ -113,7 +113,7 @@ def _question(messages: Sequence[dict[str, Any]]) -> tuple[int, OwnWords, str]:
         if role != "user":
             reasons = {"tool": "tool-message", "function": "tool-message", "assistant": "no-user-message"}
             return place, NOTHING, reasons.get(role, "other-role")
-        said = own_words(text(message))
+        said = own_words(text(message), config.wrappers)
         if isinstance(content, list) and any(part.get("type") not in TEXTS for part in content):
             return place, said, "image-or-file"
         if not is_blank(said.words):
@@ -134,12 +134,12 @@ def text(message: dict[str, Any]) -> str:
     return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
 
 
-def _turn(messages: Sequence[dict[str, Any]]) -> TurnExample:
+def _turn(messages: Sequence[dict[str, Any]], config: ServeConfig) -> TurnExample:
     """Words of the user and the assistant so far, as the dialogue before the system's next turn."""
     context = []
     for message in messages:
         words = text(message).strip()
-        if message["role"] == "user" and (said := own_words(words).words):
+        if message["role"] == "user" and (said := own_words(words, config.wrappers).words):
             context.append(Utterance("USER", said))
         elif message["role"] == "assistant" and words:
             context.append(Utterance("SYSTEM", words))
@@ -181,6 +181,7 @@ class RequestForm:
 
     field = "messages"
     kind = "text"
+    no_call: Any = "none"
 
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         """The gated part. Raises :class:`Refused` for an invalid body of this form."""
@@ -204,6 +205,11 @@ class RequestForm:
         content = messages[place]["content"]
         before = text + content if isinstance(content, str) else [{"type": self.kind, "text": text}, *content]
         return {**body, self.field: _with_content(messages, place, before)}
+
+    def allow(self, tools: Sequence[Body]) -> Any:
+        """``tool_choice`` of these tools alone: the list of tools stays as it is, and with it a cached prompt."""
+        allowed = {"mode": "auto", "tools": [self.choice(tool) for tool in tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed} if tools else self.no_call
 
     def choice(self, tool: Body) -> Body:
         """``tool_choice`` that makes the model call the tool."""
@@ -255,12 +261,18 @@ class ResponsesForm(RequestForm):
         items = body["input"]
         return {**body, "instructions": system, "input": items if isinstance(items, str) else _without_system(items)}
 
+    def allow(self, tools: Sequence[Body]) -> Any:
+        chosen = super().allow(tools)
+        return {"type": "allowed_tools", **chosen["allowed_tools"]} if tools else chosen
+
     def choice(self, tool: Body) -> Body:
         return {"type": "function", "name": _name(tool)} if tool.get("type") == "function" else {"type": tool["type"]}
 
 
 class MessagesForm(RequestForm):
     """``/v1/messages``, Anthropic's: ``messages`` with content blocks, ``system`` beside them."""
+
+    no_call: Any = {"type": "none"}  # noqa: RUF012 - never changed
 
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         messages, system = body.get("messages"), body.get("system")
@@ -375,9 +387,9 @@ def steer_tools(
 ) -> tuple[Body, ToolOutcome]:
     """The request after the gate's decision, and the outcome.
 
-    ``remove``: without the tools, or the fields, where no search is needed. ``force``: so, too, and elsewhere the
-    model must call the first of them, unless it thinks. A client's own choice of a tool stays, and tools that the
-    dialogue has called: servers want them declared.
+    ``remove``: without the tools, or the fields, where no search is needed; ``allow``: with them, out of the model's
+    choice. ``force``: as ``remove``, and elsewhere the model must call the first of them, unless it thinks. A client's
+    own choice of a tool stays, and tools that the dialogue has called: servers want them declared.
     """
     choice = body.get("tool_choice")
     options = choice if isinstance(choice, dict) and choice.get("type") == "auto" else {}
@@ -392,6 +404,8 @@ def steer_tools(
     if not tools or _has_calls(body):
         return changed, "removed" if fields else "kept"
     rest_tools = [tool for tool in body["tools"] if not any(tool is search for search in tools)]
+    if rule == "allow" and not (rest_tools and path == "messages"):  # Anthropic's wire names no allowed tools
+        return {**changed, "tool_choice": FORMS[path].allow(rest_tools)}, "removed"
     if rest_tools:
         return {**changed, "tools": rest_tools}, "removed"
     for name in ("tools", "tool_choice", "parallel_tool_calls"):

@@ -18,7 +18,7 @@ from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import folder_of
 from kbtrain.runtime.cores import freeze_objects
-from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.config import NO_SEARCH, ServeConfig
 from kbtrain.serve.exchange import place_of
 from kbtrain.serve.gate_model import is_of_demo
 from kbtrain.serve.request_forms import asks_whole
@@ -83,7 +83,8 @@ def startup_lines(service: Service) -> list[str]:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
         lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {service.decider.k}")
         if config.policy != "gate":
-            lines.append(f"policy {config.policy}: the log says what the gate would do (would_search)")
+            nothing = "nothing is searched; " if config.policy in NO_SEARCH else ""
+            lines.append(f"policy {config.policy}: {nothing}the log says what the gate would do (would_search)")
     else:
         lines.append("no model: this server only decides (/v1/gate); for answers add --upstream URL or --model NAME")
     if loaded.after_search:

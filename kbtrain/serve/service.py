@@ -54,6 +54,7 @@ class RequestTrace:
     request_id: str = ""  # clients report outcomes by it; empty without a log
     struck: int = 0  # wrappers around the user's words
     propensity: float | None = None  # probability of the action, where the server explores
+    error_inside: bool = False  # the upstream's, in an answer of status 200
     wanted: bool | None = None  # the search before the server's policy
     rule: str = ""  # kind of utterance that decided in the gate's place
     began: float = field(default_factory=time.perf_counter)
@@ -250,7 +251,7 @@ class Service:
     def record(self, trace: RequestTrace, outcome: str, status: int) -> None:
         """Count and log a request.
 
-        ``outcome``: answered, decided, client-left-at-a-moment, cut-off, or an error's code.
+        ``outcome``: answered, decided, error-event, client-left-at-a-moment, cut-off, or an error's code.
         """
         d, m = trace.decision, self.metrics
         if trace.reason:  # else nothing was decided: refused, or the client left

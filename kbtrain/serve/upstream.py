@@ -270,6 +270,66 @@ def _read_models(data: bytes) -> list[Any]:
     return models
 
 
+BROKEN_OFF = {"error", "network_error", "abort", "failed", "insufficient_system_resource"}  # reasons of an end
+BROKEN = (b"error", b"failed", b"abort", b"insufficient_system_resource")  # a text with an error has one of these
+LONGEST_ERROR = 65_536  # bytes of a line, or of a body, that are searched for an error
+
+
+class ErrorEvents:
+    """Errors inside an answer of status 200, an event of a stream or the whole body; :attr:`found` after the first.
+
+    Compressed answers and types other than JSON and server-sent events pass unwatched.
+    """
+
+    def __init__(self, headers: Iterable[Header]) -> None:
+        values = dict(headers)
+        kind = values.get(b"content-type", b"").lower()
+        self._streamed = kind.startswith(b"text/event-stream")
+        plain = values.get(b"content-encoding", b"identity").lower() == b"identity"
+        self._watching = plain and kind.startswith((b"text/event-stream", b"application/json"))
+        self._rest = b""
+        self.found = False
+
+    def feed(self, piece: bytes) -> None:
+        """Look at a piece, wherever it is cut."""
+        if not self._watching or self.found:
+            return
+        self._rest += piece
+        if self._streamed:
+            lines, _, self._rest = self._rest.rpartition(b"\n")
+            self.found = _holds_error(lines)
+        self._rest = self._rest[:LONGEST_ERROR]
+
+    def end(self) -> None:
+        """Look at the rest behind the last line end."""
+        self.found |= _holds_error(self._rest) if self._streamed else _is_error(self._rest)
+
+
+def _holds_error(lines: bytes) -> bool:
+    return any(mark in lines for mark in BROKEN) and any(map(_is_error_line, lines.splitlines()))
+
+
+def _is_error_line(line: bytes) -> bool:
+    field, _, value = line.partition(b":")
+    if field == b"event":
+        return value.strip() in (b"error", b"response.failed")  # the second one: OpenAI's Responses
+    return field == b"data" and _is_error(value)
+
+
+def _is_error(data: bytes) -> bool:
+    """True for a JSON object with an error in it, of the type of one, or with an answer that broke off by one."""
+    try:
+        value: Any = json.loads(data) if any(mark in data for mark in BROKEN) else None
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, dict):
+        return False
+    choices = value.get("choices")
+    ends = [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)] if choices else []
+    failed = value.get("type") in ("error", "response.failed") or value.get("status") == "failed"
+    return failed or bool(value.get("error")) or not BROKEN_OFF.isdisjoint(map(str, ends))
+
+
 PRINTABLE = "".join(map(chr, range(33, 127)))
 
 

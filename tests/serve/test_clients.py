@@ -49,6 +49,11 @@ def policy(reply):
     return reply.headers["x-kbtrain-retrieved"], reply.headers["x-kbtrain-reason"]
 
 
+def error_events(server):
+    """Answers of status 200 with an error inside, as the metric counts them."""
+    return server.service.metrics.upstream_failures.labels("error-event")._value.get()
+
+
 # OpenAI's
 
 
@@ -76,8 +81,9 @@ def test_openai_responses_events_are_passed_on(openai_client, server, upstream):
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == TEXT
     assert events[-1].type == "response.completed" and events[-1].response.output_text == TEXT
     upstream.fail = True
+    before = error_events(server)
     *_, last = openai_client.responses.create(model="stub", input=NEEDS, stream=True)
-    assert last.type == "response.failed"
+    assert last.type == "response.failed" and error_events(server) == before + 1
 
 
 def test_openai_embeddings_and_models_are_the_upstream_s(openai_client, server, upstream):

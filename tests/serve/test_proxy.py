@@ -8,6 +8,7 @@ from stub_upstream import StubUpstream
 
 from kbtrain.prompts.kbm import background
 from kbtrain.report.traffic import calibrate_traffic
+from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Busy
 from kbtrain.serve.server import startup_lines
 
@@ -241,6 +242,13 @@ def test_each_policy_does_what_it_says_and_logs_what_the_gate_would_do(gate, stu
     assert tuple(decision["retrieve"] for decision in decided) == handed
 
 
+def test_shadow_is_a_name_for_pass(gate):
+    for settings in ({}, {"policy": "pass"}):
+        assert ServeConfig(gate=gate, shadow=True, **settings).policy == "pass"
+    with pytest.raises(ValueError, match="key 'shadow': another name for policy: pass; give one of the two"):
+        ServeConfig(gate=gate, shadow=True, policy="always")
+
+
 def test_always_does_not_depend_on_the_gate(gate, stub):
     """It is the way back: a gate that fails, or has no room, ends no request and takes no search away."""
     settings = {"upstream": stub.url, "search": "serve_support:echo", "on_gate_failure": "error"}
@@ -268,7 +276,9 @@ def test_a_trial_needs_no_threshold(stub, corpus, tmp_path):
         (decision,) = server.post("/v1/gate", {"questions": [NEEDS]}).json["decisions"]
         assert decision["score"] > 0.5 and decision["threshold"] is None and decision["retrieve"] is None
         assert "no threshold: policy pass records scores" in startup_lines(server.service)[1]
-        assert startup_lines(server.service)[-1] == "policy pass: the log says what the gate would do (would_search)"
+        assert startup_lines(server.service)[-1] == (
+            "policy pass: nothing is searched; the log says what the gate would do (would_search)"
+        )
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(row["threshold"], row["retrieve"]) for row in rows] == [(None, None), (0.5, True), (None, None)]
     many = [json.dumps(rows[0] | {"score": i / 100}) + "\n" for i in range(100)]

@@ -5,9 +5,10 @@ import json
 import pytest
 from serve_support import KNOWN, NEEDS
 
+from kbtrain.errors import UserError
 from kbtrain.prompts.kbm import background
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.config import ServeConfig, serve_settings
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.request_forms import FORMS, with_evidence
 
@@ -81,6 +82,16 @@ def test_what_is_gated_of_responses(body, reason):
 )
 def test_what_is_gated_of_messages(body, reason):
     assert read(MESSAGES, body).reason == reason
+
+
+def test_own_wrappers_are_struck_before_gate_and_search_and_counted():
+    body = {"messages": [user(kind="text"), {"role": "user", "content": f"/// ticket\n17 /// {NEEDS}"}]}
+    found = read(MESSAGES, body, wrappers=["(?s)///.*?///"])
+    assert (found.query, found.struck) == (NEEDS, 1)
+    turn = read(MESSAGES, body, frozenset({"turn"}), wrappers=["(?s)///.*?///"])
+    assert turn.value.context[-1].text == NEEDS
+    with pytest.raises(UserError, match="key 'wrappers': input should be a valid regular expression, found '\\('"):
+        serve_settings(["g", "--wrappers", "['(']"])
 
 
 def test_a_gate_of_turns_reads_the_dialogue_of_each_form():

@@ -101,6 +101,23 @@ def test_a_field_that_says_no_is_no_search(server, stub):
     assert "x-kbtrain-tool" not in server.post("/v1/chat/completions", body).headers and stub.body() == body
 
 
+@pytest.mark.parametrize(
+    ("path", "tools", "choice"),
+    [
+        ("chat/completions", [SEARCH], "none"),
+        ("chat/completions", [OTHER, SEARCH], {"type": "allowed_tools", "allowed_tools": {
+            "mode": "auto", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}}),
+        ("responses", [{"type": "function", "name": "get_weather"}, {"type": "web_search"}],
+         {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "get_weather"}]}),
+        ("messages", [{"type": "web_search_20250305", "name": "web_search"}], {"type": "none"}),
+    ],
+)  # fmt: skip
+def test_the_list_of_tools_may_stay_for_a_cached_prompt(server, stub, path, tools, choice):
+    body, found = ask(server, KNOWN, tools, "allow", path)
+    assert found["x-kbtrain-tool"] == "removed"
+    assert stub.body() == {**body, "tool_choice": choice}
+
+
 def test_a_choice_of_auto_with_options_is_steered_and_a_model_that_thinks_is_not_forced(server, stub):
     tool, auto = {"name": "web_search"}, {"type": "auto", "disable_parallel_tool_use": True}
     ask(server, NEEDS, [tool], "force", "messages", tool_choice=auto)

@@ -16,6 +16,8 @@ from serve_support import KNOWN, NEEDS, echo, serving
 from stub_upstream import StubUpstream
 from support.servers import wait_until
 
+from kbtrain.serve.upstream import ErrorEvents
+
 CHAT = {"model": "m", "messages": [{"role": "user", "content": NEEDS}]}
 ECHO = f"{echo.__module__}:echo"
 ALWAYS = {"x-kbtrain-retrieve": "always"}
@@ -156,6 +158,57 @@ def test_an_unknown_route_needs_the_key_and_is_counted_without_its_name(gate, tm
         metrics = server.get("/metrics", key).body.decode()
         assert 'kbtrain_requests_total{route="/v1/*",status="401"} 1.0' in metrics
         assert "words-of-a-client" not in metrics
+
+
+# errors inside answers
+
+
+STREAM = b'data: {"choices": [{"delta": {"content": "the error"}}]}\n\n'
+OK, JSON = [(b"content-type", b"text/event-stream; charset=utf-8")], [(b"content-type", b"application/json")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "found"),
+    [
+        (OK, STREAM + b'data: {"error": {"message": "overloaded", "code": 502}}\n\ndata: [DONE]\n\n', True),
+        (OK, STREAM + b'event: error\ndata: {"type": "overloaded_error"}\n\n', True),
+        (OK, b'data: {"type": "error", "error": {"type": "overloaded_error"}}\r\n\r\n', True),
+        (OK, b'data: {"error": "x"}', True),  # cut off behind it
+        (OK, STREAM + b'data: {"type": "response.failed", "response": {"status": "failed"}}\n\n', True),
+        (OK, STREAM + b'data: {"choices": [{"delta": {}, "finish_reason": "error"}]}\n\ndata: [DONE]\n\n', True),
+        (OK, STREAM + b'data: {"choices": [{"delta": {}, "finish_reason": "abort"}]}\n\n', True),
+        (OK, b'data: {"choices": [{"delta": {"content": "abort"}, "finish_reason": "stop"}]}\n\n', False),
+        (JSON, b'{"choices": [{"message": {"content": "x"}, "finish_reason": "network_error"}]}', True),
+        (OK, STREAM + b'data: {"error": null, "choices": []}\n\ndata: [DONE]\n\n', False),
+        (OK, b'data: {"choices": [{"delta": {"content": "{\\"error\\": 1}"}}]}\n\n', False),
+        (OK, b': error\n\ndata: error\n\ndata: {"error": \n\n', False),
+        (JSON, b'{"id": "gen-1", "error": {"message": "overloaded", "code": 502}}', True),
+        (JSON, b'{"id": "gen-1", "choices": [{"message": {"content": "error"}}]}', False),
+        ([*JSON, (b"content-encoding", b"gzip")], b'{"error": "x"}', False),
+        ([(b"content-type", b"text/plain")], b'{"error": "x"}', False),
+    ],
+)
+def test_an_error_is_found_wherever_the_pieces_are_cut(headers, body, found):
+    for size in (1, 7, len(body)):
+        events = ErrorEvents(headers)
+        for start in range(0, len(body), size):
+            events.feed(body[start : start + size])
+        events.end()
+        assert events.found is found
+
+
+class FailingUpstream(StubUpstream):
+    def part(self, i, body):
+        return b'data: {"error": {"message": "overloaded"}}\n\n' if i == 3 else super().part(i, body)
+
+
+def test_an_error_inside_a_stream_is_counted_and_logged(gate, tmp_path):
+    log = tmp_path / "log.jsonl"
+    with FailingUpstream() as upstream, serving(gate, upstream=upstream.url, log=log) as server:
+        reply = server.post("/v1/chat/completions", {**CHAT, "stream": True})
+        assert reply.status == 200 and reply.body == upstream.sent
+        assert server.metric('kbtrain_upstream_failures_total{kind="error-event"}') == 1
+    assert json.loads(log.read_text())["outcome"] == "error-event"
 
 
 # heads
