@@ -10,7 +10,7 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from kbtrain.errors import UserError, at, never_show
 from kbtrain.io.text_files import read_text
@@ -59,6 +59,12 @@ class Exchange:
         """True for a client of Anthropic's API, whose errors have a form of their own."""
         path = self.scope["path"]
         return path == "/v1/messages" or path.startswith("/v1/messages/") or b"anthropic-version" in self.first
+
+    @overload
+    async def read(self) -> bytes: ...
+
+    @overload
+    async def read(self, as_it_comes: bool) -> bytes | Upload: ...
 
     async def read(self, as_it_comes: bool = False) -> bytes | Upload:
         """The whole body; where it is above the limit, one to be sent on ``as_it_comes``.
