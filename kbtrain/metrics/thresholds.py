@@ -229,12 +229,15 @@ def control(calibration: Dev, limit: float, delta: float = 0.1) -> Guarantee:
     return Guarantee("accuracy_lost", limit, delta, threshold, n, loss, bound, ratio)
 
 
+MORE = 4  # times as many dev questions, of which is said what they would allow
+
+
 @dataclass(frozen=True)
 class Promised:
     """The fewest searches at which at most ``limit`` of All-RAG's accuracy is lost, with probability 1 - ``delta``.
 
     ``guarantee``: None where that cannot be promised; ``fewest``: dev questions from which on it can, if none of them
-    is lost.
+    is lost; ``with_more``: share of searches if :data:`MORE` times as many dev questions had the same results, or None.
     """
 
     limit: float
@@ -242,22 +245,30 @@ class Promised:
     n: int
     fewest: int
     guarantee: Guarantee | None
+    with_more: float | None = None
 
     @property
     def more(self) -> str:
-        """How many dev questions it takes, in one sentence; empty where there are enough."""
-        if self.n >= self.fewest:
+        """What more dev questions would allow, in one sentence; empty where that is nothing."""
+        if self.n < self.fewest:
+            lost = f"at most {100 * self.limit:g} points lost"
+            return f"To promise {lost} takes at least {self.fewest} dev questions; there are {self.n}."
+        if self.with_more is None or (self.guarantee and self.with_more > self.guarantee.ratio - 0.005):
             return ""
-        most = f"{100 * self.limit:g}"
-        return f"To promise at most {most} points lost takes at least {self.fewest} dev questions; there are {self.n}."
+        skipped = f"{1 - self.with_more:.1%} of the searches on dev"
+        return f"{MORE * self.n} dev questions with the same results would allow it to skip {skipped}."
 
 
 def promised(dev: Dev, limit: float, delta: float = 0.1) -> Promised:
     """:func:`control`, where it promises anything."""
-    guarantee = None
-    with contextlib.suppress(UserError):
-        guarantee = control(dev, limit, delta)
-    return Promised(limit, delta, len(dev.scores), fewest_questions(limit, delta), guarantee)
+    kept: list[Guarantee | None] = [None, None]
+    for place, times in enumerate((1, MORE)):
+        columns = (np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag, dev.needed))
+        with contextlib.suppress(UserError):
+            kept[place] = control(Dev(*columns), limit, delta)
+    now, more = kept
+    fewest = fewest_questions(limit, delta)
+    return Promised(limit, delta, len(dev.scores), fewest, now, None if more is None else more.ratio)
 
 
 def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:

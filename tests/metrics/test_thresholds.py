@@ -157,16 +157,20 @@ def test_gains_are_of_both_verdicts_and_scores_of_the_question_s_text(tmp_path: 
     assert sampled.gains.tolist() == pytest.approx([0.25] * 4)
 
 
-def test_the_fewest_searches_with_a_promise_and_how_many_questions_it_takes() -> None:
+def test_the_fewest_searches_with_a_promise_and_what_more_questions_would_allow() -> None:
     """Searches help the upper half alone: 149 questions without a loss promise 2 points, and not one fewer does."""
     assert fewest_questions(0.02, 0.1) == 149 and 0.98**149 <= 0.05 < 0.98**148
     scores = np.arange(400) / 400
     dev = Dev(scores, 1.0 * (scores < 0.5), np.ones(400), 1.0 * (scores >= 0.5))
     found = promised(dev, 0.02)
     assert found.guarantee is not None and found.guarantee.ratio == 197 / 400  # three lost of 400
+    assert found.with_more is not None and found.with_more <= found.guarantee.ratio
+    assert found.more.startswith("1600 dev questions with the same results would allow it to skip ")
+    assert found.more.endswith(f" {1 - found.with_more:.1%} of the searches on dev.")
     few = Dev(*(column[::8] for column in (dev.scores, dev.llm, dev.rag, dev.needed)))
     found = promised(few, 0.02)
     assert found.guarantee is None and "takes at least 149 dev questions; there are 50." in found.more
     blind = Dev(np.random.default_rng(0).permutation(scores), dev.llm, dev.rag, dev.needed)
     lost = promised(blind, 0.02)  # whatever is skipped loses half of it
     assert lost.guarantee is not None and lost.guarantee.ratio > 0.95
+    assert lost.with_more is not None and lost.guarantee.ratio - lost.with_more < 0.05
