@@ -23,7 +23,7 @@ def test_every_stage_takes_its_keys(tmp_path: Path, name: str) -> None:
         config = study.MixedDataConfig(data=tmp_path, run=tmp_path / "mixed")
         steps = [*study.collecting(config, tmp_path / "c.csv"), *study.pooling(config, tmp_path / "corpus.jsonl")]
     for step in steps:
-        parse_args(scripts.config_class(Path(step.command()[1])), step.arguments)
+        assert parse_args(scripts.config_class(Path(step.command()[1])), step.arguments)
 
 
 def test_published_verdicts_become_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
