@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from kbtrain.gates.features.frequencies import Frequencies
 from pydantic import Field
 
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, Paths, run_script
+from kbtrain.gates.features.question import Frequencies
 from kbtrain.io.provenance import write_atomically
 from kbtrain.labeling.examples import example
 from kbtrain.records import DtypeName
