@@ -142,7 +142,7 @@ def measure(config: VllmBenchmarkConfig, name: Name, run: Path, url: str | None)
     return found
 
 
-VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "4"), "VLLM_NO_USAGE_STATS": "1",
+VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "2"), "VLLM_NO_USAGE_STATS": "1",
              "VLLM_SERVER_DEV_MODE": "1", "NO_PROXY": "127.0.0.1"}  # fmt: skip
 NO_SEED = ("--server-extra", "{seed: null}")  # the CPU build dies of them
 

@@ -154,16 +154,10 @@ class OpenAILLM:
         greedy: Sample | None = None
         try:
             prompt, n_tokens, cut = self._prompt(request)
-            draws: list[Any] = [self._draw_samples(client, request, prompt, plain)]
             if request.greedy:
                 how = {"temperature": 0.0} if self.server.dialect.greedy else self._how(request, GREEDY)
-                draws.insert(0, self._draw(client, {**prompt, **how}, GREEDY, 1, plain))
-            outcomes = await asyncio.gather(*draws, return_exceptions=True)
-            for failure in (outcome for outcome in outcomes if isinstance(outcome, BaseException)):
-                raise failure
-            *greedy_of, (drawn, n_counted_of_drawn) = outcomes
-            if greedy_of:
-                (greedy, *_), n_counted = greedy_of[0]
+                (greedy, *_), n_counted = await self._draw(client, {**prompt, **how}, GREEDY, 1, plain)
+            drawn, n_counted_of_drawn = await self._draw_samples(client, request, prompt, plain)
         except (PromptRefusal, PromptTooLong) as refusal:
             return SampleSet(*key, (), None, n_tokens, cut, refused=strike(str(refusal)))
         n_counted = max(n_counted, n_counted_of_drawn)

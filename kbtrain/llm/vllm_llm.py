@@ -54,7 +54,7 @@ class Queue:
     @property
     def is_full(self) -> bool:
         """True if more answers would only wait."""
-        return sum(self._n_answers.values()) >= self._most
+        return sum(self._n_answers.values()) >= int(self._most)
 
     def add(self, ids: Sequence[int], how: Any) -> str:
         """Send a request; its key."""
