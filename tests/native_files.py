@@ -171,6 +171,18 @@ NATIVE: dict[str, Native] = {
         id=("id",), optional=[("answer_aliases",), ("answerable",)],
         answers=(("Leader 0",), ("Leader 1", "The boss"), ("Leader 2",)), kind="lines",
     ),
+    "iirc": Native(
+        "iirc", "train.json",
+        [{"pid": f"p{i}", "title": "Main", "text": f"The beginning {i}.", "links": [], "questions": [
+            {"qid": f"i{i}", "question": f"How old was {i}?", "question_links": [], "answer": answer,
+             "context": [{"passage": "main", "text": "The"}, {"passage": "Link", "text": "A snippet."}]}]}
+         for i, answer in enumerate([
+            {"type": "value", "answer_value": "38", "answer_unit": "years"},
+            {"type": "span", "answer_spans": [{"text": "Ann"}, {"text": "Bob"}]}, {"type": "none"}])],
+        as_list, 2, ("questions", 0, "question"), [("questions", 0, "question"), ("questions", 0, "qid"), ("text",),
+        ("questions", 0, "answer", "type")], id=("questions", 0, "qid"), optional=[("title",)],
+        answers=(("38", "38 years"), ("Ann, Bob",), ()),
+    ),
     "popqa": Native(
         "popqa", "popQA.tsv",
         [[str(i), "Ann", "occupation", "politician", f"http://www.wikidata.org/entity/Q{i}", str(100 * i),

@@ -19,7 +19,7 @@ from kbtrain.questions.collect import share_of, split_of
 from kbtrain.questions.columns import csv_questions, hub_questions, jsonl_questions
 from kbtrain.questions.files import FEW_SHOT_SPLITS
 from kbtrain.questions.gold import without_placeholders
-from kbtrain.questions.multi_hop import ALIASES, hotpotqa, musique, two_wiki
+from kbtrain.questions.multi_hop import ALIASES, hotpotqa, iirc, musique, two_wiki
 from kbtrain.questions.multiple_choice import ceval, cmmlu, commonsense, mlec_qa, mmlu, openbookqa, xiezhi
 from kbtrain.questions.open_domain import freshqa, nq_open, popqa, sogouqa, squad, triviaqa, webqa
 from kbtrain.questions.tables import OBJECTS, PARQUET, TABLES
@@ -45,6 +45,7 @@ DATA_SETS: dict[str, Loader] = {
     "hotpotqa": native(hotpotqa, *OBJECTS),
     "2wikimultihopqa": two_wiki,
     "musique": native(musique, *OBJECTS, leave_out="single_hop"),
+    "iirc": native(iirc, ".json", leave_out="context_articles"),
     "popqa": native(popqa, *OBJECTS, *TABLES),
     "freshqa": native(freshqa, ".csv"),
     "openbookqa": native(openbookqa, ".jsonl", PARQUET, leave_out="Additional/"),

@@ -1,4 +1,4 @@
-"""Questions of several hops with the paragraphs to read: HotpotQA, 2WikiMultiHopQA and MuSiQue."""
+"""Questions of several hops with the paragraphs to read: HotpotQA, 2WikiMultiHopQA, MuSiQue and IIRC."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from kbtrain.questions.base import (
     Reading,
     answers_or_hidden,
     context,
+    ids,
     join_sentences,
     load_row,
     marked_passages,
@@ -169,3 +170,40 @@ def musique(file: DataFile) -> Iterator[Loaded]:
                        answers=unique([*answers, *aliases]) if answers and answerable else (),
                        relation=prefix.group() if prefix else None, hops=int(prefix.group(1)) if prefix else None,
                        gold_passages=gold if answerable else (), gold=state if answerable else "none")  # fmt: skip
+
+
+def iirc(file: DataFile) -> Iterator[Loaded]:
+    """IIRC (Ferguson et al. 2020), questions over the beginning of an article, answered from the articles it links to:
+    ``[{"title", "text", "questions": [{"qid", "question", "answer": {"type": "span" | "value" | "binary" | "none",
+    "answer_spans": [{"text"}], "answer_value", "answer_unit"}, "context": [{"passage": "main" | title, "text"}]}]}]``.
+    The linked articles themselves are a file of their own in the release; the passages here are the marked snippets.
+
+    Questions of type "none" (and "bad") have ``gold`` "none". Several spans are one answer, joined by commas; hops are
+    the passages that are marked as needed.
+    """
+    for article in any_rows(file):
+        title = article.text_or_empty("title")
+        main = context("iirc", title, article.text("text"))
+        for row in article.rows("questions"):
+            answer = row.row("answer") if row.has("answer") else None
+            answers = _iirc_answers(answer) if answer else ()
+            snippets = row.rows("context") if row.has("context") else ()
+            linked = [snippet for snippet in snippets if snippet.text("passage") != "main"]
+            passages = (main, *(context("iirc", snippet.text("passage"), snippet.text("text")) for snippet in linked))
+            yield load_row(row, file, "iirc", passages, id=row.identifier("qid"), text=row.text("question"),
+                           answers=answers, relation=answer.text("type") if answer else None,
+                           hops=len(ids(passages)) if answers else None, gold_passages=ids(passages) if answers else (),
+                           gold="given" if answers else "none" if answer else "hidden")  # fmt: skip
+
+
+def _iirc_answers(answer: SourceRecord) -> tuple[str, ...]:
+    kind = answer.one_of("type", ("span", "value", "binary", "none", "bad"))
+    if kind in {"none", "bad"}:
+        return ()
+    if kind == "span":
+        spans = unique(span.text("text") for span in answer.rows("answer_spans"))
+        if not spans:
+            raise answer.error("answer_spans", "empty list")
+        return (", ".join(spans),)
+    value = answer.identifier("answer_value")
+    return unique([value, f"{value} {answer.text_or_empty('answer_unit')}".strip()])

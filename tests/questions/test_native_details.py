@@ -74,6 +74,13 @@ def test_musique_reads_hops_from_the_id_and_marks_unanswerable_twins(tmp_path: P
     assert (second.question.answers, second.question.gold_passages) == ((), ())
 
 
+def test_iirc_marks_questions_without_an_answer(tmp_path: Path) -> None:
+    value, span, none = from_native(tmp_path, "iirc")
+    assert gold_texts(value) == ["Main: The beginning 0.", "Link: A snippet."]
+    assert [one.question.relation for one in (value, span, none)] == ["value", "span", "none"]
+    assert (none.question.gold, none.question.gold_passages, none.question.hops) == ("none", (), None)
+
+
 def test_popqa_keeps_popularity_relation_and_subject(tmp_path: Path) -> None:
     question = from_native(tmp_path, "popqa")[2].question
     assert (question.popularity, question.relation, question.entities) == (200.0, "occupation", ("Q2",))
@@ -137,10 +144,10 @@ def test_unpublished_answers_are_marked_for_a_whole_file_only(tmp_path: Path) ->
 
 
 FOLDER = os.environ.get("KBTRAIN_TEST_DATA")
+pytestmark = pytest.mark.skipif(not FOLDER, reason="KBTRAIN_TEST_DATA names no folder with the data sets' real files")
 TABLE = {"id": "qid", "text": "question_text", "answers": "reference", "relation": "type", "contexts": "context"}
 
 
-@pytest.mark.skipif(not FOLDER, reason="KBTRAIN_TEST_DATA names no folder with the data sets' real files")
 @pytest.mark.parametrize(
     ("dataset", "name", "columns", "splits", "answers", "gold"),
     [
