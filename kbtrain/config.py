@@ -26,7 +26,7 @@ from kbtrain.io.files import writing
 from kbtrain.io.text_files import read_text
 from kbtrain.runtime.cores import raise_gc_threshold, share_cores
 from kbtrain.runtime.exit_code import exit_code
-from kbtrain.runtime.scripts import as_commands, find, home
+from kbtrain.runtime.scripts import as_commands, find, shipped
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -114,8 +114,9 @@ def parse_args(kind: type[C], argv: Sequence[str], description: str | None = Non
 def _parser(kind: type[Config], description: str | None, prog: str | None) -> argparse.ArgumentParser:
     """Only the help is of argparse: it says which keys there are, and takes long to set up."""
     script = Path(sys.argv[0])
+    is_shipped = script.resolve() in shipped("stages", "recipes").values()
     parser = argparse.ArgumentParser(
-        prog=prog or (f"kbtrain run {script.stem}" if home() in script.resolve().parents else script.name),
+        prog=prog or (f"kbtrain run {script.stem}" if is_shipped else script.name),
         usage="%(prog)s [--config FILE|NAME] [--key value | key=value ...]",
         description=as_commands(description or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
