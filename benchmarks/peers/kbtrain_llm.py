@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
@@ -31,7 +32,11 @@ def load(folder: str, dtype: str, rows: str, prompt_tokens: str) -> Callable[[Jo
             opened[kind] = TransformersLLM(folder, model, tokenizer, sampling, limits)
         requests = [
             AnswerRequest(
-                jsonl.parse(Question, line, "job", 1), "llm" if text is None else "rag", text, job["n"], greedy=False
+                jsonl.record(Question, json.loads(line), "job", 1),
+                "llm" if text is None else "rag",
+                text,
+                job["n"],
+                greedy=False,
             )
             for line, text in zip(job["questions"], job["evidence"], strict=True)
         ]
