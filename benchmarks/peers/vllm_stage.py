@@ -41,4 +41,5 @@ if __name__ == "__main__":
     try:
         run_script(stage.main, stage.SampleConfig, stage.__doc__)
     finally:
-        print(json.dumps({"seconds": time.perf_counter() - opened[-1]}))
+        if opened:
+            print(json.dumps({"seconds": time.perf_counter() - opened[-1]}))
