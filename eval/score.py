@@ -1,6 +1,7 @@
 """Score the dev and test questions, or dialogue turns, of a run folder with every gate in it.
 
-Gates are found by themselves, RUN/*/gate.json; --model adds the gate prompt, which asks an untrained language model.
+Gates are found by themselves, RUN/*/gate.json; --model adds those that ask an untrained language model (prompt; of
+turns ragate_prompt_zero_shot and ragate_prompt_in_context, with _know at the end for knowledge where only names them).
 Writes RUN/scores/<gate>.jsonl (higher = retrieval more needed) with the seconds per gate in its .meta.json. Scores stay
 as long as what they depend on is the same: run it again after an interruption, or with another gate. --engine ray
 spreads the work over a Ray cluster.
@@ -12,6 +13,7 @@ their numbers stand in every table of that gate.
 Examples:
   kbtrain run score --run runs/demo --model smollm2-135m-instruct
   kbtrain run score --run runs/demo --only kbm --dtype fp32
+  kbtrain run score --run runs/ketod --only ragate_prompt_in_context_know --model smollm2-135m-instruct
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
             **({"within_answer": dict.fromkeys(gate.names, True)} if within else {}),
             **({"after_search": dict.fromkeys(gate.names, True)} if gate.stage == "search" else {}),
-            "model": config.model if gate.name == "prompt" else None,
+            "model": config.model if gate.opening and gate.opening.prompt else None,
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),

@@ -21,7 +21,7 @@ from kbtrain.distributed.ray_work import ScoringConfig
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.gate.card import CARD, STAGES
 from kbtrain.gate.gate import ByName, Reads
-from kbtrain.gates.handles import GateHandle, gate_identity, handle, handle_of_prompt
+from kbtrain.gates.handles import PROMPTS, GateHandle, gate_identity, handle, handle_of_prompt
 from kbtrain.gates.registry import kind_named, read_card
 from kbtrain.gates.scoring import (
     Chunk,
@@ -75,7 +75,7 @@ class ChoiceConfig(ScoringConfig):
     )
     only: tuple[str, ...] = Field((), description="names of the gates to score; null: all")
     gates: dict[str, Path] = Field({}, description="name: folder, for gates in other folders")
-    model: str | None = Field(None, description="language model of the gate prompt; null: it is skipped")
+    model: str | None = Field(None, description="language model of the gates that prompt one; null: they are skipped")
     states: Path | None = Field(
         None,
         description="YAML of kbtrain check-server: a vLLM server that returns the probes' hidden states, instead "
@@ -161,7 +161,10 @@ def _possible(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
     """All gates that can score what is asked."""
     model, dtype, device = config.model, config.dtype, config.device
     states = None if config.states is None else str(config.states)
-    gates = [] if model is None else [handle_of_prompt(model, dtype, device)]
+    gates = [] if model is None else [
+        handle_of_prompt(name, model, dtype, device) for name in PROMPTS
+        if name in config.only or not name.endswith("_know")
+    ]  # fmt: skip
     if inputs.reads == "turn":
         from kbtrain.gates.simple import Always
 
@@ -180,7 +183,7 @@ def _select_named(gates: list[GateHandle], only: Sequence[str]) -> list[GateHand
     names = {name for gate in gates for name in (gate.name, *gate.names)}
     for name in only:
         if name not in names:
-            missing = " (give its --model)" if name == "prompt" else ""
+            missing = " (give its --model)" if name in PROMPTS else ""
             raise UserError(f"key 'only': no gate '{name}'{missing}; {did_you_mean(name, names)}")
     return [gate for gate in gates if {gate.name, *gate.names} & set(only)]
 

@@ -13,11 +13,12 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate.card import GateCard, Stage
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
-from kbtrain.gates.registry import GATES, QUESTION, cards_of, kind_named, load_gate, read_card
+from kbtrain.gates.registry import GATES, QUESTION, TURN, cards_of, kind_named, load_gate, read_card
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
 from kbtrain.models.files_read import folder_of as model_folder
 from kbtrain.prompts.kbm import need_fingerprint
+from kbtrain.prompts.ragate import RAGATE_PROMPTS, ragate_fingerprint
 from kbtrain.records import Example, GateExample, Statistic
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class GateOpening:
     model: str  # the gate's folder; with ``prompt`` a language model: embedded name, folder or hub id
     dtype: str = "auto"
     device: str = "auto"
-    prompt: bool = False  # the gate ``prompt``
+    prompt: str | None = None  # name of a gate that asks an untrained model (:data:`PROMPTS`)
     name: str | None = None  # that the folder's scores stand under; None: the folder's own
     states: str | None = None  # configuration of the server whose engine gives the states that the gate reads
 
@@ -262,22 +263,38 @@ def _content(folder: Path, cards: Mapping[Path, GateCard]) -> str:
     return ":".join([card.depends(), *weights, *held_out])
 
 
-def handle_of_prompt(model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
-    """The gate ``prompt`` on an embedded model, folder or hub id; its scores depend on the name and the prompt."""
-    from kbtrain.gates.kbm.gate import open_prompt
+PROMPTS: Mapping[str, frozenset[Reads]] = {"prompt": QUESTION, **dict.fromkeys(RAGATE_PROMPTS, TURN)}
 
+
+def handle_of_prompt(name: str, model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
+    """A gate of :data:`PROMPTS` on an embedded model, folder or hub id: its scores depend on this and the prompt."""
+    wording = need_fingerprint() if name == "prompt" else ragate_fingerprint(RAGATE_PROMPTS[name][0])
     return GateHandle(
-        names=("prompt",),
-        identity=identity_of(f"{model}:{need_fingerprint()}"),
-        open=lambda: open_prompt(model, dtype, device),
-        opening=GateOpening(model, dtype, device, prompt=True),
-        name="prompt",
+        names=(name,),
+        identity=identity_of(f"{model}:{wording}"),
+        open=lambda: _open_prompt(name, model, dtype, device),
+        opening=GateOpening(model, dtype, device, prompt=name),
+        name=name,
+        reads=PROMPTS[name],
         models=(model,),
     )
+
+
+def _open_prompt(name: str, model: str, dtype: str, device: str) -> Gate:
+    from kbtrain.models.load import load_model
+
+    opened = load_model(model, dtype, device)
+    if name == "prompt":
+        from kbtrain.gates.kbm.gate import PromptGate
+
+        return PromptGate(*opened)
+    from kbtrain.gates.ragate.prompt import RagatePrompt
+
+    return RagatePrompt(*opened, *RAGATE_PROMPTS[name])
 
 
 def handle_of_opening(opening: GateOpening) -> GateHandle:
     """The handle again, in any process. Raises :class:`UserError` as :func:`handle` does."""
     if opening.prompt:
-        return handle_of_prompt(opening.model, opening.dtype, opening.device)
+        return handle_of_prompt(opening.prompt, opening.model, opening.dtype, opening.device)
     return handle(Path(opening.model), opening.dtype, opening.device, opening.name, opening.states)

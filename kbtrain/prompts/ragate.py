@@ -1,4 +1,4 @@
-"""RAGate's prompt (appendix A) to the letter, typos included, and turns as text.
+"""RAGate's prompts (appendix A) to the letter, typos included, and turns as text.
 
 RAGate-PEFT's prompt is appendix A's instruction with one line for each feature of table 2. These lines are kbtrain's:
 the paper prints no prompt for its fine-tuned variants and only states that the input varies with the features.
@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from kbtrain.records import Utterance
 
+Shots = Literal["zero_shot", "in_context"]
 PeftFeature = Literal["resp", "syn-resp", "ner", "know", "source"]
+# by the gate's name: with the paper's two examples or without, and with knowledge or without
+RAGATE_PROMPTS: dict[str, tuple[Shots, bool]] = {
+    f"ragate_prompt_{shots}{know}": (shots, bool(know)) for know in ("", "_know") for shots in get_args(Shots)
+}
 
 _TASK = (
     "Below is an instruction that describes a task. Please respond with 'True' or 'False' only that appropriately "
@@ -22,6 +27,18 @@ _TASK = (
     "Instruction: Analyse the conversational context so far. Generate an appropriate response. Consider the invovled "
     "entites. Estimate if augmenting the response with external knowledge is helpful with an output of 'True' or "
     "'False' only.\n"
+)
+_EXAMPLES = (
+    "\nExample 1: USER: I'm planning a trip, can you help me look for a flight? SYSTEM: Which day are you planning to "
+    "return and from which city? USER: I want to go from NYC the day after tomorrow and return on the 13th of this "
+    "month. SYSTEM: Where would you like to go? USER: I want to go to Vancouver, BC. Can you look for a Premium "
+    "Economy class ticket. SYSTEM: I found 1 flight for you. It is a Delta Airlines flight that takes off at 6 am and "
+    "returns at 2:50 am. The price is $505. USER: What is the departure airport, and how many stops does the flight "
+    "have?\n\n"
+    "Response: True\n\n"
+    "Example 2: USER: Get me bus tickets to a Cher event on March 6th. SYSTEM: How many to buy? USER: only one, "
+    "please.\n\n"
+    "### Response: False\n"
 )
 _INPUT = "### Input: {context}\n"
 _LINES: dict[PeftFeature, str] = {
@@ -32,6 +49,17 @@ _LINES: dict[PeftFeature, str] = {
     "source": "### Knowledge source: {value}\n",
 }
 _ANSWER = "### Response:"
+
+
+def ragate_prompt(context: str, shots: Shots, knowledge: str | None = None) -> str:
+    """The untrained prompt of a turn, answered by True or False; the line of the knowledge is kbtrain's."""
+    known = "" if knowledge is None else _LINES["know"].format(value=knowledge)
+    return _TASK + (_EXAMPLES if shots == "in_context" else "") + _INPUT.format(context=context) + known + _ANSWER
+
+
+def ragate_fingerprint(shots: Shots) -> str:
+    """16 hex digits that change with the prompt's text."""
+    return hashlib.sha256(ragate_prompt("probe", shots, "probe").encode()).hexdigest()[:16]
 
 
 def ragate_peft_prompt(context: str, features: Mapping[PeftFeature, str]) -> str:

@@ -112,3 +112,15 @@ def test_gates_of_annotations_are_folders(folder):
         assert (noted.rule, noted.n_dev, noted.threshold) == ("best_f1", 12, gate.threshold)
     error = run("eval/score.py", "--run", folder, "--only", "dialogue_stat", fails=True)
     assert "key 'only': no gate 'dialogue_stat'; did you mean 'dialogue_state'?" in error
+
+
+def test_the_prompt_gate_is_scored_with_a_model(folder, tmp_path):
+    from tiny_kbm import make_folder
+
+    make_folder(tmp_path / "model")
+    given = ("--run", folder, "--only", "ragate_prompt_in_context", "--dtype", "fp32")
+    assert "no gate 'ragate_prompt_in_context' (give its --model)" in run("eval/score.py", *given, fails=True)
+    out = run("eval/score.py", *given, "--model", tmp_path / "model")
+    assert out.startswith("scored 24 turns with ragate_prompt_in_context in ")
+    scores = [s.score for s in read(GateScore, folder / "scores" / "ragate_prompt_in_context.jsonl")]
+    assert len(scores) == 24 and all(0 < score < 1 for score in scores)

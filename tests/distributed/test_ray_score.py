@@ -109,7 +109,7 @@ def scored_by(engine, source, path):
 @pytest.mark.parametrize("kind", ["prompt", "kbm", "seakr", "encoder", "ragate_mha"])
 def test_a_worker_opens_each_kind_from_plain_values_and_scores_as_this_process(kind, gates):
     folder = gates / kind
-    source = handle_of_prompt(str(folder), "fp32", "cpu") if kind == "prompt" else handle(folder, "auto", "cpu")
+    source = handle_of_prompt(kind, str(folder), "fp32", "cpu") if kind == "prompt" else handle(folder, "auto", "cpu")
     config = json.dumps({"opening": asdict(source.opening), "identity": source.identity})
     worker = ScoreWorker(config, os.getcwd())
     for split, rows in EXAMPLES.items():

@@ -24,8 +24,8 @@ from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates import scoring
-from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle
-from kbtrain.gates.kbm.gate import KBM, KBMCard, open_prompt
+from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle, handle_of_prompt
+from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.registry import GATES
 from kbtrain.gates.thresholds_store import source_of
 from kbtrain.io import jsonl
@@ -252,7 +252,7 @@ def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
     assert len(scores) == 3 * 100
     examples = list(jsonl.read(GateExample, sampled_run / "examples" / "dev.jsonl"))[:5]
     kbm = KBM.load(folder, "fp32")
-    for gate in (open_prompt(str(folder), "fp32"), kbm.gate("mastery"), kbm.gate("benefit")):
+    for gate in (handle_of_prompt("prompt", str(folder), "fp32").open(), kbm.gate("mastery"), kbm.gate("benefit")):
         expected = gate.score(examples)
         assert [scores[gate.name, e.question_id] for e in examples] == pytest.approx(expected, abs=1e-5)
     # a threshold noted later does not make the scores stale, other weights do

@@ -184,8 +184,13 @@ def test_a_broken_entry_point_is_one_line(monkeypatch):
             kinds()
 
 
-def test_scores_of_the_gate_prompt_are_made_again_when_its_prompt_has_other_words(monkeypatch):
-    before = handle_of_prompt("m").identity
-    assert handle_of_prompt("m").identity == before != handle_of_prompt("other").identity
-    monkeypatch.setattr("kbtrain.prompts.kbm._NEED", {"en": "other {query}", "zh": "other {query}"})
-    assert handle_of_prompt("m").identity != before
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("prompt", "kbtrain.prompts.kbm._NEED"), ("ragate_prompt_in_context", "kbtrain.prompts.ragate._INPUT")],
+)
+def test_scores_of_a_prompted_gate_are_made_again_when_its_prompt_has_other_words(name, where, monkeypatch):
+    before = handle_of_prompt(name, "m").identity
+    assert handle_of_prompt(name, "m").identity == before != handle_of_prompt(name, "other").identity
+    new = {"en": "other {query}", "zh": "other {query}"} if name == "prompt" else "other {context}"
+    monkeypatch.setattr(where, new)
+    assert handle_of_prompt(name, "m").identity != before

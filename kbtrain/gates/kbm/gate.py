@@ -127,11 +127,4 @@ class PromptGate(Gate):
         return self.scorer.probabilities(examples)["need"]
 
 
-def open_prompt(model: str, dtype: str = "auto", device: str = "auto") -> PromptGate:
-    """The gate on a model by embedded name, folder or hub id. Raises :class:`UserError`."""
-    from kbtrain.models.load import load_model
-
-    return PromptGate(*load_model(model, dtype, device))
-
-
 KIND = Kind(KBMCard, KBM.load, QUESTION, "recipes/train_kbm.py")

@@ -1,4 +1,4 @@
-"""RAGate-PEFT (section 3.2): a language model with an adapter that reads the dialogue.
+"""RAGate-PEFT (section 3.2): a language model with an adapter that reads the dialogue, and what RAGate-Prompt shares.
 
 The score is p(True) against p(False) at the answer's position, so that it has an order and not two values only: one
 forward pass, nothing generated or parsed.
@@ -79,6 +79,34 @@ class TurnPrompts(Encoder):
         return self._lengths[text]
 
 
+class TurnGate(Gate):
+    """Score = p(retrieval needed) in [0, 1]: p(True) against p(False) at the first token in which the answers differ.
+
+    ``needs_evidence``: it reads knowledge.
+    """
+
+    reads: frozenset[Reads] = frozenset({"turn"})
+    unit = "probability"
+    keys = ("need",)
+
+    def __init__(self, model: PreTrainedModel, prompts: TurnPrompts, needs_evidence: bool) -> None:
+        self.prompts = prompts
+        self.scorer = Scorer(model, prompts)
+        self.needs_evidence = needs_evidence
+
+    @property
+    def cut(self) -> int:
+        """Turns skipped so far."""
+        return self.prompts.n_truncated
+
+    def probabilities(self, examples: Sequence[TurnExample]) -> dict[str, list[float]]:
+        """p(True) of each turn, under the key ``need``."""
+        return self.scorer.probabilities(examples)
+
+    def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
+        return self.probabilities(examples)["need"]
+
+
 class RagatePeftCard(GateCard):
     """The content of ``gate.json``. ``dtype``: what is computed in; ``method`` qlora: the base is opened in NF4."""
 
@@ -118,16 +146,10 @@ def peft_fingerprint(tokenizer: PreTrainedTokenizerBase, features: Sequence[Peft
     return f"{ragate_peft_fingerprint(features)}-{fingerprint(tokenizer, prompt, answer)}"
 
 
-class RagatePeft(Gate):
-    """Score = p(retrieval needed) in [0, 1]: p(True) against p(False) at the first token in which the answers differ.
-
-    ``needs_evidence``: it reads knowledge.
-    """
+class RagatePeft(TurnGate):
+    """Score = p(retrieval needed) in [0, 1], of a language model with an adapter that reads context and features."""
 
     name = "ragate_peft"
-    reads: frozenset[Reads] = frozenset({"turn"})
-    unit = "probability"
-    keys = ("need",)
 
     def __init__(
         self,
@@ -137,22 +159,8 @@ class RagatePeft(Gate):
         max_length: int,
         card: RagatePeftCard | None = None,
     ) -> None:
-        self.prompts = peft_prompts(tokenizer, features, max_length)
-        self.scorer = Scorer(model, self.prompts)
-        self.needs_evidence = "know" in features
+        super().__init__(model, peft_prompts(tokenizer, features, max_length), "know" in features)
         self.card: RagatePeftCard | None = card
-
-    @property
-    def cut(self) -> int:
-        """Turns skipped so far."""
-        return self.prompts.n_truncated
-
-    def probabilities(self, examples: Sequence[TurnExample]) -> dict[str, list[float]]:
-        """p(True) of each turn, under the key ``need``."""
-        return self.scorer.probabilities(examples)
-
-    def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
-        return self.probabilities(examples)["need"]
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> RagatePeft:
