@@ -5,7 +5,7 @@ With --device cpu --tiny a random model of two layers shows that the program run
 
 Examples:
   python benchmarks/gpu_check.py
-  python benchmarks/gpu_check.py --only "[greedy bf16, decode step, speed 1100]"
+  python benchmarks/gpu_check.py --only "[greedy bf16, speed 1100]"
   python benchmarks/gpu_check.py --model FOLDER --random true  # with the sizes and the tokenizer of FOLDER alone
   python benchmarks/gpu_check.py --device cpu --tiny true
 """

@@ -7,11 +7,9 @@ else for what breaks, :class:`NotHere` for what has no meaning on this machine.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +17,7 @@ import torch
 from gpu_here import SCORE_TOLERANCE, Figures, Here, Wrong, largest_gap
 from gpu_trainings import Method, mha, training
 from peers.hf_generate import padded
-from peers.machine import bandwidth, facts, measured, seconds_of
+from peers.machine import measured, seconds_of
 from sampling_limit import Machine, Work, byte_seconds, operation_seconds
 from sampling_prompts import Prompts, long_prompts, short_prompts
 from training_data import long_and_short
@@ -28,13 +26,10 @@ from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.states import prompt_states
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.io.provenance import peak_rss_mb
-from kbtrain.llm.base import Sampling, UniformRow
-from kbtrain.llm.sampler.draw import DrawnTokens
+from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
-from kbtrain.llm.sampler.prefill import prefill
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
-from kbtrain.llm.sampler.step_graph import Grid, StepGraph
 from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.models.load import load_tokenizer
 from kbtrain.prompts.kbm import PAPER_KEYS
@@ -42,7 +37,6 @@ from kbtrain.records import GREEDY
 
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.5}  # logits by which a greedy token may be under the highest of a plain pass
 STATE_TOLERANCE = 1e-3  # of the states' spread, fp32
-EDGE_TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}  # a probability: how far from a draw's edge two equal models may part
 LEAST_P = 1e-4  # of the chi-square of draws, whose random numbers are the same on every run
 LIMITS = BatchLimits(rows=248, prompt_tokens=16384)
 
@@ -118,110 +112,6 @@ def draws(here: Here) -> Figures:
     if not p > LEAST_P:
         raise Wrong(f"draws do not follow the model's probabilities: p = {p:.2g}")
     return {"draws": n, "bins": len(expected), "p": p}
-
-
-class StepTimes(Observer):
-    """Notes when each step's tokens were drawn."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: DrawnTokens) -> None:
-        """Note the time."""
-        self.times.append(time.perf_counter())
-
-    def median_ms(self) -> float:
-        """Of a step, without those that the capture or the prefill belongs to."""
-        return 1e3 * statistics.median(b - a for a, b in itertools.pairwise(self.times[2:]))
-
-
-def decode_step(here: Here) -> Figures:
-    """Steps of 248 answers, replayed as a CUDA graph and started from Python: milliseconds, and whether they agree.
-
-    On a CPU the same steps are not captured.
-    """
-    figures = Figures()
-    for dtype, length in [("fp32", 60)] if here.device == "cpu" else [("fp32", 60), ("bf16", 60), ("bf16", 1100)]:
-        model, tokenizer = here.open(dtype)
-        long = length > 100
-        prompts = here.prompts(0 if long else 8, 8 if long else 0, length)
-        rows = rows_of(prompts, (GREEDY, *range(2 if here.tiny else 30)))
-        sampler, both = endless_sampler(model, tokenizer, 16 if here.tiny else 32), []
-        name = f"{dtype}_{length}"
-        if here.device == "cuda":  # what cannot be captured is an error here, not a warning
-            figures[f"{name}_capture_s"] = seconds_of(functools.partial(capture, model, prompts, rows), "cuda")
-        for graphs in (False, True):
-            sampler.graphs.problem = None if graphs else "it is measured"
-            if here.device == "cpu":
-                sampler.graphs.capture = False
-            first = seconds_of(lambda: sampler.sample(rows), here.device)  # noqa: B023
-            if here.device == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-            tokens, times = Tokens(), StepTimes()
-            observed = sampler.observed(tokens, times)
-            second = seconds_of(lambda: observed.sample(rows), here.device)  # noqa: B023
-            both.append(tokens.noted)
-            kind = "graph" if graphs else "python"
-            figures |= {f"{name}_{kind}_ms": times.median_ms(), f"{name}_{kind}_s": second}
-            figures[f"{name}_{kind}_first_s"] = first
-            if here.device == "cuda":
-                figures[f"{name}_{kind}_peak_mb"] = torch.cuda.max_memory_allocated() / 2**20
-        if sampler.graphs.problem:
-            raise Wrong(f"the decode step was not captured: {sampler.graphs.problem}")
-        answers = [(tokens, both[1][key], key) for key, tokens in both[0].items()]
-        differ = [(a, b, key) for a, b, key in answers if a != b]
-        figures[f"{name}_equal"] = f"{len(answers) - len(differ)}/{len(answers)}"
-        furthest = max((from_edge(model, sampler, prompts, *each) for each in differ[:32]), default=0.0)
-        figures[f"{name}_from_edge"] = furthest
-        if not furthest <= EDGE_TOLERANCE[dtype]:
-            raise Wrong(f"{name}: {figures[f'{name}_equal']} answers equal; a draw is {furthest:.2g} from its edge")
-        if here.device == "cuda":
-            figures |= step_shares(model, sampler, prompts, len(rows[0].indices), name, figures)
-    return figures
-
-
-@torch.inference_mode()
-def capture(model: Any, prompts: Sequence[list[int]], rows: Sequence[PromptRows]) -> None:
-    """Capture a step of these rows."""
-    grid = Grid(len(prompts), len(rows[0].indices), max(map(len, prompts)), 32).rounded()
-    StepGraph(model, grid, prefill(model, [ids[:8] for ids in prompts])[0])
-
-
-def from_edge(
-    model: Any, sampler: BatchSampler, prompts: Sequence[list[int]], a: list[int], b: list[int], key: tuple[str, int]
-) -> float:
-    """How far, in probability, the first two unequal tokens of two answers lie from the draw, in a plain pass."""
-    step = next(i for i, pair in enumerate(zip(a, b, strict=True)) if pair[0] != pair[1])
-    ids = torch.tensor([[*prompts[int(key[0])], *a[:step]]], device=model.device)
-    with torch.inference_mode():
-        shares = model(input_ids=ids).logits[0, -1].double().softmax(-1)
-    tokens = torch.tensor([a[step], b[step]], device=model.device)
-    if key[1] == GREEDY:
-        return float((shares.max() - shares[tokens]).max())
-    number, ends = UniformRow(sampler.sampling.seed, key[0], "llm", key[1]).at(step), shares.cumsum(-1)[tokens]
-    return float(torch.maximum(ends - shares[tokens] - number, number - ends).clamp(min=0).max())
-
-
-def step_shares(
-    model: Any, sampler: BatchSampler, prompts: Sequence[list[int]], n: int, name: str, figures: Figures
-) -> Figures:
-    """The replay alone, and the time that reading weights, prompts and answers takes at the measured bandwidth."""
-    graph = sampler.graphs._kept
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    with torch.inference_mode():
-        graph._clear([len(ids) for ids in prompts])
-        start.record()
-        for _ in range(20):
-            graph._graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    about, tokens = facts(model), sum(map(len, prompts)) + len(prompts) * n * sampler.sampling.max_output_tokens / 2
-    weights = (about["body_parameters"] + about["head_parameters"]) * about["weight_bytes"]
-    limit = 1e3 * (weights + tokens * about["kv_bytes"]) / bandwidth("cuda", 2**30)
-    return {
-        f"{name}_replay_ms": start.elapsed_time(end) / 20, f"{name}_bytes_ms": limit,
-        f"{name}_share_of_bandwidth": limit / float(figures[f"{name}_graph_ms"]),
-    }  # fmt: skip
 
 
 def throughput(here: Here, length: int) -> Figures:
@@ -364,7 +254,6 @@ CHECKS: dict[str, Callable[[Here], Figures]] = {
     "greedy fp32": lambda here: greedy(here, "fp32"),
     "greedy bf16": lambda here: greedy(here, "bf16"),
     "draws": draws,
-    "decode step": decode_step,
     "scores": scores,
     "states": states,
     "uncertainty": uncertainty,

@@ -29,7 +29,6 @@ from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, current_prefix, prefill
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
-from kbtrain.llm.sampler.step_graph import GridSequences, StepGraphs
 from kbtrain.models.batching import common_start
 from kbtrain.models.forward import cache_argument
 from kbtrain.models.weights import no_numbers
@@ -197,7 +196,6 @@ class LockstepSampler:
         self.window = window  # tokens, of the layers that see no more
         self.blocks = shared and blocks_hold(model, sampling.max_prompt_tokens)  # prompts attend to themselves in
         self.stopper = Stopper(model, tokenizer, sampling.stop)
-        self.graphs = StepGraphs(model)
         self._packed = PackedLinears(model)
         self._newest_prefix: list[SharedPrefixCache] = []  # at most one; copies by observed() share it
         keep_freed_memory()
@@ -249,27 +247,17 @@ class LockstepSampler:
         going = [row for row in rows if row.feed]
         if not going:
             return
-        graph = self.graphs.take(cache, lengths, going, room) if self._fits(*prompts) else None
-        if graph is not None:
-            self._decode_rows(going, graph, GridSequences(going, graph.grid, self.merge))
-            self.graphs.keep(graph)
-            return
         sequences = DistinctSequences(going, self.merge)
         kind = SharedPrefixDecoder if self._fits(*prompts) else CopiedPrefixDecoder
         decoder = kind(self.model, cache, lengths, sequences.questions, room, most=len(going))
-        self._decode_rows(going, decoder, sequences)
-
-    def _decode_rows(self, going: Sequence[Row], decoder: Any, sequences: DistinctSequences | GridSequences) -> None:
-        """Feed and draw tokens until each row has ended; ``decoder`` is one that the sequences grow in."""
-        while True:
+        while going:
             logits = self._step(decoder, sequences.newest, going)
             drawing = [row for row in going if row.finish is None]
             if drawing:
                 self._draw(drawing, logits)
             going = [row for row in going if row.feed]
-            if not going:
-                return
-            sequences.grow(going, decoder)
+            if going:
+                sequences.grow(going, decoder)
 
     def _prefill(
         self, prompts: Sequence[Sequence[int]], rows: Sequence[Row], room: int
@@ -365,7 +353,6 @@ class BatchSampler(LockstepSampler):
         other.stopper = copy.copy(self.stopper)
         other.stopper.tokenizer = other.tokenizer
         other.stopper.thoughts = ThoughtTokens(other.tokenizer)
-        other.graphs = StepGraphs(other.model)
         other._packed = PackedLinears(other.model, self._packed.weights)
         other._newest_prefix = []
         return other

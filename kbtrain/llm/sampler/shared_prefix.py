@@ -65,10 +65,9 @@ class Prefix:
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
-    bias: torch.Tensor | None  # (questions, 1, 1, places up to ``bias_end``): -inf on padding; None without padding
+    bias: torch.Tensor | None  # (questions, 1, 1, last places of the prompts): -inf on padding; None without
     layout: Layout
     n_own: int = 0  # own tokens that each row has by now; places behind them are masked
-    bias_end: int = 0  # places of the bias behind the prompts' length: those of own tokens
 
 
 ACTIVE: ContextVar[Prefix] = ContextVar("kbtrain_active_prefix")  # that the attention function reads
@@ -147,8 +146,7 @@ def shared_prefix_attention(
         scores.div_(softcap).tanh_().mul_(softcap)
     length = scores.shape[-1] - key.shape[2]
     if prefix.bias is not None:
-        end = length + prefix.bias_end
-        scores[..., end - prefix.bias.shape[-1] : end] += prefix.bias
+        scores[..., length - prefix.bias.shape[-1] : length] += prefix.bias
     scores[..., length + prefix.n_own :] = float("-inf")
     torch.softmax(scores, dim=-1, out=scores)  # in place: writing it elsewhere costs as much as computing it
     output = _mixed(scores, prefix.values[module.layer_idx], value, prefix.layout)
