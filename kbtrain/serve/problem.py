@@ -155,6 +155,7 @@ class Policy(Aim):
 
     retrieve: Literal["auto", "always", "never"] = Field("auto", description="auto, always or never")
     tool: ToolRule | None = Field(None, description="keep, remove, allow or force")
+    debug: bool = Field(False, description="true or false")
     source: str = Field("", max_length=200, description="the question's source, as gates have learned it")
 
     @classmethod

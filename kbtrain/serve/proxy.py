@@ -69,7 +69,9 @@ async def proxy(path: str, service: Service, exchange: Exchange) -> None:
     if policy.threshold is not None:
         loaded.check(policy.threshold, "x-kbtrain-threshold")
     name = uuid.uuid4().hex if service.log else ""
-    trace = RequestTrace(path, query=gated.query, saves=loaded.saves, request_id=name, struck=gated.struck)
+    trace = RequestTrace(
+        path, query=gated.query, saves=loaded.saves, request_id=name, struck=gated.struck, debug=policy.debug
+    )
     request = ProxiedRequest(service, upstream, exchange, path, data, body, gated, policy, trace)
     await record_request(service, exchange, trace, request.answer())
 

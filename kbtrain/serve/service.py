@@ -30,6 +30,7 @@ from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.utterances import BY_RULE, BY_THRESHOLD, UtteranceKind
 
 SCHEMA = "1"
+LONGEST_IDS = 2000  # characters of a debug header
 PROBE = "What is the capital of France?"
 FRESH = 1.0  # seconds for which an answer about the upstream holds
 AGAIN = 5.0  # seconds after which a search that failed is tried again
@@ -54,6 +55,7 @@ class RequestTrace:
     request_id: str = ""  # clients report outcomes by it; empty without a log
     struck: int = 0  # wrappers around the user's words
     propensity: float | None = None  # probability of the action, where the server explores
+    debug: bool = False  # the headers tell more
     error_inside: bool = False  # the upstream's, in an answer of status 200
     wanted: bool | None = None  # the search before the server's policy
     rule: str = ""  # kind of utterance that decided in the gate's place
@@ -97,6 +99,10 @@ class RequestTrace:
             "request-id": self.request_id,
             "schema": SCHEMA,
         }
+        if self.debug:
+            ids = (quote(hit.passage_id, safe="", errors="replace") for hit in self.hits)
+            values["passage-ids"] = ",".join(ids)[:LONGEST_IDS]
+            figures["probability"] = d and d.probability
         values |= {name: f"{value:.6g}" for name, value in figures.items() if value is not None}
         values |= {f"{name}-ms": f"{1000 * value:.2f}" for name, value in seconds.items() if value is not None}
         return {f"x-kbtrain-{name}": value for name, value in values.items() if value}

@@ -97,7 +97,7 @@ def test_no_spoiled_body_is_a_fault_of_the_server(proxy, path):
     assert served(proxy)
 
 
-HEADERS = ("retrieve", "threshold", "budget", "gate", "")
+HEADERS = ("retrieve", "threshold", "budget", "debug", "gate", "")
 VALUES = ("", "auto", "always", "never", "-1", "0.5", "1e400", "nan", "-inf", "0x1", "１", "true", "2", "a" * 3000)
 
 

@@ -78,7 +78,7 @@ def test_the_client_s_code_runs(running, capsys, package, said):
 
 
 def test_every_header_setting_and_metric_that_is_named_exists():
-    names = ("retrieve", "threshold", "budget", "tool", "saves", "source")
+    names = ("retrieve", "threshold", "budget", "tool", "debug", "saves", "source")
     headers = {f"x-kbtrain-{name}" for name in names}
     seconds = {"gate_seconds": 1.0, "search_seconds": 1.0}
     trace = RequestTrace("x", "forced", query="q", context="window", request_id="r", **seconds)

@@ -72,13 +72,13 @@ def test_a_question_below_the_threshold_reaches_the_upstream_as_the_client_s_own
 
 
 def test_a_question_above_the_threshold_gets_passages_by_the_project_s_prompt(proxy, stub):
-    reply = ask(proxy, chat(NEEDS, temperature=0.25, unknown={"a": 1}))
+    reply = ask(proxy, chat(NEEDS, temperature=0.25, unknown={"a": 1}), debug="true")
     body = stub.body()
     assert body["messages"] == [{"role": "user", "content": background(CORPUS[0]["text"], "en") + NEEDS}]
     assert (body["temperature"], body["unknown"]) == (0.25, {"a": 1})
     found = kb(reply)
     assert (found["retrieved"], found["reason"], found["passages"]) == ("1", "above-threshold", "1")
-    assert float(found["search-ms"]) > 0
+    assert found["passage-ids"] == "m1" and float(found["search-ms"]) > 0 and float(found["probability"]) > 0.5
     assert not any(key.startswith("x-kbtrain-") for key in stub.requests[0][1])
 
 
@@ -116,6 +116,7 @@ def test_policy_of_a_request(proxy, policy, text, retrieved, reason):
         ({"threshold": "-0.5"}, "from 0 to 1"),
         ({"threshold": "nan"}, "expected a number"),
         ({"budget": "2"}, "from 0 to 1"),
+        ({"debug": "maybe"}, "expected true or false"),
         ({"budget": "-1"}, "from 0 to 1"),
         ({"threshold": "0.5", "budget": "0.5"}, "give one of threshold, budget"),
         ({"": ""}, "x-kbtrain-: unknown"),

@@ -223,6 +223,18 @@ def test_a_passage_is_data_and_opens_no_turn(passage):
     assert [message["role"] for message in sent["messages"]] == ["user"]
 
 
+def test_a_passage_s_id_writes_no_header_of_its_own(gate, tmp_path, monkeypatch):
+    (tmp_path / "bad_search.py").write_text(
+        f"def find(query, k):\n    return [{{'text': 'x', 'id': {PASSAGES[4]!r}}}]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with StubUpstream() as stub, serving(gate, upstream=stub.url, search="bad_search:find") as server:
+        body = {"messages": [{"role": "user", "content": NEEDS}]}
+        reply = server.post("/v1/chat/completions", body, {"x-kbtrain-debug": "1"})
+    assert reply.headers["x-kbtrain-retrieved"] == "1"
+    assert reply.headers["x-kbtrain-passage-ids"] == "x%0D%0Ax-kbtrain-retrieved%3A%207%0D%0A%0D%0A"
+
+
 def test_the_upstream_s_key_never_reaches_a_client(gate, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-upstream")
     with StubUpstream() as stub, serving(gate, upstream=stub.url) as server:
