@@ -39,6 +39,9 @@ GATES: dict[str, str] = {
     "dialogue_state": "kbtrain.gates.turns:KIND",
     "stack": "kbtrain.gates.stack:KIND",
 }
+# Kinds, and keys of kinds, that version 0.1.0 is the last to read.
+GONE = frozenset({"average", "p_yes", "server", "structural"})
+GONE_KEYS = frozenset({"change"})
 _LONGEST_NAME = 255  # characters: what file systems take
 
 
@@ -103,6 +106,9 @@ def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[
     """Name and kind of a folder's gate; ``content``: of its file, if it is read. Raises :class:`UserError`."""
     content = content or read_gate_json(folder)
     name = content["kind"]
+    keys = {str(key) for key in (content.get("key"), *(content.get("keys") or ()))}
+    for what in (*(f"of kind '{name}'" for _ in GONE & {name}), *(f"for key '{key}'" for key in GONE_KEYS & keys)):
+        raise UserError(f"{at(Path(folder) / CARD)}: gates {what} are gone; kbtrain 0.1.0 is the last to read them")
     try:
         return name, kind_named(name)
     except KeyError:

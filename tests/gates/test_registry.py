@@ -93,6 +93,16 @@ def test_an_unknown_kind_is_one_line_with_the_nearest(tmp_path):
             kbtrain.load_gate(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("card", "what"),
+    [('{"kind": "p_yes"}', "of kind 'p_yes'"), ('{"kind": "features", "keys": ["change"]}', "for key 'change'")],
+)
+def test_what_is_gone_names_the_last_version_that_reads_it(tmp_path, card, what):
+    (tmp_path / "gate.json").write_text(card)
+    with pytest.raises(UserError, match=rf"gates {what} are gone; kbtrain 0\.1\.0 is the last to read them"):
+        kbtrain.load_gate(tmp_path)
+
+
 SOURCE = '''
 from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate
