@@ -124,8 +124,9 @@ def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:
     """The list of a decoder's layers, as many as in its config. Raises :class:`UserError` without one."""
     count = model.config.get_text_config().num_hidden_layers
     for module in model.modules():
-        blocks = module if isinstance(module, torch.nn.ModuleList) and len(module) == count else ()
-        if any("att" in name for block in blocks for name, _ in block.named_children()):
+        if not isinstance(module, torch.nn.ModuleList) or len(module) != count:
+            continue
+        if any("att" in name for block in module for name, _ in block.named_children()):
             return module
     raise UserError(f"{type(model).__name__}: its {count} layers stand in no list; its states cannot be read")
 

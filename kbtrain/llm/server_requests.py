@@ -286,14 +286,13 @@ async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, A
         wait = retry_after(response.headers.get("retry-after"), LONGEST_ASKED)
         raise _failure(client, path, read_error(response.status_code, text), wait)
     try:
-        reply = whole_reply(text)
+        reply: Any = whole_reply(text)
     except ValueError:
         raise NoReply(f"a reply that is not JSON ({strike(text)[:60]!r})") from None
-    is_object = isinstance(reply, dict)
-    if not is_object or not reply.get(holds):
-        if is_object and holds_error(reply):
+    if not isinstance(reply, dict) or not reply.get(holds):
+        if isinstance(reply, dict) and holds_error(reply):
             raise _failure(client, path, read_error(200, text), None)
-        raise NoReply(f"a reply without {holds} ({strike(text)[:100]!r})", is_empty=is_object)
+        raise NoReply(f"a reply without {holds} ({strike(text)[:100]!r})", is_empty=isinstance(reply, dict))
     _check_ends(reply)
     return reply
 

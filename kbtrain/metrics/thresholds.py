@@ -263,9 +263,9 @@ def promised(dev: Dev, limit: float, delta: float = 0.1) -> Promised:
     """:func:`control`, where it promises anything."""
     kept: list[Guarantee | None] = [None, None]
     for place, times in enumerate((1, MORE)):
-        columns = (np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag, dev.needed))
+        scores, llm, rag, needed = (np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag, dev.needed))
         with contextlib.suppress(UserError):
-            kept[place] = control(Dev(*columns), limit, delta)
+            kept[place] = control(Dev(scores, llm, rag, needed), limit, delta)
     now, more = kept
     fewest = fewest_questions(limit, delta)
     return Promised(limit, delta, len(dev.scores), fewest, now, None if more is None else more.ratio)
