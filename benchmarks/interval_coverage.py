@@ -45,7 +45,7 @@ def main(config: CoverageConfig) -> None:
     lines = [json.loads(line) for path in config.path for line in read_text(path).splitlines()]
     audits = ["| model, searched | people alone: " + " | ".join(FIGURES) + " | with a judge: " + " | ".join(FIGURES)
               + " | width |", "|---|" + "--:|" * (2 * len(FIGURES) + 1)]  # fmt: skip
-    values = ["| model, policy, requests | fewest | IPS | self-normalised | doubly robust |", "|---|--:|--:|--:|--:|"]
+    values = ["| model, policy, requests | fewest | covered |", "|---|--:|--:|"]
     for number, model in enumerate(config.models):
         rng = np.random.default_rng([config.seed, number])
         verdicts = [line["llms"][model] for line in lines if model in line["llms"]]
@@ -93,7 +93,7 @@ def audited(world: JudgedTurns, config: CoverageConfig, judge: bool, rng: np.ran
 
 
 def value_rows(model: str, world: JudgedTurns, config: CoverageConfig, rng: np.random.Generator) -> Iterator[str]:
-    """Coverage of the estimators for policies unlike the one in service, and for that one."""
+    """Coverage of the estimate for policies unlike the one in service, and for that one."""
     served = world.scores > np.median(world.scores)
     policies = {
         "always": np.ones_like(served), "25 %": world.scores > np.quantile(world.scores, 0.75), "as served": served
@@ -106,11 +106,7 @@ def value_rows(model: str, world: JudgedTurns, config: CoverageConfig, rng: np.r
                 for _ in progress_bar(range(config.times), desc=f"{policy}, {n}", unit="logs")
             ]
             cells = [f"{np.mean([one.fewest for one in drawn]):.0f}"]
-            for estimator in ("inverse", "normalised", "robust"):
-                made = [found for one in drawn if (found := getattr(one, estimator)) is not None]
-                cells.append(
-                    f"{np.mean([holds(one, true) for one in made]):.1%}" if len(made) > len(drawn) / 2 else "-"
-                )
+            cells.append(f"{np.mean([holds(one.normalised, true) for one in drawn]):.1%}")
             yield f"| {model}, {policy}, {n:,} | {' | '.join(cells)} |"
 
 

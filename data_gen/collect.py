@@ -58,7 +58,6 @@ class CollectConfig(Config):
         None, description="in an archive or folder, read only files whose names match, such as '*dev*'"
     )
     split: Split | None = Field(None, description="train, dev or test; null: as the files say, otherwise test")
-    dev_share: float = Field(0.0, ge=0, lt=1, description="share of the test questions that becomes dev, by their ids")
     shares: Shares | None = Field(None, description="shares of train, dev, test, as 0.5,0.25,0.25: splits by a hash")
     group_by: str | None = Field(None, description="jsonl, csv, datasets: column whose equal values stay in one split")
     columns: ColumnMap = Field({}, description="jsonl, csv, datasets: our field -> your column")
@@ -89,8 +88,8 @@ class CollectConfig(Config):
             raise ValueError(f"unknown data set '{self.dataset}'; {did_you_mean(self.dataset, DATA_SETS)}")
         if self.limit is not None and not (self.train is self.dev is self.test is None):
             raise ValueError("limit is for all splits together; give it or train, dev, test, not both")
-        if self.shares is not None and (self.split is not None or self.dev_share):
-            raise ValueError("shares make all three splits; give them, or split, or dev_share")
+        if self.shares is not None and self.split is not None:
+            raise ValueError("shares make all three splits; give them, or split")
         if self.without_gold and self.dataset not in BY_COLUMNS:
             raise ValueError(f"without_gold is for jsonl, csv and datasets; '{self.dataset}' has reference answers")
         if self.group_by is not None and self.shares is None:
@@ -116,8 +115,7 @@ def main(config: CollectConfig) -> None:
     check_replaceable(questions, PLACES)
     tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
     columns = Columns(config.columns, config.answer_as, config.language, None, config.group_by, config.without_gold)
-    reading = Reading(config.split, config.only, columns, config.subset, config.dev_share, config.shares or (),
-                      config.placeholders)  # fmt: skip
+    reading = Reading(config.split, config.only, columns, config.subset, config.shares or (), config.placeholders)
     stream = pick_questions(lambda: load(config.dataset, config.path, reading), pick_rule(config), tally)
     bar = progress_bar(stream, desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)

@@ -1,8 +1,7 @@
-"""Export a sampling run from the store to Parquet (a row per answer) or JSON Lines (a line per question and condition).
+"""Export a sampling run from the store to JSON Lines, a line per question and condition.
 
 Examples:
-  kbtrain run export --store runs/demo/samples.db --output runs/demo/samples.parquet
-  kbtrain run export --store runs/demo/samples.db --output runs/demo/samples.jsonl --sampling-run main
+  kbtrain run export --store runs/demo/samples.db --output runs/demo/samples.jsonl
 """
 
 from __future__ import annotations
@@ -13,13 +12,15 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError, at
+from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
-from kbtrain.io.store import SampleStore, export
+from kbtrain.io.store import SampleStore
 
 
 class ExportConfig(Config):
     store: Path = Field(description="the sample store")
-    output: Path = Field(description="file to write, .parquet or .jsonl")
+    output: Path = Field(description="file to write, .jsonl")
     sampling_run: str = Field("main", description="name of the sampling run in the store")
 
     def writes(self) -> tuple[Path, ...]:
@@ -28,9 +29,11 @@ class ExportConfig(Config):
 
 def main(config: ExportConfig) -> None:
     started = time.monotonic()
+    if config.output.suffix != ".jsonl":
+        raise UserError(f"{at(config.output)}: cannot export to '{config.output.suffix}'; name a .jsonl file")
     with SampleStore(config.store, read_only=True) as store:
-        n = export(store, config.sampling_run, config.output)
-        extra = {"sampling": store.run_meta(config.sampling_run), "n_records": n}
+        extra = {"sampling": store.run_meta(config.sampling_run)}
+        n = jsonl.write(config.output, store.iterate(config.sampling_run))
     write_meta(config.output, stage="export", config=config, inputs=[config.store], extra=extra,
                started=started)  # fmt: skip
     print(f"{n} records in {time.monotonic() - started:.0f} s -> {config.output}")

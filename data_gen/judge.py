@@ -1,13 +1,13 @@
 """Let a judge grade the stored answers: questions.jsonl + samples.db -> verdicts.jsonl.
 
 data_gen/label.py --verdicts reads them. Each distinct answer (after normalisation) is judged once, without its
-question (KBM, figure 13 and A.2). Judges: llm (any back end, its reply is read), exact, contains, option, rules (each
-question's own rule). Resumable: an interrupted run resumes after its last batch. A model is not asked again about
-answers that stood there before more sampling or another sampling run; the verdicts of all stand in one file.
+question (KBM, figure 13 and A.2). Judges: llm (any back end, its reply is read), rules (each question's own rule).
+Resumable: an interrupted run resumes after its last batch. A model is not asked again about answers that stood there
+before more sampling or another sampling run; the verdicts of all stand in one file.
 
 Examples:
   kbtrain run judge --run runs/webqa --model Qwen/Qwen2-72B-Instruct --backend openai
-  kbtrain run judge --run runs/demo --judge contains
+  kbtrain run judge --run runs/demo --judge rules
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OF_THE_STORE = ("run", "answers")  # parts of the key on which no verdict by its
 class JudgeConfig(ForecastConfig, LLMJudgeConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and samples.db")
     sampling_run: str = Field("main", description="name of the sampling run in the store")
-    judge: Literal["llm", "exact", "contains", "option", "rules"] = Field("llm", description="see above")
+    judge: Literal["llm", "rules"] = Field("llm", description="see above")
     batch: int = Field(512, ge=1, description="answers judged at once")
 
     @model_validator(mode="after")
@@ -127,7 +127,7 @@ def configured_judge(config: JudgeConfig) -> Judge:
     """The judge, a rule or a model."""
     if config.judge == "llm":
         return LLMJudge(open_llm(config), config.votes)
-    return RuleJudge(None if config.judge == "rules" else config.judge)
+    return RuleJudge()
 
 
 def key_of(config: JudgeConfig, source: Path, answers: Path) -> dict[str, Any]:

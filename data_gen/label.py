@@ -49,9 +49,6 @@ class LabelConfig(Config):
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     tau_mastery: Tau = Field(0.8, description="known if mastery > tau: a number, {quantile: SHARE}, or middle")
     tau_certainty: Tau = Field(0.8, description="certain if certainty > tau: a number, {quantile: SHARE}, or middle")
-    max_empty: float = Field(
-        MAX_EMPTY, ge=0, le=1, description="share of empty answers above which a question has no certainty"
-    )
     by: LabelledBy = Field("samples", description="samples, or greedy: labels from the greedy answer alone")
     cut: Cut = Field("keep", description="answers cut at the token limit: keep or drop")
     certainty: Literal["common", "paper"] = Field(
@@ -123,7 +120,7 @@ def main(config: LabelConfig) -> None:
 def rule_of(config: LabelConfig, store: SampleStore) -> LabelRule:
     """Rule by which answers become indicators; the certainties of all splits share a scale, unless as in the paper."""
     scale = config.certainty_answers or common_answers(store, config.sampling_run)
-    return LabelRule(config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale)
+    return LabelRule(config.by, config.cut, None if config.certainty == "paper" else scale)
 
 
 def no_labels(config: LabelConfig, store: Path, source: Path, n_greedy: int) -> UserError:
@@ -140,7 +137,7 @@ def rule_facts(
     judged, evidence = config.run / "verdicts.jsonl", config.run / "evidence.jsonl"
     rule: dict[str, Any] = {
         "by": config.by,
-        "max_empty": config.max_empty,
+        "max_empty": MAX_EMPTY,
         "certainty": {"rule": config.certainty, "answers": tally.rule.certainty_answers},
         "mastery_step": {split: 1 / n for split, n in tally.most_answers.items()},
         "cut": {"rule": config.cut, "share": tally.cut_shares()},

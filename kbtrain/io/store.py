@@ -1,8 +1,7 @@
 """Crash-safe store of samples, keyed (run, question, condition, sample index): SQLite in WAL mode behind one class.
 
 What :meth:`SampleStore.put` has returned from survives ``kill -9`` and a power cut; what it was doing is undone. A run
-has one writer at a time: two samplers would draw the same answers twice. A run can be exported as one Parquet or JSON
-Lines file, streamed.
+has one writer at a time: two samplers would draw the same answers twice.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kbtrain.errors import UserError, at, strike
-from kbtrain.io import files, jsonl
+from kbtrain.io import files
 from kbtrain.io.files import beside, path_exists
 from kbtrain.io.provenance import change_message, differing, meta_path, read_meta, unchanged
 from kbtrain.records import GREEDY, REFUSED, Condition, Sample, SampleSet
@@ -355,50 +354,3 @@ def _rows_of(sample_set: SampleSet) -> tuple[Sample, ...]:
     return (
         sample_set.answers() if sample_set.refused is None else (Sample(REFUSED, sample_set.refused, 0, _REFUSED, 0.0),)
     )
-
-
-ROW_GROUP = 50_000  # answers held in memory at a time
-
-
-def export(store: SampleStore, run: str, path: Path | str) -> int:
-    """Write a run to ``path`` atomically; returns the number of records. ``.jsonl``: one :class:`SampleSet` a line.
-    ``.parquet``: one row an answer, the greedy one with index -1, the reason of a refusal with index -2.
-    """
-    target = Path(path)
-    store.run_meta(run)
-    if target.suffix == ".jsonl":
-        return jsonl.write(target, store.iterate(run))
-    if target.suffix == ".parquet":
-        return _write_parquet(target, store.iterate(run))
-    raise UserError(f"{at(target)}: cannot export to '{target.suffix}'; name a .parquet or .jsonl file")
-
-
-def _write_parquet(target: Path, sets: Iterator[SampleSet]) -> int:
-    import pyarrow
-    import pyarrow.parquet
-
-    text, number = pyarrow.string(), pyarrow.int32()
-    names = {"question_id": text, "condition": text, "index": number, "text": text, "n_tokens": number}
-    names |= {"finish": text, "logprob": pyarrow.float64(), "prompt_tokens": number, "evidence_cut": number}
-    fields = pyarrow.schema([pyarrow.field(name, kind, nullable=False) for name, kind in names.items()])
-    count, answers = 0, _answers(sets)
-    with (
-        files.replacing(target) as partial,
-        pyarrow.parquet.ParquetWriter(partial, fields, compression="zstd") as writer,
-    ):
-        while chunk := list(itertools.islice(answers, ROW_GROUP)):
-            writer.write_table(pyarrow.Table.from_pylist(chunk, schema=fields))
-            count += len(chunk)
-    return count
-
-
-def _answers(sets: Iterator[SampleSet]) -> Iterator[dict[str, Any]]:
-    for sample_set in sets:
-        for answer in _rows_of(sample_set):
-            yield {
-                "question_id": sample_set.question_id,
-                "condition": sample_set.condition,
-                **vars(answer),
-                "prompt_tokens": sample_set.prompt_tokens,
-                "evidence_cut": sample_set.evidence_cut,
-            }

@@ -5,12 +5,11 @@ Labels are counted one by one; memory depends on relations and conditions, not o
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from kbtrain.records import Condition, Effect, Indicators, Label
+from kbtrain.records import Condition, Effect, Label
 from kbtrain.show import aligned
 
 Indicator = Literal["mastery", "certainty"]
@@ -21,11 +20,10 @@ BINS = 10  # of the histograms
 
 def indicator_values(label: Label) -> Iterator[tuple[Indicator, Condition, float]]:
     """Mastery and certainty of a label under each of its conditions, where they are known."""
-    for indicators in _indicators(label):
-        if indicators.mastery is not None:
-            yield "mastery", indicators.condition, indicators.mastery
-        if indicators.certainty is not None:
-            yield "certainty", indicators.condition, indicators.certainty
+    for indicators in (label.llm, label.rag, label.mask):
+        for name in INDICATORS if indicators else ():
+            if (value := getattr(indicators, name)) is not None:
+                yield name, indicators.condition, value
 
 
 def interval(value: float, parts: int) -> int:
@@ -33,47 +31,43 @@ def interval(value: float, parts: int) -> int:
     return min(parts - 1, int(value * parts + 1e-9))  # 1 - 0.9 is a little less than 0.1
 
 
-@dataclass
-class _Group:
-    """Sums over the labels of one split, one relation or all."""
+def _values(label: Label) -> dict[str, float]:
+    """Mastery and certainty by condition, and benefit."""
+    values = {f"{indicator}_{condition}": value for indicator, condition, value in indicator_values(label)}
+    return values if label.benefit is None else {**values, "benefit": label.benefit}
 
-    n: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    sums: Counter[str] = field(default_factory=Counter)  # mastery and certainty by condition, benefit
-    over: Counter[str] = field(default_factory=Counter)  # how many labels each sum is over
+
+class _Group:
+    """Counts and sums over the labels of one split, one relation or all."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = defaultdict(int)
+        self.sums: dict[str, float] = defaultdict(float)
+        self.over: dict[str, int] = defaultdict(int)  # how many labels each sum is over
 
     def add(self, label: Label) -> None:
-        self.n += 1
-        self.counts["known"] += label.known is True
-        if label.known is None:
-            self.counts["without_gold"] += 1
-        self.counts["certain"] += label.certain is True
-        self.counts["without_certainty"] += label.certain is None
-        for indicator, condition, value in indicator_values(label):
-            self._sum(f"{indicator}_{condition}", value)
+        flags = {"n": True, "known": label.known is True, "without_gold": label.known is None}
+        flags |= {"certain": label.certain is True, "without_certainty": label.certain is None}
         if label.benefit is not None:
-            self._sum("benefit", label.benefit)
-            self.counts[f"effect_mastery.{label.effect_mastery}"] += 1
-            self.counts[f"effect_certainty.{label.effect_certainty}"] += 1
-
-    def _sum(self, key: str, value: float) -> None:
-        self.sums[key] += value  # type: ignore[assignment]  # a Counter adds floats as well
-        self.over[key] += 1
+            flags |= {
+                f"effect_mastery.{label.effect_mastery}": True,
+                f"effect_certainty.{label.effect_certainty}": True,
+            }
+        for name, is_so in flags.items():
+            self.counts[name] += is_so
+        for key, value in _values(label).items():
+            self.sums[key] += value
+            self.over[key] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        effects = {
-            key: {name: self.counts[f"{key}.{name}"] for name in EFFECTS}
-            for key in ("effect_mastery", "effect_certainty")
-        }
-        return {
-            "n": self.n,
-            **({"without_gold": self.counts["without_gold"]} if self.counts["without_gold"] else {}),
-            "known": self.counts["known"],
-            "certain": self.counts["certain"],
-            **({"without_certainty": without} if 0 < (without := self.counts["without_certainty"]) < self.n else {}),
-            **{f"mean_{key}": total / self.over[key] for key, total in sorted(self.sums.items())},
-            **(effects if "benefit" in self.over else {}),
-        }
+        counts = {name: self.counts[name] for name in ("n", "without_gold", "known", "certain", "without_certainty")}
+        if not counts["without_gold"]:
+            del counts["without_gold"]
+        if not 0 < counts["without_certainty"] < counts["n"]:
+            del counts["without_certainty"]
+        means = {f"mean_{key}": total / self.over[key] for key, total in sorted(self.sums.items())}
+        keys = ("effect_mastery", "effect_certainty") if "benefit" in self.over else ()
+        return {**counts, **means, **{key: {name: self.counts[f"{key}.{name}"] for name in EFFECTS} for key in keys}}
 
 
 class Distribution:
@@ -82,16 +76,12 @@ class Distribution:
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], _Group] = defaultdict(_Group)
         self._bins: dict[str, list[int]] = defaultdict(lambda: [0] * BINS)
-        self._answers: Counter[str] = Counter()
 
     def add(self, label: Label) -> None:
         for key in (("all", ""), ("split", label.split), ("relation", label.relation or "")):
             self._groups[key].add(label)
         for indicator, condition, value in indicator_values(label):
             self._bins[f"{indicator}_{condition}"][interval(value, BINS)] += 1
-        for indicators in _indicators(label):
-            self._answers[f"n_{indicators.condition}"] += indicators.n
-            self._answers[f"n_empty_{indicators.condition}"] += indicators.n_empty
 
     def counting(self, labels: Iterable[Label]) -> Iterator[Label]:
         """The same labels, each counted as it passes."""
@@ -104,24 +94,19 @@ class Distribution:
         groups: dict[str, dict[str, Any]] = {kind: {} for kind in ("all", "split", "relation")}
         for (kind, name), group in sorted(self._groups.items()):
             groups[kind][name] = group.as_dict()
-        return {
-            "labels": groups["all"].get("", {"n": 0}),
-            "by_split": groups["split"],
-            "by_relation": groups["relation"],
-            "histograms": {key: list(bins) for key, bins in sorted(self._bins.items())},
-            "answers": dict(sorted(self._answers.items())),
-        }
+        labels = groups["all"].get("", {"n": 0})
+        histograms = {key: list(bins) for key, bins in sorted(self._bins.items())}
+        return {"labels": labels, "by_split": groups["split"], "by_relation": groups["relation"],
+                "histograms": histograms}  # fmt: skip
 
     def lines(self) -> list[str]:
         """The same as a table to print: histograms of mastery, then one line for each relation."""
         summary = self.as_dict()
+        bounds = [*(f"< {(i + 1) / BINS:g}" for i in range(BINS - 1)), "<= 1"]
+        masteries = {"mastery": bounds, **{k: v for k, v in summary["histograms"].items() if k.startswith("mastery_")}}
         lines = [
-            f"{'mastery':<16}"
-            + "".join(f"{'<= 1' if i == BINS - 1 else f'< {(i + 1) / BINS:g}':>7}" for i in range(BINS))
+            f"{key.removeprefix('mastery_'):<16}" + "".join(f"{n:>7}" for n in bins) for key, bins in masteries.items()
         ]
-        for key, bins in summary["histograms"].items():
-            if key.startswith("mastery_"):
-                lines.append(f"{key.removeprefix('mastery_'):<16}" + "".join(f"{n:>7}" for n in bins))
         head = ("relation", "n", "llm", "rag", "known", "certain", "helps/same/harms")
         groups = [*summary["by_relation"].items(), ("all", summary["labels"])]
         return lines + aligned(head, [_group_cells(name or "-", group) for name, group in groups]).splitlines()
@@ -136,7 +121,3 @@ def _group_cells(name: str, group: dict[str, Any]) -> list[str]:
     judged = n - group.get("without_certainty", 0)
     certain = f"{group['certain'] / judged:.0%}" if "mean_certainty_llm" in group else "-"
     return [name, str(n), llm, rag, share_known, certain, effects]
-
-
-def _indicators(label: Label) -> list[Indicators]:
-    return [indicators for indicators in (label.llm, label.rag, label.mask) if indicators is not None]

@@ -19,7 +19,7 @@ from kbtrain.io.provenance import Artifact, meta_of
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import Judgement, answer_fingerprint, judge_prompt_facts
-from kbtrain.records import Grading, Question
+from kbtrain.records import Question
 
 _REPLY = re.compile(r"^\W*([01])(?!\d|\.\d)")
 
@@ -39,29 +39,15 @@ class Judge(Protocol):
 
 
 class RuleJudge:
-    """One rule for all questions: ``exact``, ``contains``, ``option``; None: each question's own.
+    """Each question's own rule. It abstains from an answer to a yes/no question in which no rule can read either."""
 
-    It abstains where ``option`` is asked of a question without options, and from an answer to a yes/no question in
-    which no rule can read either.
-    """
-
-    def __init__(self, rule: Grading | None = None) -> None:
-        self.rule = rule
-        self.name = rule or "rules"
+    name = "rules"
 
     def facts(self) -> dict[str, Any]:
         return {"judge": self.name, "normalisation": grading.NORMALISATION}
 
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[bool | None]:
-        return [self._right(question, answer) for question, answer in cases]
-
-    def _right(self, question: Question, answer: str) -> bool | None:
-        if self.rule is None or self.rule == question.grading:
-            return grading.rule_verdict(question, answer)
-        if self.rule == "option":
-            return None
-        by_text = dataclasses.replace(question, grading=self.rule, answers=gold_texts(question))
-        return grading.rule_verdict(by_text, answer)
+        return [grading.rule_verdict(question, answer) for question, answer in cases]
 
 
 class LLMJudge:

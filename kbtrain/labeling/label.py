@@ -52,14 +52,12 @@ class LabelRule:
     """Rule by which answers become indicators.
 
     ``by`` "greedy": of the greedy answer alone, which must be there; its mastery is 0 or 1 (with the wide interval of
-    one answer), its certainty not known. ``max_empty``: share of empty answers above which certainty is None, since
-    empty answers do not agree. ``cut``: answers that end at the token limit count as they are, or are dropped.
+    one answer), its certainty not known. ``cut``: answers that end at the token limit count as they are, or not.
     ``certainty_answers``: the I of certainty's scale (:mod:`kbtrain.labeling.indicators`); fewer answers have no
     certainty on it. None: each question on the scale of all of its answers, which is the paper's value.
     """
 
     by: LabelledBy = "samples"
-    max_empty: float = MAX_EMPTY
     cut: Cut = "keep"
     certainty_answers: int | None = None
 
@@ -73,20 +71,20 @@ def indicators(
     """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
 
     None if fewer have a verdict (a judge of ``verdicts`` abstains, a yes/no answer says neither) or are kept by
-    ``rule``, and if more than its ``max_empty`` are skipped (:func:`~kbtrain.answers.thoughts.is_left_out`).
+    ``rule``, and if more than :data:`MAX_EMPTY` are skipped (:func:`~kbtrain.answers.thoughts.is_left_out`).
     """
     sampled = rule.by == "samples"
-    stored = _stated(sample_set, rule)
+    stored = stated_answers(sample_set, rule)
     answers = counted_answers(stored)
     graded = grade(question, counted_texts(sample_set, rule), verdicts)
     few = (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1)
     # of many skipped answers only those with short thoughts would be left
-    if few or len(stored) - len(answers) > rule.max_empty * len(stored):
+    if few or len(stored) - len(answers) > MAX_EMPTY * len(stored):
         return None, graded
     silent = Counter(map(silence, stored))
     mastery_low, mastery_high = wilson(graded.n_correct, graded.n_graded) if graded.gold else (None, None)
     scale = rule.certainty_answers
-    agree = sampled and graded.n_empty <= rule.max_empty * graded.n and graded.n >= (scale or 0)
+    agree = sampled and graded.n_empty <= MAX_EMPTY * graded.n and graded.n >= (scale or 0)
     certainty_low, certainty_high = certainty_interval(graded.groups, scale) if agree else (None, None)
     result = Indicators(
         condition=sample_set.condition,
@@ -108,7 +106,7 @@ def indicators(
     return result, graded
 
 
-def _stated(answers: SampleSet, rule: LabelRule) -> Sequence[Sample]:
+def stated_answers(answers: SampleSet, rule: LabelRule) -> Sequence[Sample]:
     """Answers that the rule reads, those to be skipped among them."""
     return answers.samples if rule.by == "samples" or answers.greedy is None else (answers.greedy,)
 
@@ -117,7 +115,7 @@ def counted_texts(answers: SampleSet, rule: LabelRule) -> list[str]:
     """Texts of the answers that a label counts."""
     return [
         answer.text
-        for answer in counted_answers(_stated(answers, rule))
+        for answer in counted_answers(stated_answers(answers, rule))
         if rule.cut != "drop" or answer.finish != "length"
     ]
 

@@ -22,8 +22,8 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.indicators import quantile
-from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label
+from kbtrain.labeling.indicators import MAX_EMPTY, quantile
+from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label, stated_answers
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Label, Question, SampleSet, Split, Titles
 
@@ -221,14 +221,14 @@ def _indicated(
         counts[f"{condition}_{lack}"] += 1
         return None
     indicated, graded = indicators(question, stored_set, verdicts, rule)
-    stated = stored_set.samples if rule.by == "samples" or stored_set.greedy is None else (stored_set.greedy,)
+    stated = stated_answers(stored_set, rule)
     counts[f"{condition}_answers_stored"] += len(stated)
     counts[f"{condition}_answers_cut"] += sum(answer.finish == "length" for answer in stated)
     silent = Counter(map(silence, stated))
     counts[f"{condition}_answers_left_out_cut"] += silent["cut"]
     counts[f"{condition}_answers_left_out_thought_only"] += silent["thought_only"]
     if indicated is None:
-        short = silent["cut"] + silent["thought_only"] > rule.max_empty * len(stated)
+        short = silent["cut"] + silent["thought_only"] > MAX_EMPTY * len(stated)
         short |= graded.n < (MIN_SAMPLES if rule.by == "samples" else 1)
         why = "too_few_whole_answers" if short else "no_verdict" if verdicts is None else "judge_abstained"
         counts[f"{condition}_{why}"] += 1

@@ -144,7 +144,6 @@ class Reading:
     only: str | None = None  # of an archive or folder: files whose names match this pattern
     columns: Columns = field(default_factory=Columns)
     subset: str | None = None  # of a Hugging Face data set: its configuration
-    dev_share: float = 0.0  # so much of the test questions becomes dev, see :func:`kbtrain.questions.collect.share_of`
     shares: tuple[float, ...] = ()  # train, dev, test: each question's split by a hash of its text, or of its group
     placeholders: tuple[str, ...] = ()  # texts for a missing answer, beside the known ones
 

@@ -15,7 +15,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io import jsonl
 from kbtrain.questions.base import Columns, Loaded, Loader, Reading, in_split, native
 from kbtrain.questions.checks import FirstSeen, check_question, leak_key, read_questions
-from kbtrain.questions.collect import share_of, split_of
+from kbtrain.questions.collect import split_of
 from kbtrain.questions.columns import csv_questions, hub_questions, jsonl_questions
 from kbtrain.questions.files import FEW_SHOT_SPLITS
 from kbtrain.questions.gold import without_placeholders
@@ -104,13 +104,11 @@ def load_questions(name: str, path: Path | None = None, reading: Reading | None 
 
 
 def _in_new_split(loaded: Loaded, options: Reading) -> Loaded:
-    question = loaded.question
-    if options.shares:  # by the group, else the text, so that a duplicate question is in one split
-        key = f"group {loaded.group}" if loaded.group else leak_key(question)
-        return in_split(loaded, split_of(key, options.shares))
-    # a share of the test questions: thresholds need questions that are not tested on
-    is_held_out = options.dev_share and question.split == "test" and share_of(question.id) < options.dev_share
-    return in_split(loaded, "dev") if is_held_out else loaded
+    if not options.shares:
+        return loaded
+    # by the group, else the text, so that a duplicate question is in one split
+    key = f"group {loaded.group}" if loaded.group else leak_key(loaded.question)
+    return in_split(loaded, split_of(key, options.shares))
 
 
 def _refuse_ignored(name: str, options: Reading) -> None:
@@ -120,10 +118,8 @@ def _refuse_ignored(name: str, options: Reading) -> None:
         raise UserError(f"data set '{name}' has its own; {keys} are for jsonl, csv, datasets")
     if options.subset and name != "datasets":
         raise UserError("subset is for the data set 'datasets' only")
-    if name in EMBEDDED_SETS and (options.split or options.only or options.dev_share or options.shares):
-        raise UserError(
-            f"data set '{name}' has its own splits; split, only and dev_share are for the others, as shares"
-        )
+    if name in EMBEDDED_SETS and (options.split or options.only or options.shares):
+        raise UserError(f"data set '{name}' has its own splits; split, only and shares are for the others")
 
 
 def _check_gold(stream: Iterator[Loaded], source: Path, placeholders: tuple[str, ...]) -> Iterator[Loaded]:

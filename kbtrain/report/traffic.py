@@ -33,7 +33,7 @@ from kbtrain.io.files import outcomes_path, path_exists
 from kbtrain.io.jsonl import lines, one_line
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores, shift
-from kbtrain.metrics.off_policy import FEWEST, Logged, PolicyValue, policy_value
+from kbtrain.metrics.off_policy import Logged, PolicyValue, policy_value
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.records import GateExample
@@ -361,13 +361,13 @@ def value_lines(
     for other in others:
         policies |= _of_gate(other, read)
     rows = [_row(name, policy_value(read.logged, searches)) for name, searches in policies.items()]
-    head = ("policy", "searched", "right, self-normalised", "right, IPS", "right, doubly robust", "effective", "fewest")
+    head = ("policy", "searched", "right", "effective", "fewest")
     return [
         aligned(head, rows),
         f"{len(scores)} explored decisions with a verdict; skipped: {left_out_text(read.left_out)}",
         "right: share of right answers in %, with a 95 % interval; effective: sample size of the weighted decisions; "
-        f"fewest: decisions behind the least certain part (doubly robust needs {FEWEST}). IPS can exceed 100 %. "
-        "Use another threshold only where its self-normalised interval lies above that of the threshold in use.",
+        "fewest: decisions behind the least certain part. "
+        "Use another threshold only where its interval lies above that of the threshold in use.",
         "verdicts cover only the answers that people judged, and people who give thumbs are not all users",
     ]
 
@@ -404,8 +404,8 @@ def _at_shares(scores: Floats) -> dict[str, float]:
 
 
 def _row(name: str, value: PolicyValue) -> list[str]:
-    estimates = [interval_cell(of) for of in (value.normalised, value.inverse, value.robust)]
-    return [name, percent(value.searches), *estimates, f"{value.effective:.0f}", f"{value.fewest}"]
+    right = interval_cell(value.normalised)
+    return [name, percent(value.searches), right, f"{value.effective:.0f}", f"{value.fewest}"]
 
 
 def interval_cell(delta: Delta | None) -> str:

@@ -89,25 +89,6 @@ def test_a_random_draw_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     assert read_meta(tmp_path / "a" / "questions.jsonl")["left_out"] == {"beyond": 2480}
 
 
-def test_a_share_of_the_test_questions_becomes_dev_whatever_else_is_in_the_file(tmp_path: Path) -> None:
-    table, part = tmp_path / "all.jsonl", tmp_path / "part.jsonl"
-    lines = [json.dumps({"id": f"q{i}", "question": f"{i}?", "answers": "x"}) + "\n" for i in range(400)]
-    table.write_text("".join(lines))
-    part.write_text("".join(reversed(lines[100:200])))
-    splits = {}
-    for name, path in (("a", table), ("b", part)):
-        done = collect("--run", tmp_path / name, "--dataset", "jsonl", "--path", path, "--dev-share", 0.25)
-        assert done.returncode == 0, done.stderr
-        splits[name] = {question.id: question.split for question in collected(tmp_path / name)}
-    assert splits["b"].items() <= splits["a"].items()
-    assert 70 < Counter(splits["a"].values())["dev"] < 130 and set(splits["a"].values()) == {"dev", "test"}
-    done = collect("--run", tmp_path / "c", "--dataset", "jsonl", "--path", table, "--dev-share", 0.25, "--dev", 10,
-                   "--test", 20, "--pick", "random")  # fmt: skip
-    assert Counter(question.split for question in collected(tmp_path / "c")) == {"dev": 10, "test": 20}
-    done = collect("--run", tmp_path / "d", "--dev-share", 0.25)
-    assert done.returncode == 2 and "split, only and dev_share are for the others" in done.stderr
-
-
 def test_questions_without_a_published_answer_are_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "law_test.csv"
     path.write_text("id,question,A,B,C,D\n0,哪个？,a,b,c,d\n1,谁？,a,b,c,d\n")

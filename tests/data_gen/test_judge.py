@@ -31,11 +31,11 @@ def test_verdicts_by_rule_give_the_labels_that_grading_gives(
     run_folder: Path, script: Script, label: Callable[..., list[Label]]
 ) -> None:
     graded = label(run_folder)
-    done = script("judge", "--run", str(run_folder), "--judge", "contains")
+    done = script("judge", "--run", str(run_folder), "--judge", "rules")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("30 questions, 50 distinct answers judged by contains: 20 right, abstained from 0")
+    assert done.stdout.startswith("30 questions, 50 distinct answers judged by rules: 20 right, abstained from 0")
     meta = read_meta(run_folder / "verdicts.jsonl")
-    assert meta["judge"]["judge"] == "contains"
+    assert meta["judge"]["judge"] == "rules"
     assert meta["counts"] == {"answers": 50, "right": 20, "abstained": 0}
     assert label(run_folder, verdicts=True) == graded
     rule = read_meta(run_folder / "labels.jsonl")["label_rule"]
@@ -80,7 +80,7 @@ def test_open_and_choice_questions_in_one_run_are_each_graded_by_what_fits(
     with SampleStore(run_folder / "samples.db") as store:
         store.put("main", [SampleSet(question.id, "llm", made, None, 30) for question in asked])
     by_rule = {x.question_id: x.llm.n_correct for x in label(run_folder)}
-    assert script("judge", "--run", str(run_folder), "--judge", "contains").returncode == 0
+    assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
     assert read_meta(run_folder / "verdicts.jsonl")["counts"]["choice_questions"] == 3
     by_judge = {x.question_id: x.llm.n_correct for x in label(run_folder, verdicts=True)}
     assert by_judge == by_rule and by_judge["choice-0"] == 6

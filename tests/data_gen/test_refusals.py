@@ -29,7 +29,7 @@ REFUSED = [
     ("collect", f"{MAP} --shares .5,.25", "give three shares, of train, dev and test, as 0.5,0.25,0.25; found .5,.25"),
     ("collect", "--dataset jsonl --path own.jsonl --columns '{prompt: text}'", "no field 'prompt' of a question; "),
     ("collect", f"{MAP} --shares .5,.25,.5", "must add up to 1"),
-    ("collect", f"{MAP} --shares .5,.25,.25 --dev-share .1", "shares make all three splits"),
+    ("collect", f"{MAP} --shares .5,.25,.25 --split dev", "shares make all three splits"),
     ("collect", f"{MAP} --group-by topic", "give shares, too"),
     ("collect", f"{MAP} --shares .5,.25,.25 --group-by topics", "topics"),
     ("retrieve", WEB, "key 'web': counts with retriever: web alone"),

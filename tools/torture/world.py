@@ -69,7 +69,7 @@ COMMANDS: dict[str, Sound] = {
         f"--config {CONFIGS['data_gen'] / 'import_llama3.yaml'} --run new --path answers.jsonl"
     ),
     "data_gen/join.py": _sound("--runs '[qa, qa2]' --output joined"),
-    "data_gen/judge.py": _sound("--run qa --judge contains"),
+    "data_gen/judge.py": _sound("--run qa --judge rules"),
     "data_gen/label.py": _sound("--run qa --tau-mastery .2 --tau-certainty .6"),
     "data_gen/merge.py": _sound("--run sharded"),
     "data_gen/pilot.py": _sound(f"--run qa2 {MODEL} --ks '[1, 2]' --questions 2 --max-new-tokens 2", "candidates"),
