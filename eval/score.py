@@ -46,14 +46,14 @@ from kbtrain.gates.scoring import (
 from kbtrain.gates.thresholds_store import sources_of
 from kbtrain.gates.training_overlap import dev_in_test, seen_in_training, seen_messages
 from kbtrain.io.files import writing
-from kbtrain.io.provenance import check_data, file_sha256
+from kbtrain.io.provenance import check_unchanged, file_sha256
 from kbtrain.runtime.progress import progress_bar
 
 
 def main(config: ChoiceConfig) -> None:
     started = time.monotonic()
     inputs = read_inputs(config)
-    check_data(*inputs.files.values())
+    check_unchanged(*inputs.files.values())
     gates = choose_gates(config, inputs)
     check_own_prompts(inputs, gates)
     for line in dev_in_test(inputs.examples, inputs.reads, config.allowed(), config.run):

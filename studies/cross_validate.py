@@ -30,7 +30,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import check_data, file_sha256, read_meta, write_atomically, write_result
+from kbtrain.io.provenance import check_unchanged, file_sha256, read_meta, write_atomically, write_result
 from kbtrain.models.files_read import digest
 from kbtrain.records import TurnExample
 from kbtrain.runtime.progress import progress_bar
@@ -62,7 +62,7 @@ class CrossValidateConfig(Config):
 def main(config: CrossValidateConfig) -> None:
     """Split, fit, choose, measure, write, say; or score the test turns by the choice that is written."""
     started, folder = time.monotonic(), config.folder
-    check_data(config.turns)
+    check_unchanged(config.turns)
     if config.test:
         return test(config, started)
     table = table_of(config, ("train", "dev"))

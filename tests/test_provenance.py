@@ -148,7 +148,7 @@ def test_a_growing_file_has_its_name_at_once_and_notes_what_is_new_in_its_key(tm
     Records(path, new, "delete it", growing=True).close()
     assert json.loads((tmp_path / "evidence.jsonl.key").read_text()) == new
     Records(path, {"k": 3}, "delete it", growing=True).close()  # the model is elsewhere now
-    with pytest.raises(UserError, match='begun with model_files w = "1", now it is "2"'):
+    with pytest.raises(UserError, match=r'begun with model_files\.w = "1", now it is "2"'):
         Records(path, {"k": 3, "model_files": {"w": "2"}}, "delete it", growing=True)
 
 
@@ -204,7 +204,7 @@ def test_settings_differ_by_name_and_files_only_where_both_sides_know_them() -> 
     assert differing({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}) == [("b.c", 2, 3)]
     assert differing({"a": 1}, {"a": 1, "model_files": {"x": "0"}}) == []
     assert differing({"a": 1, "model_files": {"x": "1"}}, {"a": 1, "model_files": {"x": "0"}}) == [
-        ("model_files x", "1", "0")
+        ("model_files.x", "1", "0")
     ]
     assert differing({"a": 1, "model_files": "1"}, {"a": 2, "model_files": "0"}) == [
         ("a", 1, 2),

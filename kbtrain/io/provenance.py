@@ -125,13 +125,7 @@ def unchanged(path: Path) -> bool:
 
 
 def check_unchanged(*paths: Path) -> None:
-    """As :func:`check_current`, of several files, without their sources."""
-    for path in paths:
-        check_current(path)
-
-
-def check_data(*paths: Path) -> None:
-    """As :func:`check_current`; turns with features come from the turns.jsonl beside them."""
+    """As :func:`check_current`, of several files; turns with features come from the turns.jsonl beside them."""
     for path in paths:
         check_current(path, *([path.parent / "turns.jsonl"] if path.name != "turns.jsonl" else []))
 
@@ -160,7 +154,6 @@ def meta_path(path: Path) -> Path:
     return beside(path, ".meta.json")
 
 
-_known: dict[tuple[str, int, int, int], str] = {}  # of large files: one model serves several gates of a stage
 _LARGE = 1 << 20  # bytes; a smaller file could be written again within one tick of the clock
 
 
@@ -174,15 +167,18 @@ def file_sha256(path: Path) -> str:
         lines = (f"{name} {sha256}\n" for name, sha256 in hashes(files).items())
         return hashlib.sha256("".join(lines).encode()).hexdigest()
     check_regular(path)
-    with errors_of(path), open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        key = (str(path.resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
-        if key not in _known:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            if status.st_size < _LARGE:
-                return sha256
-            _known[key] = sha256
-        return _known[key]
+    with errors_of(path):
+        status = os.stat(path)
+        read = _sha256 if status.st_size < _LARGE else _sha256_once  # one model serves several gates of a stage
+        return read(path.resolve(), status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _sha256(path: Path, *status: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_sha256_once = functools.cache(_sha256)
 
 
 def hashes(files: Mapping[str, Path]) -> dict[str, str]:
@@ -297,9 +293,8 @@ class Artifact:
     def finish(self, extra: Mapping[str, Any] | None = None) -> None:
         """Note the whole file in its meta data."""
         facts = {**({} if self.key is None else {"key": self.key}), **(extra or {})}
-        write_meta(
-            self.path, stage=self.stage, config=self.config, inputs=self.inputs, extra=facts, started=self.started
-        )
+        write_meta(self.path, stage=self.stage, config=self.config, inputs=self.inputs, extra=facts,
+                   started=self.started)  # fmt: skip
 
     def _settings(self) -> dict[str, Any]:
         return self.config.model_dump(mode="json") if isinstance(self.config, BaseModel) else plain(self.config)
@@ -380,12 +375,9 @@ def is_resumable(path: Path, note: Path, key: Mapping[str, Any], remedy: str = "
             write_atomically(note, json.dumps({**old, **new}, sort_keys=True))
         return True
     if remedy:
-        missing = f"the settings of its records ({note.name}) are missing"
-        raise UserError(
-            f"{at(path)}: {missing}; {remedy}"
-            if old is None
-            else f"{at(path)}: begun with {change_message(*others[0])}; set it back, or {remedy}"
-        )
+        missing = f"the settings of its records ({note.name}) are missing; "
+        changed = missing if old is None else f"begun with {change_message(*others[0])}; set it back, or "
+        raise UserError(f"{at(path)}: {changed}{remedy}")
     return False
 
 
@@ -393,20 +385,10 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[s
     """Settings that differ, with both values: nested ones by dotted key, a model's files, where both sides have some,
     one by one. A setting that is missing (:data:`ABSENT`) equals null.
     """
-    old_settings, new_settings = (
-        flat({name: side[name] for name in side if name != MODEL_FILES}) for side in (before, now)
-    )
-    names = [
-        name for name in sorted({*old_settings, *new_settings}) if old_settings.get(name) != new_settings.get(name)
-    ]
-    settings = [(name, old_settings.get(name, ABSENT), new_settings.get(name, ABSENT)) for name in names]
-    old, new = before.get(MODEL_FILES), now.get(MODEL_FILES)
-    if old and new and old != new:
-        was, files = (side if isinstance(side, Mapping) else {"": side} for side in (old, new))
-        for name in sorted({*was, *files}):
-            if was.get(name) != files.get(name):
-                settings.append((f"{MODEL_FILES} {name}".strip(), str(was.get(name))[:12], str(files.get(name))[:12]))
-    return settings
+    left_out = set() if before.get(MODEL_FILES) and now.get(MODEL_FILES) else {MODEL_FILES}
+    old, new = (flat({name: side[name] for name in side if name not in left_out}) for side in (before, now))
+    names = sorted({*old, *new}, key=lambda name: (name.startswith(MODEL_FILES), name))
+    return [(name, old.get(name, ABSENT), new.get(name, ABSENT)) for name in names if old.get(name) != new.get(name)]
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

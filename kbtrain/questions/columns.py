@@ -227,17 +227,17 @@ def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str,
     """A list of texts, one text or number, or a text that is a list as JSON, Python or numpy prints it."""
     if key not in row.data:
         raise row.error(key, "missing")
-    value = row.data[key]
-    if _is_list(value):
-        return row.having({key: [plain(cell) for cell in _read_list(row, key)]}).texts(key, repeats)
-    return (row.having({key: plain(value)}).text(key),)
+    values = _listed(row, key)
+    if values is None:
+        return (row.having({key: plain(row.data[key])}).text(key),)
+    return row.having({key: [plain(cell) for cell in values]}).texts(key, repeats)
 
 
 def _gold_answers(row: SourceRecord, language: Language) -> tuple[str, ...]:
     """Reference answers in the forms of :func:`cell_texts`; null is an empty list. Empty texts stay in it."""
     value = row.data["answers"]
-    if _is_list(value):
-        texts = [plain_answer(answer, language) for answer in _read_list(row, "answers")]
+    if (values := _listed(row, "answers")) is not None:
+        texts = [plain_answer(answer, language) for answer in values]
         return row.having({"answers": texts}).gold_answers("answers")
     if value is None:
         return ()
@@ -247,13 +247,11 @@ def _gold_answers(row: SourceRecord, language: Language) -> tuple[str, ...]:
     return (row.having({"answers": plain_answer(value, language)}).text_or_empty("answers"),)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("["))
-
-
-def _read_list(row: SourceRecord, key: str) -> list[Any]:
+def _listed(row: SourceRecord, key: str) -> list[Any] | None:
+    """The list in a cell, a text that is one included; None for one value."""
     value = row.data[key]
-    return value if isinstance(value, list) else python_list(row, key)
+    is_text = isinstance(value, str) and value.lstrip().startswith("[")
+    return value if isinstance(value, list) else python_list(row, key) if is_text else None
 
 
 def _letters(row: SourceRecord, options: tuple[str, ...], answer_as: AnswerAs) -> tuple[str, ...]:
@@ -292,8 +290,9 @@ def _passages(row: SourceRecord, dataset: str) -> list[tuple[Passage, bool]]:
     """Texts, or objects with a title, a text or sentences, and a mark of those that support the answer."""
     if not row.has("contexts"):
         return []
-    value = as_rows(row.data["contexts"])
-    values = value if isinstance(value, list) else _read_list(row, "contexts") if _is_list(value) else [value]
+    row = row.having({"contexts": as_rows(row.data["contexts"])})
+    values = _listed(row, "contexts")
+    values = [row.data["contexts"]] if values is None else values
     objects = [{"text": inner} if isinstance(inner, str) else inner for inner in values]
     passages = []
     for inner in row.having({"contexts": objects}).rows("contexts"):
@@ -324,9 +323,8 @@ def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
     own = not (columns.names or columns.group_by or columns.answer_as != "letter" or columns.without_gold)
     for number, row in enumerate(any_rows(file), 1):
         place = row.line if own and not row.path else number
-        yield mapped(
-            row, _own_columns(row, columns) if own else columns, f"{file.label}-{place}", file.label, file.split
-        )
+        read = _own_columns(row, columns) if own else columns
+        yield mapped(row, read, f"{file.label}-{place}", file.label, file.split)
 
 
 def _own_columns(row: SourceRecord, columns: Columns) -> Columns:
@@ -338,11 +336,8 @@ def _own_columns(row: SourceRecord, columns: Columns) -> Columns:
     if unknown is not None:
         matches = difflib.get_close_matches(unknown, known, n=1, cutoff=0.8)
         suggestion = f" (or did you mean '{matches[0]}'?)" if matches else ""
-        raise row.error(
-            unknown,
-            f"not a field of a question{suggestion}; map the columns to read, the others are skipped: "
-            f'--columns "{_map(row.data)}"',
-        )
+        rest = f'map the columns to read, the others are skipped: --columns "{_map(row.data)}"'
+        raise row.error(unknown, f"not a field of a question{suggestion}; {rest}")
     return replace(columns, names={name: name for name in ("source", *_OF_RUNS) if row.has(name)})
 
 
@@ -358,8 +353,8 @@ def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
     for name, rows in _splits(path, reading).items():
         split = reading.split or SPLITS.get(name.lower())
         if split is None:
-            hint = f"read it alone with only: {name} and a split of your choice"
-            raise UserError(f"{at(path)}: its split '{name}' is not train, dev or test; {hint}")
+            problem = f"its split '{name}' is not train, dev or test"
+            raise UserError(f"{at(path)}: {problem}; read it alone with only: {name} and a split of your choice")
         for number, data in _rows(rows, path, name):
             row = SourceRecord(data, f"{path}/{name}", number)
             yield mapped(row, columns, f"{path.name}/{name}/{number}", path.name, split)

@@ -197,5 +197,5 @@ def test_a_training_goes_on_from_the_same_base_alone(tmp_path):
     make(tmp_path / "checkpoints", 5)
     claim_folder(tmp_path, run)
     claim_folder(tmp_path, {"seed": 0})
-    with pytest.raises(UserError, match=r'with model_files model\.safetensors = "b", now it is "c"'):
+    with pytest.raises(UserError, match=r'with model_files.model\.safetensors = "b", now it is "c"'):
         claim_folder(tmp_path, run | {MODEL_FILES: {"config.json": "a", "model.safetensors": "c"}})
