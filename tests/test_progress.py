@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,10 +18,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that the test turns: one number, read by tqdm and by the lines."""
+    """A clock that the test turns: one number."""
     now = [1000.0]
-    # the module's own name: other threads of this process go on with the real clock
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
     return now
 

@@ -48,14 +48,7 @@ class FreedMemory:
         """Call after each batch or step; True if memory was given back."""
         self._since += 1
         if not _warnings and available_memory() < LITTLE:
-            released = give_back()
-            if (available := available_memory()) < LITTLE:
-                _warn(
-                    f"{available / 1e6:.0f} MB of memory are left, {resident_memory() / 1e9:.1f} GB are taken by this "
-                    "process: the system may end it; set fewer rows at once (batch_rows, device_batch_size); finished "
-                    "work is kept"
-                )
-            return released
+            return _release_or_warn()
         soon = min(self.pause, 4)
         if self._since < soon:
             return False
@@ -75,9 +68,15 @@ class FreedMemory:
 _warnings: list[str] = []  # lines of this process: one is enough
 
 
-def _warn(line: str) -> None:
-    _warnings.append(line)
-    warnings.warn(line, stacklevel=4)
+def _release_or_warn() -> bool:
+    released = give_back()
+    if (available := available_memory()) < LITTLE:
+        _warnings.append(
+            f"{available / 1e6:.0f} MB of memory are left, {resident_memory() / 1e9:.1f} GB are taken by this process: "
+            "the system may end it; set fewer rows at once (batch_rows, device_batch_size); finished work is kept"
+        )
+        warnings.warn(_warnings[0], stacklevel=4)
+    return released
 
 
 def give_back() -> bool:
@@ -106,19 +105,6 @@ def machine_memory() -> int:
 def available_memory() -> int:
     """Bytes that can be allocated without swapping, by the system's estimate and a container's limit."""
     return max(0, min([int(psutil.virtual_memory().available), machine_memory(), *_cgroup_rooms()]))
-
-
-def warn_if_short(need: float, what: str, instead: str) -> None:
-    """Warn before work that may take more memory than is available: the system kills a process without a message.
-
-    ``need``: bytes beside what the process holds; ``what`` takes them; ``instead``: what would take less.
-    """
-    available = available_memory()
-    if need > available:
-        _warn(
-            f"{what} takes up to {need / 1e9:.1f} GB more, and {available / 1e9:.1f} GB are available: the system may "
-            f"end this process; {instead}"
-        )
 
 
 def _cgroup_rooms() -> Iterator[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -253,30 +253,24 @@ class RepliesSoFar:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self._n = self._read = self._most = self._plain = self._cited = 0
-        self._expected = 0.0
-        self._fullest: list[float] = []  # lengths of the prompts of which the server has counted the most tokens
-        self._longest_other = 0.0
+        self._plain = self._cited = 0
+        self._long: deque[tuple[float, int]] = deque(maxlen=_NEWEST)  # our own count of a long prompt, and the server's
 
     def add_prompt(self, tokens: float, counted: int) -> None:
         """A prompt of at least ``tokens`` tokens by our own count, of which the server has ``counted`` so many. Raises
         :class:`UserError` where it counts far fewer, or the same for all long prompts."""
         if tokens < LONG or counted < LEAST_WINDOW:
             return
-        self._n, self._read, self._expected = self._n + 1, self._read + counted, self._expected + tokens
-        if counted > self._most:
-            self._longest_other = max([self._longest_other, *self._fullest])
-            self._most, self._fullest = counted, []
-        if counted == self._most:
-            self._fullest.append(tokens)
-        else:
-            self._longest_other = max(self._longest_other, tokens)
-        spread = max(self._fullest) - max(min(self._fullest), self._longest_other)
-        at_limit = len(self._fullest) >= _MANY and spread > _SPREAD
-        if at_limit or (self._n >= _MANY and self._read < _PART * self._expected):
+        self._long.append((tokens, counted))
+        own, counts = zip(*self._long, strict=True)
+        most = max(counts)
+        fullest = [tokens for tokens, counted in self._long if counted == most]
+        longest_other = max((tokens for tokens, counted in self._long if counted < most), default=0.0)
+        at_limit = len(fullest) >= _MANY and max(fullest) - max(min(fullest), longest_other) > _SPREAD
+        if at_limit or (len(counts) >= _MANY and sum(counts) < _PART * sum(own)):
             raise UserError(
-                f"{self.where}: it reads at most {self._most} tokens of prompts that are longer, so that passages are "
-                "not seen; raise its context (Ollama: num_ctx, llama.cpp: --ctx-size), or lower max_prompt_tokens, and "
+                f"{self.where}: it reads at most {most} tokens of prompts that are longer, so that passages are not "
+                "seen; raise its context (Ollama: num_ctx, llama.cpp: --ctx-size), or lower max_prompt_tokens, and "
                 "sample into a new run"
             )
 
@@ -296,6 +290,7 @@ LONG = 150  # tokens by the careful count of bytes: of a prompt with passages
 LEAST_WINDOW = 64  # tokens; a smaller count is no window of a server, but one that means nothing
 BYTES_A_TOKEN_AT_MOST = 8.0  # more than texts have in any script
 _MANY = 10  # prompts or replies from which on they are looked at
+_NEWEST = 256  # prompts that are compared
 _SPREAD = 2  # tokens between prompts that should not have one count
 _PART = 0.6  # of our own count
 _CITED = 0.2

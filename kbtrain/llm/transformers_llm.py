@@ -20,13 +20,12 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
-from kbtrain.kernels.memory import FreedMemory, machine_memory, warn_if_short
+from kbtrain.kernels.memory import FreedMemory, machine_memory
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.observer import Observer, PromptRows
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 from kbtrain.models.batching import BatchLimits, batches, is_memory_error, windows
-from kbtrain.models.files_read import mlp_width
 from kbtrain.models.load import load_model, name_of
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Sample, SampleSet
@@ -88,11 +87,7 @@ class TransformersLLM:
     ) -> Iterator[list[SampleSet]]:
         """Answer a stream of requests, one list a batch. Of ``done`` a batch that is wholly done is skipped, one that
         is partly done is computed whole and its missing part returned, so the bytes are those of one run."""
-        samplers = self._ready_samplers()
-        if self.model.device.type == "cpu":  # before the work: a system that has no memory left kills without a word
-            need = len(samplers) * batch_bytes(self.model, self.limits, self.sampling)
-            warn_if_short(need, "a full batch", "smaller batch_rows and batch_prompt_tokens take less")
-        works = [functools.partial(self._answers, sampler) for sampler in samplers]
+        works = [functools.partial(self._answers, sampler) for sampler in self._ready_samplers()]
         freed = FreedMemory(long_batches=True)
         for answers in parallel_batches(works, self._batches(requests, done)):
             yield answers
@@ -156,15 +151,6 @@ class TransformersLLM:
         half = len(prompt.indices) // 2
         parts = (dataclasses.replace(prompt, indices=part) for part in (prompt.indices[:half], prompt.indices[half:]))
         return [[sample for part in parts for sample in self._draw_batch(sampler, [part])[0]]]
-
-
-def batch_bytes(model: PreTrainedModel, limits: BatchLimits, sampling: Sampling) -> float:
-    """Bytes that a full batch takes at most beside the weights: keys and values of prompts and answers, a layer's
-    results over all prompts in fp32, and the rows' logits, twice."""
-    config, answers = model.config.get_text_config(), limits.rows * sampling.max_output_tokens
-    states = limits.prompt_tokens * 4.0 * (6 * config.hidden_size + 3 * mlp_width(config))
-    logits = 2 * 4.0 * limits.rows * config.vocab_size
-    return float((limits.prompt_tokens + answers) * _token_bytes(model) + states + logits)
 
 
 def _token_bytes(model: PreTrainedModel) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -31,34 +30,24 @@ def progress_bar(
 
 
 class _Lines(tqdm):  # type: ignore[type-arg]  # tqdm is generic for the type checker alone
-    """Progress in plain lines on stderr, at most one every :data:`SECONDS_BETWEEN_LINES`."""
+    """Progress in plain lines on stderr, one every :data:`SECONDS_BETWEEN_LINES`."""
 
     monitor_interval = 0  # no thread: nothing has to be redrawn
     _lock = threading.RLock()  # tqdm's own is shared between processes: one killed while it holds it would block all
-    _written: float | None = None
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        settings |= {"file": io.StringIO(), "miniters": 1, "mininterval": min(1.0, SECONDS_BETWEEN_LINES)}
-        super().__init__(*args, **settings)
+        pace = {"mininterval": SECONDS_BETWEEN_LINES, "delay": SECONDS_BETWEEN_LINES, "miniters": 1}
+        super().__init__(*args, **settings, **pace, file=io.StringIO(), leave=False)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        now = time.monotonic()
-        if self._written is None:
-            self._written = now  # the start
-        elif now - self._written >= SECONDS_BETWEEN_LINES:
-            self._written = now
-            self.write(self._line())
-
-    def _line(self) -> str:
-        state = self.format_dict
-        done, total, elapsed = state["n"], state["total"], state["elapsed"]
-        rate = state["rate"] or ((done - state["initial"]) / elapsed if elapsed else 0.0)
+        if msg is not None:  # the end, at which a bar would be cleared
+            return
+        total, rate = self.total, self.format_dict["rate"] or 0.0
         of = f" of {total:,}" if total else ""
         speed = f", {_speed(rate, self.unit)}" if rate else ""
-        seconds = (total - done) / rate if total and rate else None
-        left = "" if seconds is None else f", {self.format_interval(seconds)} left"
+        left = f", {self.format_interval((total - self.n) / rate)} left" if total and rate else ""
         more = f" ({self.postfix})" if self.postfix else ""
-        return f"{self.desc}: {done:,}{of}{self.unit}{speed}{left}{more}"
+        self.write(f"{self.desc}: {self.n:,}{of}{self.unit}{speed}{left}{more}")
 
     @classmethod
     def write(cls, s: str, file: Any = None, end: str = "\n", nolock: bool = False) -> None:

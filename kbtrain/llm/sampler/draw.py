@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from kbtrain.llm.base import Sampling
 
 _ROWS = 16  # rows worked on at a time, so that their float32 copies stay in the processor's cache
-_ROWS_ON_GPU = 256  # a GPU waits for Python between small kernels; the copies of as many rows take little of its memory
 _BLOCK = 256  # tokens summed before the search: first the block is found, then the token in it
 
 
@@ -34,11 +33,6 @@ def filter_logits(logits: torch.Tensor, temperature: float, top_k: int, top_p: f
     if top_p < 1.0:
         scores = TopPLogitsWarper(top_p)(ids, scores.float())
     return scores
-
-
-def upload(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The values on the device; on a GPU without waiting for what it computes."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 @dataclass(frozen=True)
@@ -56,18 +50,14 @@ def draw(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, sou
     over blocks, so no token's share is lost to rounding.
     """
     parts: list[DrawnTokens] = []
-    for sequences in torch.arange(len(scores)).split(_rows_at_once(scores)):
+    for sequences in torch.arange(len(scores)).split(_ROWS):
         start, stop = bisect_left(source, int(sequences[0])), bisect_right(source, int(sequences[-1]))
         if start == stop:  # no row draws from these sequences
             continue
-        which = upload(torch.tensor(source[start:stop]), scores.device) - int(sequences[0])
+        which = torch.tensor(source[start:stop], device=scores.device) - int(sequences[0])
         block = scores[int(sequences[0]) : int(sequences[-1]) + 1]
         parts.append(_draw_block(block, uniforms[start:stop], greedy[start:stop], which))
     return DrawnTokens(torch.cat([p.tokens for p in parts]), torch.cat([p.logprobs for p in parts]))
-
-
-def _rows_at_once(scores: torch.Tensor) -> int:
-    return _ROWS if scores.device.type == "cpu" else _ROWS_ON_GPU
 
 
 def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, which: torch.Tensor) -> DrawnTokens:
@@ -87,9 +77,7 @@ def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tens
     rest = torch.minimum(target - before, torch.nextafter(inside[:, -1], torch.zeros_like(before)))
     offset = torch.searchsorted(inside, rest.unsqueeze(-1), right=True).squeeze(-1)
     tokens = (at * _BLOCK + offset).clamp_(max=scores.shape[-1] - 1)  # past the end only where nothing is a number
-    if scores.is_cuda:  # to ask whether there are greedy draws takes longer
-        tokens = torch.where(greedy, scores.argmax(dim=-1)[which], tokens)
-    elif bool(greedy.any()):
+    if bool(greedy.any()):
         tokens[greedy] = scores[which[greedy]].float().argmax(dim=-1)  # in 16 bits it takes six times as long
     return DrawnTokens(tokens, weights[which, tokens].double().log() - total[which].log())
 
@@ -102,9 +90,9 @@ def token_statistics(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Entropies and surprisals (rows,) in nats, of the model's own distribution (temperature 1, nothing filtered). Row
     i drew ``tokens[i]`` from sequence ``source[i]`` of ``logits`` (sequences, vocabulary)."""
-    used, sequence = torch.unique(upload(torch.tensor(source), logits.device), return_inverse=True)
+    used, sequence = torch.unique(torch.tensor(source, device=logits.device), return_inverse=True)
     sequences = logits if len(used) == len(logits) else logits[used]
-    parts = [_entropy(chunk) for chunk in sequences.split(_rows_at_once(logits))]
+    parts = [_entropy(chunk) for chunk in sequences.split(_ROWS)]
     entropies, log_totals = (torch.cat(column) for column in zip(*parts, strict=True))
     surprisals = log_totals[sequence] - sequences[sequence, tokens].float()
     return entropies[sequence].clamp(min=0.0), surprisals.clamp(min=0.0)

@@ -1,17 +1,5 @@
 """Rows of a batch while their answers are drawn, and observers of a sampler's passes: statistics that gates need, read
 without further passes.
-
-A sampler calls its observers at each event of its decode loop. Each statistic has one observer that computes it:
-
-=============  =====================================================  ================================
-statistic      content                                                observer
-=============  =====================================================  ================================
-prompt_states  residual stream at the prompt's last token             ``hidden_states.StatesObserver``
-draft_states   the same, with the answer's first tokens beside        ``hidden_states.StatesObserver``
-logprobs       each token's, and the two highest                      :class:`TokenUncertainty`
-entropies      of each token's distribution                           :class:`TokenUncertainty`
-end_states     MLP output and residual stream at a forced end token   ``state_sampler.EndStates``
-=============  =====================================================  ================================
 """
 
 from __future__ import annotations

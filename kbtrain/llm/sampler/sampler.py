@@ -24,7 +24,7 @@ from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.llm.base import Sampling, UniformRow
 from kbtrain.llm.outputs import ThoughtTokens
-from kbtrain.llm.sampler.draw import DrawnTokens, draw, filter_logits, upload
+from kbtrain.llm.sampler.draw import DrawnTokens, draw, filter_logits
 from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, current_prefix, prefill
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
@@ -308,9 +308,9 @@ class LockstepSampler:
         rows = sorted(rows, key=lambda row: row.sequence)
         sequence_of_row = [row.sequence for row in rows]
         step = len(rows[0].tokens)
-        numbers = torch.tensor([row.uniforms.at(step) for row in rows], dtype=torch.float64)
-        uniforms = upload(numbers, logits.device)
-        greedy = upload(torch.tensor([row.index == GREEDY for row in rows]), logits.device)
+        numbers = [row.uniforms.at(step) for row in rows]
+        uniforms = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
+        greedy = torch.tensor([row.index == GREEDY for row in rows], device=logits.device)
         drawn = self._draw_tokens(logits, uniforms, greedy, sequence_of_row)
         for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
             if math.isnan(logprob):
