@@ -16,6 +16,7 @@ from kbtrain.records import DtypeName
 
 OnGateFailure = Literal["retrieve", "plain", "error"]
 OnSearchFailure = Literal["plain", "error"]
+Injection = Literal["user", "system", "tool"]
 PromptRule = Literal["auto", "background", "trained"]
 StatesFrom = Literal["auto", "upstream", "here"]
 Context = Literal["last", "window"]
@@ -121,6 +122,7 @@ class ServeConfig(Config):
         description="regular expressions of text that clients put around the user's words, in addition to known ones; "
         "it is removed before gating and searching ((?s) lets a dot match line ends)",
     )
+    injection: Injection = Field("user", description="message that takes the passages: user, system or tool (a result)")
 
     on_gate_failure: OnGateFailure = Field("retrieve", description="retrieve, plain or error")
     on_search_failure: OnSearchFailure = Field("plain", description="plain or error")

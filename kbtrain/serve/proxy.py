@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import quote_from_bytes
 
 from kbtrain.prompts.kbm import evidence_text
+from kbtrain.serve.config import Injection
 from kbtrain.serve.decide import decide_without_gate, gate_failure
 from kbtrain.serve.exchange import Exchange, Upload
 from kbtrain.serve.gate_model import continue_draft
@@ -35,10 +36,11 @@ from kbtrain.serve.request_forms import (
     with_evidence,
 )
 from kbtrain.serve.service import RequestTrace, Service
-from kbtrain.serve.upstream import ErrorEvents, Upstream
+from kbtrain.serve.upstream import ErrorEvents, Upstream, UpstreamReply
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 PREFIX = b"/v1/"
+REFUSES = {400, 422}  # statuses of an upstream that takes no inserted call: some want signatures or thoughts with it
 _PRINTABLE = "".join(map(chr, range(33, 127)))
 _GROUP = re.compile(r"[a-z][a-z_-]{0,31}")
 
@@ -114,7 +116,7 @@ class ProxiedRequest:
         """Decide, search, and answer with the upstream."""
         service, exchange, gated = self.service, self.exchange, self.gated
         if self.upstream.paths is not None:  # a model in this process, which refuses what it cannot meet
-            self.upstream.check(self.path, self._with_evidence(None))
+            self.upstream.check(self.path, self._with_evidence())
         exchange.moment = "gate"
         if service.config.context != "last" and gated.value is not None:
             self.trace.context = "window" if gated.searched else "last"
@@ -126,8 +128,10 @@ class ProxiedRequest:
             tools, fields = search_tools(self.body, names), search_fields(self.body, names)
         changed = await (self._steer(tools, fields) if tools or fields else self._decide_and_search())
         exchange.moment = "first-token"
-        data = self.data if changed is self.body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
-        await pass_on(service, exchange, self.path, data, self.trace)
+        data, instead = self.data if changed is self.body else _json(changed), b""
+        if self.trace.hits and service.config.injection == "tool":
+            instead = _json(self._with_evidence())
+        await pass_on(service, exchange, self.path, data, self.trace, instead)
 
     async def _steer(self, tools: list[Body], fields: Body) -> Body:
         """The request with its search tools and fields by the gate's decision; the server itself does not search."""
@@ -162,11 +166,10 @@ class ProxiedRequest:
                 await self._search()
         if service.config.policy == "pass":
             return self.body
-        evidence = evidence_text(trace.hits, loaded.titles) if trace.hits else None
-        if evidence is None:
+        if evidence_text(trace.hits, loaded.titles) is None:
             trace.hits = ()
-        changed = self._with_evidence(evidence)
-        if evidence is None and loaded.states is not None and self.path == "chat/completions":
+        changed = self._with_evidence(service.config.injection)
+        if not trace.hits and loaded.states is not None and self.path == "chat/completions":
             changed = continue_draft(changed, loaded.states)
         return changed
 
@@ -228,42 +231,49 @@ class ProxiedRequest:
         finally:
             trace.search_seconds = time.perf_counter() - began
 
-    def _with_evidence(self, evidence: str | None) -> Body:
-        """The request with the passages' text, or without; the same object if nothing changes."""
-        rule, own = self.service.config.prompt, self.service.decider.loaded.own
-        return with_evidence(FORMS[self.path], self.body, self.gated, evidence, rule, own)
+    def _with_evidence(self, injection: Injection = "user") -> Body:
+        """The request with the text of what was found, or without; the same object if nothing changes."""
+        rule, loaded = self.service.config.prompt, self.service.decider.loaded
+        evidence = evidence_text(self.trace.hits, loaded.titles)
+        return with_evidence(FORMS[self.path], self.body, self.gated, evidence, rule, loaded.own, injection)
 
 
 async def pass_on(
-    service: Service,
-    exchange: Exchange,
-    path: str,
-    data: bytes | Upload,
-    trace: RequestTrace,
+    service: Service, exchange: Exchange, path: str, data: bytes | Upload, trace: RequestTrace, instead: bytes = b""
 ) -> None:
-    """Send a request to the upstream by the client's method, and the answer to the client as it comes."""
+    """Send a request to the upstream, or ``instead`` where it is refused, and its answer to the client as it comes."""
     assert service.upstream is not None
     began = time.perf_counter()
     query = exchange.scope.get("query_string", b"")
     async with service.upstream.send(path, data, exchange.headers, query, exchange.scope["method"]) as reply:
-        about = trace.headers(service.decider.loaded.name)
-        added = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
-        await exchange.start(reply.status, [*reply.headers, *added])
-        errors = ErrorEvents(reply.headers if reply.status < 300 else ())
-        async for piece in reply.pieces:
-            errors.feed(piece)
-            first = exchange.moment != "stream"
-            if first:
-                exchange.moment = "stream"
-                service.metrics.first_token.observe(time.perf_counter() - began)
-            await exchange.chunk(piece)
-            if first:
-                await asyncio.sleep(0)  # send the first piece now, though the next one may be ready
-        errors.end()
-        if errors.found:
-            trace.error_inside = True
-            service.metrics.upstream_failures.labels("error-event").inc()
-        await exchange.chunk(b"", more=False)
+        refused = reply.status in REFUSES and instead not in (b"", data)
+        if not refused:
+            await _answer(service, exchange, reply, trace, began)
+    if refused:
+        await pass_on(service, exchange, path, instead, trace)
+
+
+async def _answer(
+    service: Service, exchange: Exchange, reply: UpstreamReply, trace: RequestTrace, began: float
+) -> None:
+    about = trace.headers(service.decider.loaded.name)
+    added = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
+    await exchange.start(reply.status, [*reply.headers, *added])
+    errors = ErrorEvents(reply.headers if reply.status < 300 else ())
+    async for piece in reply.pieces:
+        errors.feed(piece)
+        first = exchange.moment != "stream"
+        if first:
+            exchange.moment = "stream"
+            service.metrics.first_token.observe(time.perf_counter() - began)
+        await exchange.chunk(piece)
+        if first:
+            await asyncio.sleep(0)  # send the first piece now, though the next one may be ready
+    errors.end()
+    if errors.found:
+        trace.error_inside = True
+        service.metrics.upstream_failures.labels("error-event").inc()
+    await exchange.chunk(b"", more=False)
 
 
 def passes_all(service: Service) -> bool:
@@ -296,6 +306,10 @@ async def _pass_ungated(
 ) -> None:
     exchange.moment = "first-token"
     await record_request(service, exchange, trace, pass_on(service, exchange, path, body, trace))
+
+
+def _json(body: Body) -> bytes:
+    return json.dumps(body, ensure_ascii=False).encode(errors="replace")
 
 
 def _path(exchange: Exchange) -> str:

@@ -1,10 +1,10 @@
-"""The forms of the requests that are gated: the question in each, the place for passages, and the client's tools.
+"""The forms of the requests that are gated: the question in each, the places for passages, and the client's tools.
 
 A form gives the request a changed copy, so that unknown fields reach the upstream. Read in openai 3.54.0 (chat,
 completions, responses) and anthropic 2.14.0 (messages).
 
-Passages enter by one prompt rule. ``background`` puts the text of figures 10 and 12 in front of the user's own text,
-and leaves a request without passages as it is. ``trained`` asks with the whole prompts that the gate's labels were made
+Passages enter by one prompt rule. ``background`` puts the text of figures 10 and 12 where ``injection`` says, and
+leaves a request without passages as it is. ``trained`` asks with the whole prompts that the gate's labels were made
 with: own templates, whose system message takes the place of the request's, or figures 9 and 10. ``auto`` is ``trained``
 for a gate of own templates, else ``background``. Passages show their titles by the rule of the gate's card.
 
@@ -15,6 +15,7 @@ its name, or by its type where the upstream runs it (``web_search``, ``file_sear
 from __future__ import annotations
 
 import fnmatch
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from kbtrain.harness import OwnWords, no_question, own_words
 from kbtrain.prompts.kbm import answer_prompt, background, render_chat
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Question, TurnExample, Utterance
-from kbtrain.serve.config import PromptRule, ServeConfig, ToolRule
+from kbtrain.serve.config import Injection, PromptRule, ServeConfig, ToolRule
 from kbtrain.serve.decide import Input
 from kbtrain.serve.problem import BadBody, Refused
 from kbtrain.utterances import (
@@ -43,6 +44,9 @@ HOSTED = ("web_search*", "file_search", "google_search*", "googlesearch*", "bing
 SEARCH_FIELDS = ("web_search_options", "web_search", "enable_search", "enable_web_search", "search_parameters",
                  "search_options", "use_search", "data_sources")  # fmt: skip
 WEB_PLUGINS = ("web", "web-search", "web_search", "exa", "search")
+CALL = "kbsearch1"  # nine letters and digits: Mistral's models take nothing else
+SEARCH = {"name": "search", "description": "The last question's search, with its results there. Do not call it again."}
+SEARCH_PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 _SYSTEM = {"system", "developer"}
 NOTHING = OwnWords("", 0, "")
 TEXTS = {"text", "input_text", "output_text"}  # types of text parts in all forms of requests
@@ -206,6 +210,34 @@ class RequestForm:
         before = text + content if isinstance(content, str) else [{"type": self.kind, "text": text}, *content]
         return {**body, self.field: _with_content(messages, place, before)}
 
+    def extend_system(self, body: Body, text: str) -> Body:
+        """The text behind the system's message, or as that message."""
+        messages = body[self.field]
+        # many templates allow one system message alone, in the first place
+        first = messages[0] if messages[0].get("role") in _SYSTEM else {"role": "system"}
+        system = {**first, "content": _behind(first.get("content"), text, self.kind)}
+        return {**body, self.field: [system, *_without_system(messages)]}
+
+    def append_search(self, body: Body, query: str, evidence: str, place: int) -> Body:
+        """A call of a search with its result behind the question, and the tool, which strict servers want beside it."""
+        messages, tools = body[self.field], body.get("tools") or []
+        items = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        call, tool = self._search({"query": query}, evidence)
+        changed = {**body, self.field: [*items[: place + 1], *call, *items[place + 1 :]]}
+        if not isinstance(tools, list) or search_tools(body, [SEARCH["name"]]):
+            return changed
+        # the model must not call it where the client has no tools of its own
+        choice = {} if tools else {"tool_choice": self.no_call}
+        return {**changed, "tools": [*tools, tool], **choice}
+
+    def _search(self, arguments: Body, evidence: str) -> tuple[list[Body], Body]:
+        """A call with its result, and the declaration of the tool."""
+        function = {"name": SEARCH["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}
+        call = {"id": CALL, "type": "function", "function": function}
+        result = {"role": "tool", "tool_call_id": CALL, "content": evidence}
+        tool = {"type": "function", "function": {**SEARCH, "parameters": SEARCH_PARAMETERS}}
+        return [{"role": "assistant", "content": None, "tool_calls": [call]}, result], tool
+
     def allow(self, tools: Sequence[Body]) -> Any:
         """``tool_choice`` of these tools alone: the list of tools stays as it is, and with it a cached prompt."""
         allowed = {"mode": "auto", "tools": [self.choice(tool) for tool in tools]}
@@ -261,6 +293,19 @@ class ResponsesForm(RequestForm):
         items = body["input"]
         return {**body, "instructions": system, "input": items if isinstance(items, str) else _without_system(items)}
 
+    def extend_system(self, body: Body, text: str) -> Body:
+        items, instructions = body["input"], body.get("instructions")
+        if not instructions and isinstance(items, list) and items[0].get("role") in _SYSTEM:
+            return super().extend_system(body, text)
+        # the upstream does not store ``instructions`` for the next response
+        return {**body, "instructions": _behind(instructions, text)}
+
+    def _search(self, arguments: Body, evidence: str) -> tuple[list[Body], Body]:
+        text = json.dumps(arguments, ensure_ascii=False)
+        call = {"type": "function_call", "call_id": CALL, "name": SEARCH["name"], "arguments": text}
+        result = {"type": "function_call_output", "call_id": CALL, "output": evidence}
+        return [call, result], {"type": "function", **SEARCH, "parameters": SEARCH_PARAMETERS, "strict": False}
+
     def allow(self, tools: Sequence[Body]) -> Any:
         chosen = super().allow(tools)
         return {"type": "allowed_tools", **chosen["allowed_tools"]} if tools else chosen
@@ -285,6 +330,15 @@ class MessagesForm(RequestForm):
 
     def _replace_system(self, body: Body, system: str) -> Body:
         return {**body, "system": system}
+
+    def extend_system(self, body: Body, text: str) -> Body:
+        return {**body, "system": _behind(body.get("system"), text)}
+
+    def _search(self, arguments: Body, evidence: str) -> tuple[list[Body], Body]:
+        call = {"type": "tool_use", "id": CALL, "name": SEARCH["name"], "input": arguments}
+        result = {"type": "tool_result", "tool_use_id": CALL, "content": evidence}
+        messages = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        return messages, {**SEARCH, "input_schema": SEARCH_PARAMETERS}
 
     def choice(self, tool: Body) -> Body:
         return {"type": "tool", "name": _name(tool)}
@@ -323,7 +377,7 @@ def _with_content(messages: list[Body], place: int, content: Any) -> list[Body]:
 
 
 def thinks(body: Body) -> bool:
-    """True for a request that asks the model to think: such models take no forced tool."""
+    """True for a request that asks the model to think: such models take no forced tool and no call without thoughts."""
     thinking = body.get("thinking")
     asked = isinstance(thinking, dict) and thinking.get("type") != "disabled"
     return asked or body.get("enable_thinking") is True
@@ -333,20 +387,37 @@ def _without_system(messages: list[Body]) -> list[Body]:
     return messages[1:] if messages[0].get("role") in _SYSTEM else messages
 
 
+def _behind(content: Any, text: str, kind: str = "text") -> Any:
+    if isinstance(content, list):
+        return [*content, {"type": kind, "text": text}]
+    return "\n\n".join(filter(None, (content, text)))
+
+
 def asks_whole(rule: PromptRule, own: OwnPrompts | None) -> bool:
     """True if requests are asked with the whole prompts that the gate's labels were made with."""
     return rule == "trained" or (rule == "auto" and own is not None)
 
 
 def with_evidence(
-    form: RequestForm, body: Body, gated: GatedMessage, evidence: str | None, rule: PromptRule, own: OwnPrompts | None
+    form: RequestForm,
+    body: Body,
+    gated: GatedMessage,
+    evidence: str | None,
+    rule: PromptRule,
+    own: OwnPrompts | None,
+    injection: Injection = "user",
 ) -> Body:
     """The request with the passages in it; the same object if there is nothing to change. ``own``: the gate's."""
     if gated.query is None or (evidence is None and not asks_whole(rule, own)):
         return body
     language = language_of(gated.query)
     if evidence is not None and not asks_whole(rule, own):
-        return form.precede_question(body, background(evidence, language), gated.place)
+        if injection == "tool" and not thinks(body) and form.field != "prompt":
+            return form.append_search(body, gated.query, evidence, gated.place)
+        text = background(evidence, language)
+        if injection == "system" and form.field != "prompt":
+            return form.extend_system(body, text.rstrip("\n"))
+        return form.precede_question(body, text, gated.place)
     question = Question("request", gated.asked or gated.query, (), "test", "request", language)
     if own is not None:
         return form.replace_question(body, own.render(question, evidence), own.system, gated.place)

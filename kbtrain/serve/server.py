@@ -138,7 +138,7 @@ def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
         whose = "the templates" if loaded.own is not None else "figures 9 and 10, the prompts"
         return f"{whose} that the gate's labels were made with"
     return (
-        "passages before the user's own text (--prompt background); the gate learned with another prompt: "
+        f"passages by --injection {config.injection} (--prompt background); the gate learned with another prompt: "
         "where clients send single questions, add --prompt trained"
     )
 

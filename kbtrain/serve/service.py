@@ -180,15 +180,17 @@ class Service:
 
         Raises :class:`~kbtrain.errors.UserError` for prompts that the model does not read.
         """
-        if self.upstream is not None and loaded.own is not None:
+        config, evidence = self.config, None if self.search is None else PROBE
+        if self.upstream is not None and (loaded.own is not None or config.injection != "user"):
             path, body = "chat/completions", {"messages": [{"role": "user", "content": PROBE}]}
             asked = GatedMessage(PROBE, PROBE, place=0)
             try:
-                changed = with_evidence(FORMS[path], body, asked, None, self.config.prompt, loaded.own)
+                changed = with_evidence(FORMS[path], body, asked, evidence, config.prompt, loaded.own, config.injection)
                 self.upstream.check(path, changed)
             except Refused as refused:
-                raise UserError(f"gate '{loaded.name}': its prompts with {self.upstream.name}: {refused}") from None
-        self.gate_model = gate_model(self.config, loaded.gate.card)
+                where = f"gate '{loaded.name}': its prompts" if loaded.own else f"key 'injection': '{config.injection}'"
+                raise UserError(f"{where} with {self.upstream.name}: {refused}") from None
+        self.gate_model = gate_model(config, loaded.gate.card)
 
     async def decisions(
         self,

@@ -9,6 +9,7 @@ from serve_support import KNOWN, NEEDS, probe_folder, serving
 from support.servers import wait_until
 from tiny_kbm import CHAT, make_folder, make_tokenizer
 
+from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD
 from kbtrain.llm.sampler.draw import DrawnTokens
 from kbtrain.prompts.own import OwnPrompts
@@ -187,11 +188,14 @@ def test_messages_that_the_chat_template_leaves_out_are_refused_by_name(template
     assert (refused.value.status, refused.value.param) == (400, "messages") and "\n" not in str(refused.value)
 
 
-def test_a_server_refuses_calls_of_tools_that_its_model_is_not_shown(local):
+def test_a_server_refuses_calls_of_tools_that_its_model_is_not_shown(local, gate, folder):
     reply = local.post("/v1/chat/completions", {"messages": called(), "max_tokens": 2})
     assert (reply.status, reply.json["error"]["param"]) == (400, "messages") and "'tool_calls'" in reply.error
     plain = called(tool_calls=None, content="I look it up")
     assert local.post("/v1/chat/completions", {"messages": plain, "max_tokens": 2}).status == 200
+    in_vain = serving(gate, model=str(folder), search="atlas", injection="tool")
+    with pytest.raises(UserError, match=r"key 'injection': 'tool' with .*field 'tools'"), in_vain:
+        pass
 
 
 def test_a_gate_opened_again_with_prompts_that_the_model_is_not_shown_is_left(tmp_path, folder, caplog):

@@ -199,6 +199,23 @@ def test_an_answer_that_breaks_off_is_no_whole_answer_and_one_warning(proxy, stu
     assert said == [("WARNING", "/v1/chat/completions: cut off (ClientPayloadError)")]
 
 
+@pytest.mark.parametrize("injection", ["system", "tool"])
+@pytest.mark.parametrize("system", [None, "Be brief", [{"type": "text", "text": "Be brief"}]], ids=str)
+def test_passages_as_a_system_or_tool_message(gate, stub, corpus, injection, system):
+    first = [] if system is None else [{"role": "system", "content": system}]
+    with serving(gate, upstream=stub.url, search=corpus, k=1, injection=injection) as server:
+        ask(server, {"model": "stub", "messages": [*first, {"role": "user", "content": NEEDS}]})
+    messages = stub.body()["messages"]
+    text = CORPUS[0]["text"]
+    if injection == "tool":
+        assert messages[:-2] == [*first, {"role": "user", "content": NEEDS}]
+        assert json.loads(messages[-2]["tool_calls"][0]["function"]["arguments"]) == {"query": NEEDS}
+        assert messages[-1] == {"role": "tool", "tool_call_id": messages[-2]["tool_calls"][0]["id"], "content": text}
+    else:
+        assert [m["role"] for m in messages] == ["system", "user"] and messages[1]["content"] == NEEDS
+        assert text in json.dumps(messages[0]) and (system is None or "Be brief" in json.dumps(messages[0]))
+
+
 def test_the_trained_prompts_are_those_of_the_figures_in_both_branches(gate, stub, corpus):
     from kbtrain.prompts.kbm import answer_prompt
     from kbtrain.records import Question

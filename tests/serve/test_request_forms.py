@@ -10,7 +10,7 @@ from kbtrain.prompts.kbm import background
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.serve.config import ServeConfig, serve_settings
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.request_forms import FORMS, with_evidence
+from kbtrain.serve.request_forms import CALL, FORMS, with_evidence
 
 RESPONSES, MESSAGES = FORMS["responses"], FORMS["messages"]
 TEXT = background("It opens at nine.", "en")
@@ -21,9 +21,9 @@ def read(form, body, reads=QUESTIONS, **settings):
     return form.gate_input(body, ServeConfig(gate="g", **settings), reads)
 
 
-def put(form, body, evidence="It opens at nine.", own=None):
+def put(form, body, evidence="It opens at nine.", own=None, injection="user"):
     before, gated = json.dumps(body), read(form, body)
-    found = with_evidence(form, body, gated, evidence, "auto", own)
+    found = with_evidence(form, body, gated, evidence, "auto", own, injection)
     assert json.dumps(body) == before  # the client's own is left as it is
     return found
 
@@ -124,12 +124,14 @@ def test_a_body_that_is_none_of_the_form_is_refused_by_its_field(form, body, say
 
 
 @pytest.mark.parametrize("behind", [{"role": "system", "content": "Plan"}, {"role": "assistant", "content": "{"}])
-def test_passages_stand_at_the_question_wherever_it_is(behind):
+@pytest.mark.parametrize("injection", ["user", "tool"])
+def test_passages_stand_at_the_question_wherever_it_is(behind, injection):
     body = {"messages": [{"role": "user", "content": f"<system-reminder>x</system-reminder>{NEEDS}"}, behind]}
     found = read(MESSAGES, body)
     assert (found.query, found.place, found.struck) == (NEEDS, 0, 1)
-    asked, last = put(MESSAGES, body)["messages"]
-    assert last == behind and asked["content"] == TEXT + body["messages"][0]["content"]
+    asked, *call, last = put(MESSAGES, body, injection=injection)["messages"]
+    before, n = (TEXT, 0) if injection == "user" else ("", 2)
+    assert last == behind and asked["content"] == before + body["messages"][0]["content"] and len(call) == n
 
 
 def test_passages_in_responses_and_messages():
@@ -139,6 +141,54 @@ def test_passages_in_responses_and_messages():
     assert put(RESPONSES, {"input": two}) == {"input": [two[0], {"role": "user", "content": parts}]}
     body = {"messages": [{"role": "user", "content": NEEDS}], "system": "Be brief"}
     assert put(MESSAGES, body) == {**body, "messages": [{"role": "user", "content": TEXT + NEEDS}]}
+
+
+LINE, DEVELOPER = TEXT.rstrip("\n"), {"role": "developer", "content": "Be brief"}
+BLOCK = {"type": "text", "text": "Be brief", "cache_control": {"type": "ephemeral"}}
+QUESTION = {"messages": [{"role": "user", "content": NEEDS}]}
+THINKING = {**QUESTION, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "changed"),
+    [
+        ("responses", {"input": NEEDS}, {"instructions": LINE}),
+        ("responses", {"input": [user()], "instructions": "Be brief"}, {"instructions": f"Be brief\n\n{LINE}"}),
+        ("responses", {"input": [DEVELOPER, user()]},
+         {"input": [{**DEVELOPER, "content": f"Be brief\n\n{LINE}"}, user()]}),
+        ("messages", QUESTION, {"system": LINE}),
+        ("messages", {**QUESTION, "system": "Be brief"}, {"system": f"Be brief\n\n{LINE}"}),
+        ("messages", {**QUESTION, "system": [BLOCK]}, {"system": [BLOCK, {"type": "text", "text": LINE}]}),
+        ("completions", {"prompt": NEEDS}, {"prompt": TEXT + NEEDS}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_passages_behind_the_system_s_message(path, body, changed):
+    assert put(FORMS[path], body, injection="system") == body | changed
+
+
+def test_passages_as_the_result_of_a_call():
+    found = put(RESPONSES, {"input": NEEDS}, injection="tool")
+    question, call, result = found["input"]
+    assert question == {"role": "user", "content": NEEDS}
+    assert (call["type"], call["call_id"], json.loads(call["arguments"])) == ("function_call", CALL, {"query": NEEDS})
+    assert result == {"type": "function_call_output", "call_id": CALL, "output": "It opens at nine."}
+    assert found["tools"][0]["name"] == "search" and found["tool_choice"] == "none"
+    own, other = {"type": "function", "name": "search"}, {"type": "function", "name": "weather"}
+    assert put(RESPONSES, {"input": NEEDS, "tools": [own]}, injection="tool")["tools"] == [own]
+    found = put(RESPONSES, {"input": NEEDS, "tools": [other]}, injection="tool")
+    assert len(found["tools"]) == 2 and "tool_choice" not in found
+    found = put(MESSAGES, QUESTION, injection="tool")
+    used = {"type": "tool_use", "id": CALL, "name": "search", "input": {"query": NEEDS}}
+    told = {"type": "tool_result", "tool_use_id": CALL, "content": "It opens at nine."}
+    call = [{"role": "assistant", "content": [used]}, {"role": "user", "content": [told]}]
+    assert found["messages"] == [*QUESTION["messages"], *call]
+    assert found["tools"][0]["input_schema"]["required"] == ["query"] and found["tool_choice"] == {"type": "none"}
+
+
+@pytest.mark.parametrize(("path", "body"), [("messages", THINKING), ("completions", {"prompt": NEEDS})])
+def test_no_call_stands_before_a_model_that_thinks_nor_in_a_prompt(path, body):
+    assert put(FORMS[path], body, injection="tool") == put(FORMS[path], body)
 
 
 def test_a_prompt_of_its_own_takes_the_place_of_question_and_system():

@@ -218,9 +218,11 @@ def test_a_passage_is_data_and_opens_no_turn(passage):
     assert not any(mark in text for mark in MARKS)
     body = {"messages": [{"role": "user", "content": NEEDS}]}
     evidence = evidence_text(hits_of([{"text": passage, "title": passage, "id": passage}], 1))
-    asked = GatedMessage(NEEDS, NEEDS)
-    sent = json.loads(json.dumps(with_evidence(FORMS["chat/completions"], body, asked, evidence, "background", None)))
-    assert [message["role"] for message in sent["messages"]] == ["user"]
+    chat, asked = FORMS["chat/completions"], GatedMessage(NEEDS, NEEDS, place=0)
+    turns = {"user": ["user"], "system": ["system", "user"], "tool": ["user", "assistant", "tool"]}
+    for injection, roles in turns.items():
+        sent = json.loads(json.dumps(with_evidence(chat, body, asked, evidence, "background", None, injection)))
+        assert [message["role"] for message in sent["messages"]] == roles
 
 
 def test_a_passage_s_id_writes_no_header_of_its_own(gate, tmp_path, monkeypatch):

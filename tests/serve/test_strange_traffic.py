@@ -91,6 +91,41 @@ def test_messages_of_other_roles_are_passed_on_and_the_user_s_last_word_is_gated
     assert stub.body()["messages"] == [messages[2], messages[1]]
 
 
+def test_passages_as_a_tool_s_message_fit_strict_servers(gate, stub):
+    with serving(gate, upstream=stub.url, search=ECHO, injection="tool") as server:
+        assert server.post("/v1/chat/completions", CHAT, ALWAYS).status == 200
+    sent = stub.body()
+    call, result = sent["messages"][-2]["tool_calls"][0], sent["messages"][-1]
+    assert len(call["id"]) == 9 and call["id"].isascii() and call["id"].isalnum()
+    assert result["tool_call_id"] == call["id"]
+    assert [tool["function"]["name"] for tool in sent["tools"]] == [call["function"]["name"]]
+    assert sent["tool_choice"] == "none"  # the client has no tools: none may be called
+
+
+class Strict(StubUpstream):
+    """Refuses calls without a signature by ``refusal``."""
+
+    refusal = 400
+
+    async def _answer(self, writer, body):
+        self.status = self.refusal if any(message.get("tool_calls") for message in body["messages"]) else 200
+        return await super()._answer(writer, body)
+
+
+@pytest.mark.parametrize(("refusal", "status", "requests"), [(400, 200, 2), (422, 200, 2), (500, 500, 1)])
+def test_an_upstream_that_refuses_an_inserted_call_gets_the_passages_before_the_question(
+    gate, refusal, status, requests
+):
+    with Strict() as strict, serving(gate, upstream=strict.url, search=ECHO, injection="tool") as server:
+        strict.refusal = refusal
+        reply = server.post("/v1/chat/completions", CHAT, ALWAYS)
+        assert (reply.status, reply.headers["x-kbtrain-retrieved"], len(strict.requests)) == (status, "1", requests)
+        if status == 200:
+            (message,) = strict.body()["messages"]
+            assert message["content"].endswith(NEEDS) and len(message["content"]) > len(NEEDS)
+            assert "tools" not in strict.body()
+
+
 # routes
 
 
