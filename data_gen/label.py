@@ -139,7 +139,7 @@ def rule_facts(
         "by": config.by,
         "max_empty": MAX_EMPTY,
         "certainty": {"rule": config.certainty, "answers": tally.rule.certainty_answers},
-        "mastery_step": {split: 1 / n for split, n in tally.most_answers.items()},
+        "mastery_step": {split: 1 / max(sizes) for split, sizes in tally.answers.items()},
         "cut": {"rule": config.cut, "share": tally.cut_shares()},
         "tau_mastery": {"value": taus[0], "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": taus[1], "rule": _rule(config.tau_certainty)},

@@ -19,7 +19,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
 from kbtrain.io.files import writing
@@ -254,18 +254,6 @@ def check_each_once(key: str, values: Sequence[object], what: str = "key") -> No
     """Raise ValueError for a key that names nothing, or one ``what`` twice."""
     if not values or len(set(values)) < len(values):
         raise ValueError(f"{key} must name one {what} or more, each once")
-
-
-def _each_once(paths: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Raise ValueError for a folder or file that is named twice: its records would count twice."""
-    places = [os.path.realpath(path) for path in paths]  # Path.resolve() raises at links that lead in a circle
-    twice = next((path for i, path in enumerate(paths) if places[i] in places[:i]), None)
-    if twice is not None:
-        raise ValueError(f"duplicate '{twice}'; name it once")
-    return paths
-
-
-DifferentPaths = Annotated[tuple[Path, ...], AfterValidator(_each_once)]  # of a key whose records are taken together
 
 
 def _complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int], changes: Mapping[str, Any]) -> str:

@@ -17,11 +17,12 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
+from different_paths import DifferentPaths
 from kbm_paper.analysis_page import figure_files, name_runs, render_markdown, sections, to_json
 from kbm_paper.run_analysis import RunAnalysis
 from pydantic import Field
 
-from kbtrain.config import Config, DifferentPaths, run_script
+from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists

@@ -18,11 +18,12 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from different_paths import DifferentPaths
 from kbm_paper.groups import questions_of
 from kbm_paper.tables import Layout, Options, lay_out
 from pydantic import Field, model_validator
 
-from kbtrain.config import DifferentPaths, check_counts, run_script
+from kbtrain.config import check_counts, run_script
 from kbtrain.evaluation.decisions import DevRule
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run

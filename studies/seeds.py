@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from different_paths import DifferentPaths
 from pydantic import Field
 
 from kbtrain.arrays import Floats
-from kbtrain.config import Config, DifferentPaths, run_script
+from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.scores import Seen
 from kbtrain.io.provenance import write_result

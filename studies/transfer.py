@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 
 from carried_thresholds import By, CarriedThreshold, between_models, by_dataset, transfer_matrix
+from different_paths import DifferentPaths
 from pydantic import Field
 
-from kbtrain.config import DifferentPaths, run_script
+from kbtrain.config import run_script
 from kbtrain.evaluation.outcomes import AccuracyKind, drawn_units
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run, seen_note
 from kbtrain.io.files import beside

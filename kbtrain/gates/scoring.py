@@ -23,7 +23,7 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_points
 from kbtrain.io import jsonl
-from kbtrain.io.files import beside, check_regular_or_absent, path_exists
+from kbtrain.io.files import beside, check_regular, path_exists
 from kbtrain.io.provenance import (
     ABSENT,
     MODEL_FILES,
@@ -101,7 +101,8 @@ class ScoreFile:
 
     def __init__(self, path: Path, inputs: Mapping[str, str]) -> None:
         self.path, self._inputs = path, dict(inputs)
-        check_regular_or_absent(path)
+        if path_exists(path):
+            check_regular(path)
         stored = stored_scores(path, inputs)
         self.restarted = path_exists(path) and stored is None
         self._stored, self._before = stored or [], {} if stored is None else meta_of(path)

@@ -131,12 +131,6 @@ def has_content(path: Path | str) -> bool:
         return path_exists(path) and os.stat(path).st_size > 0
 
 
-def check_regular_or_absent(path: Path | str) -> None:
-    """As :func:`check_regular`, of what is written where nothing stands yet."""
-    if path_exists(path):
-        check_regular(path)
-
-
 class BadField(ValueError):
     """A field that JSON allows in an object and no file of this project may hold."""
 

@@ -32,7 +32,6 @@ from kbtrain.io.files import (
     append,
     beside,
     check_regular,
-    check_regular_or_absent,
     cut_torn_line,
     errors_of,
     path_exists,
@@ -313,7 +312,8 @@ class Records:
         self._growing = growing
         self._appended = path if growing else beside(path, ".partial")
         self._note = beside(self._appended, ".key")
-        check_regular_or_absent(self._appended)
+        if path_exists(self._appended):
+            check_regular(self._appended)
         self._appended.parent.mkdir(parents=True, exist_ok=True)
         if not (is_resumable(self._appended, self._note, key, remedy)):
             self._appended.write_text("", encoding="utf-8")

@@ -54,11 +54,6 @@ class StatedVerdicts:
         if right != stated and len(self.first) < SHOWN:
             self.first.append(question.id)
 
-    @property
-    def agreed(self) -> int:
-        """Number of answers on which both agree."""
-        return self.n_stated - self.ours_only - self.theirs_only
-
     def line(self, condition: Condition) -> str:
         """For people."""
         text = f"{condition}: {self.right} of {self.n} greedy answers right ({self.right / max(self.n, 1):.1%})"
@@ -66,8 +61,9 @@ class StatedVerdicts:
             text += f"; {self.n_without_verdict} answers skipped, of which no rule can tell"
         if not self.n_stated:
             return text
-        return (f"{text}; the file's own verdict agrees in {self.agreed} of {self.n_stated} "
-                f"({self.agreed / self.n_stated:.1%}; right by this grading alone {self.ours_only}, by theirs alone "
+        agreed = self.n_stated - self.ours_only - self.theirs_only
+        return (f"{text}; the file's own verdict agrees in {agreed} of {self.n_stated} "
+                f"({agreed / self.n_stated:.1%}; right by this grading alone {self.ours_only}, by theirs alone "
                 f"{self.theirs_only})")  # fmt: skip
 
 
@@ -112,7 +108,7 @@ class ImportCounts:
     def _count(self, row: Answered) -> None:
         self.splits[row.question.split] += 1
         self.chinese += taken_for_english(row.question)
-        self.scores += row.gate_scores()
+        self.scores += [GateScore(row.question.id, gate, score) for gate, score in row.scores.items()]
         for condition, answer in row.answers.items():
             verdicts = self.graded.setdefault(condition, StatedVerdicts())
             verdicts.add(row.question, answer.text, row.stated.get(condition))
@@ -130,10 +126,11 @@ class ImportCounts:
         """For people: one line a condition, then splits and scores."""
         splits = ", ".join(f"{split} {self.splits[split]}" for split in ("train", "dev", "test"))
         scores = ", ".join(f"{gate} {n}" for gate, n in self.as_dict()["scores"].items()) or "none"
-        lost = [f"skipped: {self.without_gold} rows without a reference answer (none, empty or a placeholder)"]
-        thoughts = [
-            f"reasoning stripped from {self.thoughts} answers; {self.thoughts_only} are reasoning alone: skipped"
-        ]
-        return [*self.gold.lines(), *(lost if self.without_gold else ()), *(thoughts if self.thoughts else ()),
-                *(stated.line(condition) for condition, stated in self.graded.items()),
-                f"{self.splits.total()} questions ({splits}), scores: {scores}"]  # fmt: skip
+        lines = list(self.gold.lines())
+        if self.without_gold:
+            lines.append(f"skipped: {self.without_gold} rows without a reference answer (none, empty or a placeholder)")
+        if self.thoughts:
+            alone = f"{self.thoughts_only} are reasoning alone: skipped"
+            lines.append(f"reasoning stripped from {self.thoughts} answers; {alone}")
+        lines += [stated.line(condition) for condition, stated in self.graded.items()]
+        return [*lines, f"{self.splits.total()} questions ({splits}), scores: {scores}"]

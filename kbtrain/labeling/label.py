@@ -27,8 +27,10 @@ from kbtrain.metrics.significance import Interval, newcombe, wilson
 from kbtrain.records import Condition, Effect, Indicators, Label, Question, Sample, SampleSet
 
 
-def effect(without: float, with_retrieval: float) -> Effect:
+def effect(without: float | None, with_retrieval: float | None) -> Effect | None:
     """Effect of the evidence on an indicator: it rises (beneficial), stays (neutral) or falls (harmful)."""
+    if without is None or with_retrieval is None:
+        return None
     if abs(with_retrieval - without) < SAME:
         return "neutral"
     return "beneficial" if with_retrieval > without else "harmful"
@@ -125,8 +127,7 @@ def label(
 ) -> Label:
     """The label of a question from its indicators: under ``llm``, and ``rag`` and ``mask`` where they are."""
     llm, rag = by_condition["llm"], by_condition.get("rag")
-    gained = None if rag is None else benefit(llm, rag)
-    gain, (gain_low, gain_high) = gained or (None, (None, None))
+    gain, (gain_low, gain_high) = (rag and benefit(llm, rag)) or (None, (None, None))
     draft = Label(
         question_id=question.id,
         split=question.split,
@@ -142,8 +143,8 @@ def label(
         benefit=gain,
         benefit_low=gain_low,
         benefit_high=gain_high,
-        effect_mastery=None if rag is None else _effect(llm.mastery, rag.mastery),
-        effect_certainty=None if rag is None else _effect(llm.certainty, rag.certainty),
+        effect_mastery=effect(llm.mastery, rag.mastery if rag else None),
+        effect_certainty=effect(llm.certainty, rag.certainty if rag else None),
         relation=question.relation,
     )
     return with_taus(draft, tau_mastery, tau_certainty)
@@ -159,20 +160,16 @@ def with_taus(label: Label, tau_mastery: float, tau_certainty: float) -> Label:
         label,
         tau_mastery=tau_mastery,
         tau_certainty=tau_certainty,
-        known=_is_known(label.llm, tau_mastery),
+        known=_known(label.llm, tau_mastery),
         certain=_certain(label.llm, tau_certainty),
-        known_rag=None if label.rag is None else _is_known(label.rag, tau_mastery),
-        certain_rag=None if label.rag is None else _certain(label.rag, tau_certainty),
+        known_rag=_known(label.rag, tau_mastery),
+        certain_rag=_certain(label.rag, tau_certainty),
     )
 
 
-def _effect(without: float | None, with_retrieval: float | None) -> Effect | None:
-    return None if without is None or with_retrieval is None else effect(without, with_retrieval)
+def _known(indicators: Indicators | None, tau: float) -> bool | None:
+    return None if indicators is None or indicators.mastery is None else indicators.mastery > tau
 
 
-def _is_known(indicators: Indicators, tau: float) -> bool | None:
-    return None if indicators.mastery is None else indicators.mastery > tau
-
-
-def _certain(indicators: Indicators, tau: float) -> bool | None:
-    return None if indicators.certainty is None else above(indicators.certainty, tau)
+def _certain(indicators: Indicators | None, tau: float) -> bool | None:
+    return None if indicators is None or indicators.certainty is None else above(indicators.certainty, tau)

@@ -91,11 +91,6 @@ class LabelCounts:
     copied: CopiedGold = field(default_factory=CopiedGold)
     unread: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def most_answers(self) -> dict[Split, int]:
-        """The most answers of a question, by split."""
-        return {split: max(sizes) for split, sizes in self.answers.items()}
-
     def as_dict(self) -> dict[str, int]:
         return dict(sorted(self.counts.items()))
 
@@ -110,33 +105,29 @@ class LabelCounts:
 
     def warnings(self) -> list[str]:
         """Lines on copied gold answers, on answers skipped or without a verdict, and on conditions with many cut."""
-        counted = {"keep": "count as they stand", "drop": "are skipped"}
         problem = self.copied.problem()
-        copied = [f"warning: {problem}; use reference answers that people wrote or checked"] if problem else []
-        left_out = [line for condition in CONDITIONS for line in self._left_out(condition)]
-        unread = [
-            f"warning: {n} of {self.counts[f'{condition}_{kind}']} answers to {what} under '{condition}' {why}; they "
-            "count neither as right nor as wrong; data_gen/judge.py can grade them"
-            for condition in CONDITIONS
-            for kind, what, why in _UNREAD
-            if (n := self.counts[f"{condition}_{kind}_without_verdict"])
-        ]
-        cut = [
-            f"warning: {share:.1%} of the answers under '{condition}' end at the token limit and "
-            f"{counted[self.rule.cut]}; sample with a larger max_new_tokens, or choose by --cut"
+        lines = [f"{problem}; use reference answers that people wrote or checked"] if problem else []
+        for condition in CONDITIONS:
+            cut, thoughts = (self.counts[f"{condition}_answers_left_out_{kind}"] for kind in ("cut", "thought_only"))
+            if cut + thoughts:
+                lines.append(
+                    f"{cut + thoughts} answers under '{condition}' are skipped: {cut} were cut before they began, "
+                    f"{thoughts} are reasoning alone; sample with more max_thought_tokens"
+                )
+            lines += [
+                f"{n} of {self.counts[f'{condition}_{kind}']} answers to {what} under '{condition}' {why}; they "
+                "count neither as right nor as wrong; data_gen/judge.py can grade them"
+                for kind, what, why in _UNREAD
+                if (n := self.counts[f"{condition}_{kind}_without_verdict"])
+            ]
+        counted = {"keep": "count as they stand", "drop": "are skipped"}[self.rule.cut]
+        lines += [
+            f"{share:.1%} of the answers under '{condition}' end at the token limit and {counted}; sample with a "
+            "larger max_new_tokens, or choose by --cut"
             for condition, share in self.cut_shares().items()
             if share > MANY_CUT
         ]
-        return copied + left_out + unread + cut
-
-    def _left_out(self, condition: Condition) -> list[str]:
-        cut, thoughts = (self.counts[f"{condition}_answers_left_out_{kind}"] for kind in ("cut", "thought_only"))
-        if not cut + thoughts:
-            return []
-        return [
-            f"warning: {cut + thoughts} answers under '{condition}' are skipped: {cut} were cut before they began, "
-            f"{thoughts} are reasoning alone; sample with more max_thought_tokens"
-        ]
+        return [f"warning: {line}" for line in lines]
 
 
 def label_questions(
@@ -167,10 +158,8 @@ def label_questions(
         counts["labels_without_rag_samples"] += "rag" not in parts
         counts["labels_with_unequal_n"] += "rag" in parts and parts["rag"].n != llm.n
         if question.split == "train":
-            if llm.mastery is not None:
-                tally.mastery[llm.mastery] += 1
-            if llm.certainty is not None:
-                tally.certainty[llm.certainty] += 1
+            tally.mastery.update([llm.mastery] if llm.mastery is not None else [])
+            tally.certainty.update([llm.certainty] if llm.certainty is not None else [])
         yield label(question, parts, 0.0, 0.0)
     if verdicts is not None:
         verdicts.finish()
@@ -190,20 +179,11 @@ def _indicators(
     store: SampleStore, run: str, question: Question, tally: LabelCounts, verdicts: grading.Verdicts | None
 ) -> dict[Condition, Indicators]:
     """Indicators under each condition with enough samples."""
-    by_condition: dict[Condition, Indicators] = {}
-    answers: dict[Condition, str] = {}
-    for condition in CONDITIONS:
-        stored_set = store.get(run, question.id, condition)
-        if stored_set is None:
-            continue
-        tally.unread[condition] -= 1
-        if stored_set.greedy is not None:
-            answers[condition] = stored_set.greedy.text
-        indicated = _indicated(question, stored_set, tally, verdicts)
-        if indicated is not None:
-            by_condition[condition] = indicated
-    tally.copied.add(question, answers)
-    return by_condition
+    stored = {c: found for c in CONDITIONS if (found := store.get(run, question.id, c)) is not None}
+    tally.unread.subtract(stored.keys())
+    tally.copied.add(question, {c: found.greedy.text for c, found in stored.items() if found.greedy is not None})
+    by_condition = {c: _indicated(question, found, tally, verdicts) for c, found in stored.items()}
+    return {c: indicated for c, indicated in by_condition.items() if indicated is not None}
 
 
 def _indicated(
@@ -311,18 +291,17 @@ def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:
 
     ``key`` names the setting in the error, e.g. ``tau_mastery``. Without training questions only a number will do.
     """
-    if not values:
-        if not isinstance(setting, float | int):
-            raise UserError(f"key '{key}': a quantile needs labelled training questions, there are none; give a number")
-        return setting
-    if setting == "middle" and len(values) == 1 and key == "tau_certainty":
-        return next(iter(values))  # no two of few answers agree: mastery and benefit can still be learnt
-    if setting == "middle":
-        tau = middle(values)[0] if len(values) > 1 else next(iter(values))
+    if isinstance(setting, float | int):
+        tau: float = setting
+    elif not values:
+        raise UserError(f"key '{key}': a quantile needs labelled training questions, there are none; give a number")
+    elif isinstance(setting, Quantile):
+        tau = quantile(values, setting.quantile)
     else:
-        tau = quantile(values, setting.quantile) if isinstance(setting, Quantile) else setting
+        tau = middle(values)[0] if len(values) > 1 else next(iter(values))
     above, total = sum(n for value, n in values.items() if value > tau), values.total()
-    if 0 < above < total:
+    # no two of few answers agree: mastery and benefit can still be learnt
+    if not values or 0 < above < total or (setting == "middle" and len(values) == 1 and key == "tau_certainty"):
         return tau
     quarters = ", ".join(f"{quantile(values, share):.3g}" for share in (0.25, 0.5, 0.75))
     raise UserError(

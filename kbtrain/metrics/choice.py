@@ -25,6 +25,7 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.metrics.significance import Delta, interval
 
 ALPHA, BETA = 0.05, 0.005  # of the interval; of the projection interval that bounds it, as the source proposes
+TAIL = (ALPHA - BETA) / (1 - BETA) / 2
 _SIMULATED, _SEED = 20_000, 20_244  # draws of the projection interval's quantile
 _EQUAL = 1e-9  # difference of slopes, or of figures in spreads, up to which two candidates count as equal
 
@@ -65,14 +66,10 @@ def chosen_value(
     residual = criterion[0] - slopes * observed
     limits = _limits(residual[worse] - residual[place], slopes[place] - slopes[worse])
     reach = _projection_quantile(drawn_values) * spread
-    low, high = (_mean_at(probability, observed, spread, limits, reach) for probability in (1 - _tail(), _tail()))
+    low, high = (_mean_at(probability, observed, spread, limits, reach) for probability in (1 - TAIL, TAIL))
     picked = np.argmax(resamples, axis=1)
     estimate = float((2 * table[0, picked] - drawn_values[np.arange(len(resamples)), picked]).mean())
     return ChosenValue(place, apparent, Delta(min(max(estimate, low), high), low, high))
-
-
-def _tail() -> float:
-    return (ALPHA - BETA) / (1 - BETA) / 2
 
 
 def _limits(gaps: Floats, slopes: Floats) -> tuple[float, float]:

@@ -109,23 +109,23 @@ class Classification:
 
 def classify(positive: str, truth: Bools, scores: Floats, retrieved: Bools) -> Classification:
     """Compare scores and decisions (both: higher / True = retrieve) with ``truth``."""
-    decided = MetricInput(truth, scores, retrieved, np.ones((1, len(truth))))
-    n_positive = int(truth.sum())
-    ranked = 0 < n_positive < len(truth)
-    value = {name: _number(float(METRICS[name].of(decided)[0])) for name in ("precision", "recall", "f1", "fdr")}
-    order = {name: float(METRICS[name].of(decided)[0]) if ranked else None for name in ("auroc", "average_precision")}
-    return Classification(positive, len(truth), n_positive, **value, **order, reasons=_reasons(truth, retrieved))
+    n_positive, values = int(truth.sum()), _values(truth, scores, retrieved, own=True)
+    if n_positive == len(truth):  # no order of one class
+        values["average_precision"] = None
+    return Classification(positive, len(truth), n_positive, **values, reasons=_reasons(truth, retrieved))
 
 
 def further_metrics(truth: Bools, scores: Floats, retrieved: Bools) -> dict[str, float | None]:
     """Registered metrics beside those of :class:`Classification`; None where undefined."""
+    return _values(truth, scores, retrieved, own=False)
+
+
+def _values(truth: Bools, scores: Floats, retrieved: Bools, own: bool) -> dict[str, float | None]:
+    """The metrics that are fields of :class:`Classification`, or (not ``own``) the others."""
     decided = MetricInput(truth, scores, retrieved, np.ones((1, len(truth))))
-    names = [name for name in METRICS if name not in Classification.__dataclass_fields__]
-    return {name: _number(float(METRICS[name].of(decided)[0])) for name in names}
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    names = [name for name in METRICS if (name in Classification.__dataclass_fields__) == own]
+    values = {name: float(METRICS[name].of(decided)[0]) for name in names}
+    return {name: None if math.isnan(value) else value for name, value in values.items()}
 
 
 _FLOOR = 1e-6  # a probability of exactly 0 or 1 would make the log loss infinite

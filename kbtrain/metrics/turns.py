@@ -13,7 +13,7 @@ import numpy as np
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.metrics.registry import METRICS, MetricInput, classify, log_loss
-from kbtrain.metrics.significance import Delta, cluster_counts, delta, format_delta
+from kbtrain.metrics.significance import Delta, cluster_counts, format_delta, interval
 from kbtrain.metrics.thresholds import Dev, ThresholdChoice, choose
 from kbtrain.records import GateExample, TurnExample
 
@@ -73,7 +73,7 @@ def classify_turns(
         gate_turns.append(
             GateTurns(
                 gate,
-                {metric: delta(mean[0], _defined(mean[1:])) for metric, mean in means.items() if not np.isnan(mean[0])},
+                {metric: interval(mean) for metric, mean in means.items() if not np.isnan(mean[0])},
                 by_seed,
                 {m: float(np.std(v, ddof=1)) if len(v) > 1 else None for m, v in by_seed.items()},
                 [run.threshold for run in runs],
@@ -90,13 +90,8 @@ def compare(draws: Mapping[str, Mapping[str, Floats]], better: str, metrics: Seq
     for than in draws:
         for metric in metrics if than != better else ():
             values = draws[better][metric] - draws[than][metric]
-            rows.append(GateDifference(better, than, metric, delta(values[0], _defined(values[1:]))))
+            rows.append(GateDifference(better, than, metric, interval(values)))
     return rows
-
-
-def _defined(values: Floats) -> Floats:
-    """Draws without a positive turn have no AUROC."""
-    return values[~np.isnan(values)]
 
 
 def best_f1_threshold(need: Sequence[float], scores: Sequence[float]) -> ThresholdChoice:

@@ -19,7 +19,7 @@ from kbtrain.questions.files import DataFile, data_files
 from kbtrain.questions.gold import without_placeholders
 from kbtrain.questions.rows import SourceRecord, format_value, plain_answer
 from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
-from kbtrain.records import GREEDY, Condition, GateScore, Question, Sample, SampleSet, Split
+from kbtrain.records import GREEDY, Condition, Question, Sample, SampleSet, Split
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,6 @@ class Answered:
             for condition, answer in self.answers.items()
         ]
 
-    def gate_scores(self) -> list[GateScore]:
-        """One record per score of the row."""
-        return [GateScore(self.question.id, gate, score) for gate, score in self.scores.items()]
-
 
 def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     """Stream a file's (archive's, folder's) rows, each checked. Raises :class:`UserError` with file, line and column.
@@ -89,7 +85,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
             check_question(row_answers.question, row.file, row.line, ids)
             columns_with_values.update(columns.scores[gate] for gate in row_answers.scores)
             columns_with_values.update(
-                columns.stated[arm] for arm, right in row_answers.stated.items() if right is not None
+                columns.stated[c] for c, right in row_answers.stated.items() if right is not None
             )
             n += 1
             empty = [c for c, answer in row_answers.answers.items() if not (answer.text.strip() or answer.thought)]
@@ -107,10 +103,8 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
 
 
 def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
-    split = _split(row, columns)
-    loaded = mapped(
-        row, dataclasses.replace(columns.questions, split=split), f"{file.label}-{number}", file.label, file.split
-    )
+    read = dataclasses.replace(columns.questions, split=_split(row, columns))
+    loaded = mapped(row, read, f"{file.label}-{number}", file.label, file.split)
     loaded = without_placeholders(loaded, columns.placeholders)
     question = loaded.question
     if question.form == "open":
@@ -141,12 +135,11 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
     """Split by the map of split names; None: by the column or the file's name."""
     if not columns.splits:
         return None
-    column = columns.questions.names.get("split", "split")
-    word = reach(row, str(column))
+    column = str(columns.questions.names.get("split", "split"))
+    word = reach(row, column)
     if not isinstance(word, str) or word not in columns.splits:
-        raise row.error(
-            str(column), f"no split for {format_value(word)} in splits; {did_you_mean(str(word), columns.splits)}"
-        )
+        hint = did_you_mean(str(word), columns.splits)
+        raise row.error(column, f"no split for {format_value(word)} in splits; {hint}")
     return columns.splits[word]
 
 

@@ -114,17 +114,12 @@ def taken_for_english(question: Question) -> bool:
     return question.language == "en" and language_of(question.text) == "zh"
 
 
-def _group(limits: Limits, question: Question) -> str:
-    """Key under which a question is counted."""
-    return "all" if "all" in limits else question.split
-
-
 def first_ones(limits: Limits) -> Callable[[Question], bool]:
     """A function that takes the first questions up to each limit."""
     counts = Counter[str]()
 
     def is_taken(question: Question) -> bool:
-        group = _group(limits, question)
+        group = "all" if "all" in limits else question.split
         counts[group] += 1
         limit = limits.get(group)
         return limit is None or counts[group] <= limit
@@ -138,12 +133,12 @@ def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[
     """
     hashes: dict[str, list[int]] = {}
     for question in questions:
-        hashes.setdefault(_group(limits, question), []).append(hash64(f"{seed}\0{question.id}"))
-    highest = {group: max(heapq.nsmallest(limits.get(group) or 0, of_group), default=-1)
-               for group, of_group in hashes.items()}  # fmt: skip
+        group = "all" if "all" in limits else question.split
+        hashes.setdefault(group, []).append(hash64(f"{seed}\0{question.id}"))
+    highest = {name: max(heapq.nsmallest(limits.get(name) or 0, of), default=-1) for name, of in hashes.items()}
 
     def is_taken(question: Question) -> bool:
-        group = _group(limits, question)
+        group = "all" if "all" in limits else question.split
         return limits.get(group) is None or hash64(f"{seed}\0{question.id}") <= highest[group]
 
     return is_taken
@@ -214,12 +209,14 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, chinese: int
             f"questions of different splits were not compared: {splits.total():,} are more than {MOST_COMPARED:,}; "
             "keep wordings of one question together by --group-by"
         )
-    for (split, other_split), n in Counter((pair.split, pair.other_split) for pair in near or ()).items():
-        first = next(pair for pair in near or () if (pair.split, pair.other_split) == (split, other_split))
-        lines.append(
-            f"{split} questions with a near duplicate in {other_split}: {n} ('{first.id}' and '{first.other_id}'); "
-            "this flatters the figures; keep them together by --group-by"
-        )
+    by_splits: dict[tuple[Split, Split], list[NearPair]] = {}
+    for pair in near or ():
+        by_splits.setdefault((pair.split, pair.other_split), []).append(pair)
+    lines += [
+        f"{split} questions with a near duplicate in {other}: {len(pairs)} "
+        f"('{pairs[0].id}' and '{pairs[0].other_id}'); this flatters the figures; keep them together by --group-by"
+        for (split, other), pairs in by_splits.items()
+    ]
     if chinese:  # in use a question's language follows from its characters
         lines.append(
             f"{chinese} questions with Chinese characters are taken for English, and will be asked so, other than in "

@@ -93,11 +93,11 @@ class GoldCounts:
         """Count one question; ``texts`` holds the texts of the earlier ones. Returns the id of one in conflict."""
         self.empty += left_out.empty
         self.placeholders += left_out.placeholders
-        if question.grading != "option":
-            self.doubtful.update(answer for answer in question.answers if is_doubtful(answer))
-        if question.grading != "option" and question.answers and not is_yes_no(question):
+        given = question.answers if question.grading != "option" else ()
+        self.doubtful.update(filter(is_doubtful, given))
+        if given and not is_yes_no(question):
             self.n_open += 1
-            self.golds.update({question.answers[0]} if len(self.golds) < _MOST_COUNTED else ())
+            self.golds.update(given[:1] if len(self.golds) < _MOST_COUNTED else ())
         answers = {normalise(text) for text in gold_texts(question)}
         earlier = texts.add(leak_key(question), "\n".join([question.id, *sorted(answers)]), 0)
         if earlier is None:
@@ -112,9 +112,9 @@ class GoldCounts:
 
     def as_dict(self) -> dict[str, object]:
         """For the meta data."""
-        return {"empty_answers": self.empty, "placeholder_answers": self.placeholders,
-                "doubtful_answers": self.doubtful.total(), "duplicates": self.duplicates,
-                "conflicting": self.conflicting}  # fmt: skip
+        answers = {"empty_answers": self.empty, "placeholder_answers": self.placeholders}
+        questions = {"duplicates": self.duplicates, "conflicting": self.conflicting}
+        return {**answers, "doubtful_answers": self.doubtful.total(), **questions}
 
     def lines(self) -> Iterable[str]:
         """Sentences for people; none where nothing is wrong."""
@@ -122,21 +122,15 @@ class GoldCounts:
             yield f"dropped from the reference answers: {self.empty} empty, {self.placeholders} placeholders"
         if self.doubtful:
             texts = ", ".join(f"'{text}' ({n})" for text, n in self.doubtful.most_common(3))
-            yield (
-                f"warning: {sum(self.doubtful.values())} reference answers may be placeholders: {texts}; if so, "
-                'skip them: --placeholders "[TEXT, ...]"'
-            )
+            yield (f"warning: {self.doubtful.total()} reference answers may be placeholders: {texts}; if so, "
+                   'skip them: --placeholders "[TEXT, ...]"')  # fmt: skip
         yield from self._suspicious()
-        if self.duplicates:
-            text = f"{self.duplicates} questions repeat the text of another"
-            if not self.conflicting:
-                yield text
-                return
-            first, second = self.conflict
-            yield (
-                f"warning: {text}, {self.conflicting} of them with other reference answers (as '{second}' and "
-                f"'{first}'); keep one of each"
-            )
+        text, (first, second) = f"{self.duplicates} questions repeat the text of another", self.conflict
+        if self.conflicting:
+            pair = f"(as '{second}' and '{first}')"
+            yield f"warning: {text}, {self.conflicting} of them with other reference answers {pair}; keep one of each"
+        elif self.duplicates:
+            yield text
 
     def _suspicious(self) -> Iterable[str]:
         """Warnings where most gold answers look like another column, or like several answers in one."""

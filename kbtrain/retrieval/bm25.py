@@ -109,7 +109,8 @@ class BM25:
         """At most ``k`` hits for each query, best first; equal scores by passage id."""
         if k < 1:
             raise ValueError(f"k = {k}: at least 1")
-        words = [self._tokens.known_words(query, self._index.vocab_dict) for query in queries]
+        vocabulary = self._index.vocab_dict
+        words = [[word for word in self._tokens.words(query) if word in vocabulary] for query in queries]
         hits: dict[int, tuple[Hit, ...]] = {}
         pending = [i for i, terms in enumerate(words) if terms]
         reach = min(len(self), 2 * k + 8)

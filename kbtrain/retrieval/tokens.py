@@ -6,7 +6,7 @@ import functools
 import json
 import re
 import unicodedata
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,6 @@ class Tokens:
     def words(self, text: str) -> list[str]:
         """The words of a text, in order, repeats kept."""
         return [str(stem) for stem in _stemmer().stemWords([w for w in self.surfaces(text) if w not in STOP_WORDS])]
-
-    def known_words(self, text: str, vocabulary: Container[str]) -> list[str]:
-        """The words that the vocabulary has: an index can only look for these."""
-        return [word for word in self.words(text) if word in vocabulary]
 
     def _pieces(self, word: str) -> Iterable[str]:
         if "\u3400" <= word[0] <= "\u9fff" or "\uf900" <= word[0] <= "\ufaff":  # Chinese

@@ -139,7 +139,6 @@ def test_certainty_on_the_paper_s_own_scale_needs_equal_numbers_of_answers(
     list(label_questions(store, "main", [capital], tally))
     refuse_unequal(tally)  # one split: nothing to be unequal to
     list(label_questions(store, "main", [capital, dev], tally))
-    assert tally.most_answers == {"train": 2, "dev": 3}
     with pytest.raises(UserError, match=r"differs between the questions \(train 2, dev 3\)"):
         refuse_unequal(tally)
 

@@ -121,7 +121,7 @@ def test_bm25s_itself_gives_the_same_scores(corpus: list[Passage], tmp_path: Pat
     peer = bm25s.BM25()
     peer.index([tokens.words(f"{p.title} {p.text}") for p in corpus], show_progress=False)
     for query in ("w3 w4 w5", "the running cat", "t"):
-        known = tokens.known_words(query, peer.vocab_dict)
+        known = [word for word in tokens.words(query) if word in peer.vocab_dict]
         expected = peer.get_scores(known)
         (hits,) = index.search([query], len(corpus))
         by_id = {hit.passage_id: hit.score for hit in hits}
