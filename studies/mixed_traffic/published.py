@@ -36,16 +36,28 @@ from kbtrain.report.words import percent, points, points_interval
 from kbtrain.training.data import Labelled
 
 MODELS = ("gpt-4o", "gpt-4o-mini", "llama-3-8b-instruct", "flan-t5-xl", "flan-t5-xxl")
-HEAD = ("gate", "right, %", "searches, %", "against the better of never and always, points", "area")
+HEAD = [
+    "model",
+    "questions",
+    "gate",
+    "right, %",
+    "searches, %",
+    "against the better of never and always, points",
+    "area",
+]
 FOLDS = 5
 FitGate = Callable[[Sequence[GateExample], Sequence[float]], BySource | Features]
-GATES = ("llm_only", "all_rag", "by_source", "features_no_source", "features", "oracle")
+GATES = {
+    "llm_only": "never", "all_rag": "always", "by_source": "by source", "features_no_source": "`features`, no source",
+    "features": "`features` with the source", "oracle": "oracle",
+}  # fmt: skip
 
 
 class PublishedConfig(Config):
     path: tuple[Path, ...] = Field(min_length=1, description="files of published verdicts, one JSON object a line")
     index: Path | None = Field(None, description="folder of a BM25 index of passages; null: no word frequencies")
     out: Path = Field(Path("runs/mixed_published.json"), description="file of all figures")
+    store: Path | None = Field(None, description="JSON file of the pages' figures that gets the table mixed-published")
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the test questions")
 
     def writes(self) -> tuple[Path, ...]:
@@ -63,16 +75,20 @@ class Row:
 def main(config: PublishedConfig) -> None:
     frequencies = Frequencies.none() if config.index is None else Frequencies.of_index(config.index)
     rows = [json.loads(line) for path in config.path for line in path.read_text(encoding="utf-8").splitlines()]
-    figures = {}
+    figures: dict[str, dict[str, object]] = {}
+    table: list[list[str]] = []
     for model in MODELS:
         parts = split_rows([row for row in rows if model in row["llms"]], model)
         results = measure(parts, frequencies, config.bootstrap_draws)
-        figures[model] = {
-            "n": {split: len(part) for split, part in parts.items()},
-            **{r.gate: facts(r) for r in results},
-        }
-        print("\n".join(table(model, len(parts["test"]), results)))
+        counts = {split: len(part) for split, part in parts.items()}
+        figures[model] = {"n": counts, **{result.gate: facts(result) for result in results}}
+        table += table_rows(model, counts["test"], results)
     write_atomically(config.out, json.dumps(figures, indent=1) + "\n")
+    print("\n".join("| " + " | ".join(row) + " |" for row in (HEAD, *table)))
+    if config.store is not None:
+        document = json.loads(config.store.read_text(encoding="utf-8"))
+        document["tables"]["mixed-published"] = {"columns": HEAD, "rows": table}
+        write_atomically(config.store, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def split_rows(rows: Sequence[Mapping], model: str) -> dict[Split, list[Row]]:
@@ -150,19 +166,29 @@ def facts(result: GateResult) -> dict[str, object]:
     }  # fmt: skip
 
 
-def table(model: str, n: int, results: Sequence[GateResult]) -> list[str]:
-    """A Markdown table of one model."""
+def table_rows(model: str, n: int, results: Sequence[GateResult]) -> list[list[str]]:
+    """One model's rows, under :data:`HEAD`."""
     by_name = {result.gate: result for result in results}
     over_always = by_name["all_rag"].accuracy >= by_name["llm_only"].accuracy
-    lines = [f"\n{model}, {n:,} questions", "| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    for name in GATES:
+    rows = []
+    for name, words in GATES.items():
         result = by_name[name]
         delta = result.delta_vs_all_rag if over_always else result.delta_vs_llm_only
+        against = f"{points(delta.mean)} {points_interval(delta)}" if delta.low < delta.high else "-"
         area = result.oracle_normalised_area
-        cells = (name, percent(result.accuracy), percent(result.retrieval_ratio, 0),
-                 f"{points(delta.mean)} {points_interval(delta)}", "-" if area is None else f"{area:.2f}")  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+        searches = percent(result.retrieval_ratio, 0)
+        rows.append(
+            [
+                model,
+                f"{n:,}",
+                words,
+                percent(result.accuracy),
+                searches,
+                against,
+                "-" if area is None else f"{area:.2f}",
+            ]
+        )
+    return rows
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def test_published_verdicts_become_a_table(tmp_path: Path, capsys: pytest.Captur
     figures = json.loads((tmp_path / "figures.json").read_text())["gpt-4o"]
     assert figures["n"]["test"] == 80
     assert (figures["by_source"]["accuracy"], figures["by_source"]["searches"]) == (1.0, 0.5)
-    assert "| by_source | 100.0 | 50 |" in capsys.readouterr().out
+    assert "| by source | 100.0 | 50 |" in capsys.readouterr().out
 
 
 def test_rows_count_searches_tokens_and_money() -> None:
