@@ -141,8 +141,14 @@ def _parser(kind: type[Config], description: str | None, prog: str | None) -> ar
 def key_rows(kind: type[Config]) -> Iterator[tuple[str, str, str, str]]:
     """Name, values, default (as in YAML; "required", or empty for one that says nothing) and meaning of each key."""
     for name, field in kind.model_fields.items():
-        default = "required" if field.is_required() else _format_default(field.get_default(call_default_factory=True))
-        yield name, _choices(field.annotation), default, as_commands(field.description or name)
+        value = "required" if field.is_required() else field.get_default(call_default_factory=True)
+        says_nothing = value is None or (isinstance(value, Sized) and not value)
+        yield (
+            name,
+            _choices(field.annotation),
+            "" if says_nothing else _yaml(value),
+            as_commands(field.description or name),
+        )
 
 
 def _flag(key: str) -> str:
@@ -157,7 +163,7 @@ def _choices(annotation: Any) -> str:
     if origin is Literal:
         return "|".join(map(str, arguments))
     if origin in {Union, UnionType}:
-        return "|".join(dict.fromkeys(_choices(argument) for argument in arguments))
+        return "|".join(dict.fromkeys(map(_choices, arguments)))
     if origin in {tuple, list, frozenset, set}:
         return f"[{_choices(arguments[0])},...]"
     if origin is dict:
@@ -166,13 +172,6 @@ def _choices(annotation: Any) -> str:
         return f"{{{', '.join(annotation.model_fields)}}}"
     names = {bool: "true|false", int: "N", float: "X", str: "TEXT", Path: "PATH", type(None): "null"}
     return names.get(annotation, "REGEX" if origin is re.Pattern else "ANYTHING")
-
-
-def _format_default(value: Any) -> str:
-    """A default as it stands in YAML; empty for one that says nothing (null, an empty list)."""
-    if value is None or value == "" or (isinstance(value, Sized) and not value):
-        return ""
-    return _yaml(value)
 
 
 def _yaml(value: Any) -> str:

@@ -62,9 +62,14 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path
     assert config.keys == ("mastery", "benefit") and config.output == Path("runs/x")
 
 
-def test_dashes_equal_signs_and_null_are_understood() -> None:
-    config = parse_args(TrainConfig, ["--name=b", "--learning-rate=0.5", "--mode", "lora", "--rank", "8"])
-    assert (config.name, config.learning_rate, config.rank) == ("b", 0.5, 8)
+def test_dashes_equal_signs_and_null_are_understood_and_pairs_are_flags_without_dashes() -> None:
+    for words in (
+        ["--name=a=b", "--learning-rate=0.5", "--mode", "lora"],
+        ["name=a=b", "learning_rate=0.5", "mode=lora"],
+    ):
+        config = parse_args(TrainConfig, [*words, "--rank", "8", "keys=[x, y]"])
+        assert (config.name, config.learning_rate, config.rank, config.keys) == ("a=b", 0.5, 8, ("x", "y"))
+    assert parse_args(TrainConfig, ["--name", "epochs=2", "--rank", "null"]).name == "epochs=2"
     assert parse_args(TrainConfig, ["--name", "b", "--rank", "null"]).rank is None
 
 
@@ -83,12 +88,6 @@ def test_a_number_that_nothing_can_hold_is_refused_by_its_key(key: str, number: 
     with pytest.raises(UserError, match=rf"train\.yaml:2: key '{key}': expected"):
         parse_args(TrainConfig, ["--config", str(path)])
     assert parse_args(TrainConfig, ["--name", "a", f"--epochs={2**63 - 1}"]).epochs == 2**63 - 1
-
-
-@pytest.mark.parametrize("key", ["epochs", "rank", "learning-rate"])
-def test_true_is_no_number(key: str) -> None:
-    with pytest.raises(UserError, match=f"line: key '{key.replace('-', '_')}': expected a number, found true"):
-        parse_args(TrainConfig, ["--name", "a", f"--{key}=true"])
 
 
 @pytest.mark.parametrize("text", ["a\0b", "a\ud800", "\udcff"])
@@ -110,10 +109,7 @@ def test_a_text_that_no_file_can_hold_is_refused_by_its_key(text: str, tmp_path:
     ("text", "message"),
     [
         ("name: a\n\nepoch: 3\n", r"train\.yaml:3: unknown key 'epoch'; did you mean 'epochs'\?$"),
-        (
-            "name: a\nxyzzy: 3\n",
-            r"train\.yaml:2: unknown key 'xyzzy'; valid: epochs, keys, learning_rate, mode, name, ",
-        ),
+        ("name: a\nxyzzy: 3\n", r"train\.yaml:2: unknown key 'xyzzy'; valid: epochs, keys, learning_rate, mode, "),
         ("name: a\nepochs: many\n", r"train\.yaml:2: key 'epochs': input should be a valid integer.*, found 'many'$"),
         ("epochs: 0\nname: a\n", r"train\.yaml:1: key 'epochs': input should be greater than or equal to 1, found 0$"),
         ("name: a\nmode: half\n", r"train\.yaml:2: key 'mode': input should be 'full' or 'lora', found 'half'$"),
@@ -124,8 +120,10 @@ def test_a_text_that_no_file_can_hold_is_refused_by_its_key(text: str, tmp_path:
         ("name: a\non: 1\n", r"train\.yaml:2: unknown key 'on'; "),
         ("name: [a\n", r"train\.yaml:\d: broken YAML"),
         ("- name\n", r"train\.yaml: expected 'key: value' lines, found list$"),
+        *((f"name: {value}\n", r"train\.yaml: broken YAML \([^\n]{1,80}\)$")
+          for value in ("2026-02-31", "9" * 5000, "[" * 3000)),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_the_file_is_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         parse_args(TrainConfig, ["--config", str(config_file(tmp_path, text))])
@@ -140,9 +138,11 @@ def test_a_mistake_in_the_file_is_one_line_with_its_place(tmp_path: Path, text: 
         (["--config", "gone.yaml"], r"^gone\.yaml: no such file$"),
         ([], r"^command line: key 'name': field required: name of the run; see --help$"),
         (["--name"], r"expected one argument$"),
+        *((["--name", "a", f"{key}=true"], f"key '{key}': expected a number, found true")
+          for key in ("epochs", "rank", "learning_rate")),
         (["--name", "a", "--keys", "[a"], r"^command line: key 'keys': input should be a valid tuple, found '\[a'$"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_on_the_command_line_is_one_line(arguments: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         parse_args(TrainConfig, arguments)
@@ -198,12 +198,6 @@ def test_a_script_says_one_line_and_its_exit_code(
     assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
 
 
-def test_pairs_are_flags_without_dashes() -> None:
-    config = parse_args(TrainConfig, ["name=a=b", "learning_rate=0.5", "mode=lora", "--rank", "8", "keys=[x, y]"])
-    assert (config.name, config.learning_rate, config.rank, config.keys) == ("a=b", 0.5, 8, ("x", "y"))
-    assert parse_args(TrainConfig, ["--name", "epochs=2"]).name == "epochs=2"
-
-
 @pytest.mark.parametrize(
     "path", ["runs/try #2", "2024-11-26", "123", "yes", "~", "[a]", "runs/a: b", "'a'", "{b}", "x # y"]
 )
@@ -233,14 +227,6 @@ def test_a_shipped_config_is_found_by_its_name_from_any_folder(tmp_path: Path, m
     assert (by_name.train, by_name.test) == (5, 385)
     with pytest.raises(UserError, match=r"^unknown config 'colect_demo'; did you mean 'collect_demo'\?$"):
         parse_args(AnyConfig, ["--config", "colect_demo"])
-
-
-@pytest.mark.parametrize("value", ["2026-02-31", "9" * 5000, "[" * 3000], ids=["no day", "digits", "brackets"])
-def test_what_yaml_cannot_make_a_value_of_is_one_line(value, tmp_path):
-    path = tmp_path / "c.yaml"
-    path.write_text(f"x: {value}\n")
-    with pytest.raises(UserError, match=r"c\.yaml: broken YAML \([^\n]{1,80}\)$"):
-        read_yaml(path)
 
 
 @pytest.mark.parametrize(

@@ -57,12 +57,8 @@ def test_a_file_of_a_run_folder_that_is_missing_names_the_command_that_makes_it(
 
 
 def test_a_file_of_ones_own_that_is_missing_names_no_command() -> None:
-    assert (
-        missing_file_message("questions.jsonl")
-        == missing_file_message("texts/dev.jsonl")
-        == missing_file_message("a/b.txt")
-        == "no such file"
-    )
+    said = {missing_file_message(file) for file in ("questions.jsonl", "texts/dev.jsonl", "a/b.txt")}
+    assert said == {"no such file"}
 
 
 def _safetensors(path: Path) -> None:
@@ -142,10 +138,8 @@ def test_output_that_nobody_takes_is_one_line() -> None:
     command = [sys.executable, "-m", "kbtrain.cli", "ls", "launch"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: disk is full; free some space and run the same command again\n",
-    )
+    assert done.returncode == 2
+    assert done.stderr == "error: disk is full; free some space and run the same command again\n"
 
 
 def test_what_lies_beside_a_folder_given_by_dots_lies_beside_the_folder(tmp_path, monkeypatch):
@@ -248,12 +242,9 @@ def test_a_file_a_link_and_nothing_are_replaced(tmp_path: Path) -> None:
 
 def test_an_empty_file_is_not_begun_and_a_link_to_nowhere_is_told_of(tmp_path: Path) -> None:
     """A full disk and a kill leave empty files."""
-    path, link = tmp_path / "f", tmp_path / "link"
-    assert not has_content(path)
-    path.touch()
-    assert not has_content(path)
-    path.write_text("x")
-    assert has_content(path)
-    link.symlink_to(tmp_path / "gone")
+    (tmp_path / "empty").touch()
+    (tmp_path / "full").write_text("x")
+    assert [has_content(tmp_path / name) for name in ("none", "empty", "full")] == [False, False, True]
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match="link: no such file"):
-        has_content(link)
+        has_content(tmp_path / "link")

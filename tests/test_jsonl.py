@@ -51,45 +51,17 @@ EVERY = [
     SampleSet("q1", "mask", (Sample(0, "{}", 1, "stop", -0.1),), SAMPLE, 12, 3, "content_filter: no"),
     FOUND,
     Label("q1", "train", FOUND, None, FOUND, 0.8, 0.5, False, True, *[None] * 7, "capital"),
-    GateExample(
-        "q1",
-        "q1",
-        "dev",
-        "text",
-        "en",
-        None,
-        True,
-        None,
-        False,
-        0.1,
-        None,
-        0.5,
-        hits=(Hit("p", "t", "x", 1.5),),
-        time_sensitive=True,
-        needs_knowledge=False,
-        entities=("Q1",),
-        titles="always",
-        source="shop",
-    ),
+    GateExample("q1", "q1", "dev", "text", "en", None, True, None, False, 0.1, None, 0.5, None,
+                (Hit("p", "t", "x", 1.5),), True, False, ("Q1",), "always", "shop"),
     Decision(0.25, None, 0.5, False),
     GateScore("q1", "kbm_mastery", 0.1 + 0.2),
     Outcome("q1", "test", None, True, False, None, 0.25, 3, 4),
     ENTITY,
     SAID,
     Snippet("s1", None, "t", "x"),
-    TurnExample(
-        "d1-3",
-        "d1",
-        "test",
-        3,
-        (SAID,),
-        ("Hotels_1",),
-        True,
-        position=0.25,
-        entities=(ENTITY,),
-        response_actions=("OFFER name = Sino",),
-    ),
-]
+    TurnExample("d1-3", "d1", "test", 3, (SAID,), ("Hotels_1",), True, position=0.25, entities=(ENTITY,),
+                response_actions=("OFFER name = Sino",)),
+]  # fmt: skip
 
 
 def test_every_record_comes_back_exactly(tmp_path: Path) -> None:
@@ -123,10 +95,7 @@ def test_blank_lines_are_skipped_and_still_counted(tmp_path: Path) -> None:
         ('{"question_id": "q", ', r"s\.jsonl:2: broken JSON \(.* at column \d+\)$"),
         ("[1, 2]", r"s\.jsonl:2: expected a JSON object, found list$"),
         ('{"question_id": "q", "gate": "g"}', r"s\.jsonl:2: field 'score': missing$"),
-        (
-            '{"question_id": "q", "gate": "g", "score": "high"}',
-            r":2: field 'score': input should be a valid number.*'high'$",
-        ),
+        ('{"question_id": "q", "gate": "g", "score": "high"}', r":2: field 'score': .* valid number.*'high'$"),
         ('{"question_id": "q", "gate": 3, "score": 1}', r":2: field 'gate': input should be a valid string, found 3$"),
         ('{"question_id": "q", "gatte": "g", "score": 1}', r":2: field 'gatte': unknown field; did you mean 'gate'\?$"),
     ],
@@ -141,18 +110,14 @@ def test_a_broken_line_is_one_line_naming_file_line_and_field(tmp_path: Path, li
     assert "\n" not in str(caught.value)
 
 
-def test_a_nested_field_is_named_with_its_path(tmp_path: Path) -> None:
+def test_a_nested_field_is_named_with_its_path_and_a_turn_needs_a_turn_before_it() -> None:
     hit = {"passage_id": "p", "title": "t", "text": "x", "score": None}
-    line = json.dumps({"question_id": "q", "retriever": "r", "query": "q", "hits": [hit]})
+    row = {"question_id": "q", "retriever": "r", "query": "q", "hits": [hit]}
     with pytest.raises(UserError, match=r"field 'hits\.0\.score': input should be a valid number, found None$"):
-        jsonl.record(Evidence, jsonl.value(line, "e.jsonl", 1), "e.jsonl", 1)
-
-
-def test_a_turn_before_which_nothing_was_said_is_none(tmp_path: Path) -> None:
+        jsonl.record(Evidence, row, "e.jsonl", 1)
     row = {"id": "d:1", "dialogue_id": "d", "split": "train", "turn": 1, "context": []}
-    (tmp_path / "turns.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(UserError, match=r"turns\.jsonl:1: field 'context': .*at least 1 item.*, found \[\]"):
-        list(jsonl.read(TurnExample, tmp_path / "turns.jsonl"))
+        jsonl.record(TurnExample, row, "turns.jsonl", 1)
 
 
 def scores(error: BaseException) -> Iterator[GateScore]:

@@ -104,11 +104,10 @@ def _refusal(error: Exception) -> OSError | None:
     if isinstance(error, OSError) and error.errno is not None:
         return None if isinstance(error, ConnectionError | TimeoutError) else error
     match = _NUMBER.search(str(error))
-    if match:
-        return OSError(int(match[1]), os.strerror(int(match[1])))
+    number = int(match[1]) if match else 0
     if isinstance(error, OSError | RuntimeError) and _CUT_SHORT.search(str(error)):  # numpy's and torch's own words
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return None
+        number = number or errno.ENOSPC
+    return OSError(number, os.strerror(number)) if number else None
 
 
 def check_regular(path: Path | str) -> None:
@@ -193,15 +192,12 @@ def cut_torn_line(path: Path | str) -> int:
     """Cut off what stands behind the last line end, as a killed process leaves it; the bytes that are left."""
     check_regular(path)
     with errors_of(path), open(path, "rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        while size:
-            step = min(size, 65_536)
-            file.seek(size - step)
-            end = file.read(step).rfind(b"\n")
-            if end >= 0:
-                size = size - step + end + 1
-                break
-            size -= step
+        size, end = file.seek(0, os.SEEK_END), -1
+        while size and end < 0:
+            start = max(0, size - 65_536)
+            file.seek(start)
+            end = file.read(size - start).rfind(b"\n")
+            size = start + end + 1
         file.truncate(size)
     return size
 
@@ -324,8 +320,7 @@ def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
 
 
 def _since(lock: Path) -> str:
-    try:
-        text = lock.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return f", since {text}" if text else ""
+    with contextlib.suppress(OSError):
+        if text := lock.read_text(encoding="utf-8", errors="replace"):
+            return f", since {text}"
+    return ""

@@ -91,11 +91,10 @@ def _refusal(error: ValueError, path: Path | str, number: int | None, remedy: st
     """What :func:`kbtrain.io.files.loads` refused, with file, line and field."""
     if isinstance(error, BadField):
         return UserError(f"{at(path, number, error.field)}: {error}{remedy}")
+    words = str(error)[:80]  # a number of thousands of digits, thousands of brackets
     if isinstance(error, json.JSONDecodeError):
-        place, words = at(path, number or error.lineno), f"{error.msg} at column {error.colno}"
-    else:  # a number of thousands of digits, thousands of brackets
-        place, words = at(path, number), str(error)[:80]
-    return UserError(f"{place}: broken JSON ({words}){remedy}")
+        number, words = number or error.lineno, f"{error.msg} at column {error.colno}"
+    return UserError(f"{at(path, number)}: broken JSON ({words}){remedy}")
 
 
 def read_value(path: Path | str, if_missing: str = "", if_broken: str = "") -> Any:

@@ -85,24 +85,22 @@ def create(db: sqlite3.Connection, path: Path) -> None:
 def check(db: sqlite3.Connection, path: Path, read_only: bool) -> None:
     """Raise :class:`UserError` for a database that is not a store, of another version, damaged or changed since it was
     made."""
-    application = db.execute("PRAGMA application_id").fetchone()[0]
-    version = db.execute("PRAGMA user_version").fetchone()[0]
+    application, version = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    problem = ""
     if application != APPLICATION:
-        raise UserError(f"{at(path)}: {_FOREIGN}")
-    if version not in READABLE or (version != VERSION and not read_only):
-        raise UserError(
-            f"{at(path)}: store of version {version}, this kbtrain writes {VERSION}; "
-            "use the kbtrain that wrote it or sample into a new file"
-        )
-    if not meta_path(path).exists():
-        if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise UserError(f"{at(path)}: {_DAMAGED}")
+        problem = _FOREIGN
+    elif version not in READABLE or (version != VERSION and not read_only):
+        use = "use the kbtrain that wrote it or sample into a new file"
+        problem = f"store of version {version}, this kbtrain writes {VERSION}; {use}"
+    elif not meta_path(path).exists():
+        is_whole = db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
+        problem = "" if is_whole else _DAMAGED
     elif not unchanged(path):
         name, stage = meta_path(path).name, read_meta(path).get("stage", "sample")
-        raise UserError(
-            f"{at(path)}: was changed since {stage} made it; restore a copy, or delete it and {name} and sample again; "
-            f"to keep it as it is, delete {name} alone"
-        )
+        restore = f"restore a copy, or delete it and {name} and sample again"
+        problem = f"was changed since {stage} made it; {restore}; to keep it as it is, delete {name} alone"
+    if problem:
+        raise UserError(f"{at(path)}: {problem}")
 
 
 @contextlib.contextmanager
@@ -112,9 +110,8 @@ def user_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", None)
-        problem = None if code is None else PROBLEMS.get(code & 0xFF)  # the low byte is the primary code
-        if code is None and "decode" in str(error):  # text that is not UTF-8
-            problem = _DAMAGED
+        is_no_text = code is None and "decode" in str(error)  # text that is not UTF-8
+        problem = _DAMAGED if is_no_text else PROBLEMS.get((code or 0) & 0xFF)  # the low byte is the primary code
         if problem is None:
             raise
         raise UserError(f"{at(path)}: {problem}") from None
@@ -174,8 +171,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                 (run, json.dumps(settings, ensure_ascii=False)),
             )
         for setting in differing(self.run_meta(run), settings):
-            other = change_message(*setting)
-            raise UserError(f"{at(self.path)}: run '{run}' was begun with {other}; set it back or name a new run")
+            begun = f"run '{run}' was begun with {change_message(*setting)}"
+            raise UserError(f"{at(self.path)}: {begun}; set it back or name a new run")
 
     def run_meta(self, run: str) -> dict[str, Any]:
         """The meta data with which a run was created. Raises :class:`UserError` for an unknown run."""
@@ -311,7 +308,9 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         db.execute("INSERT OR IGNORE INTO questions (run, id) VALUES (?, ?)", (run, sample_set.question_id))
         find = "SELECT question FROM questions WHERE run = ? AND id = ?"
         key = (db.execute(find, (run, sample_set.question_id)).fetchone()[0], sample_set.condition)
-        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in _rows_of(sample_set)]
+        refused = sample_set.refused
+        answers = sample_set.answers() if refused is None else (Sample(REFUSED, refused, 0, _REFUSED, 0.0),)
+        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in answers]
         try:
             row = (*key, len(sample_set.samples), sample_set.prompt_tokens, sample_set.evidence_cut)
             db.execute("INSERT INTO sets VALUES (?, ?, ?, ?, ?)", row)
@@ -347,10 +346,3 @@ def _is_whole(sample_set: SampleSet, n_samples: int) -> bool:
     numbers = [sample.index for sample in sample_set.answers()]
     greedy = [] if sample_set.greedy is None else [GREEDY]
     return numbers == [*greedy, *range(n_samples)] and bool(numbers) == (sample_set.refused is None)
-
-
-def _rows_of(sample_set: SampleSet) -> tuple[Sample, ...]:
-    """The answers as rows, the greedy one before the samples; of a refusal its reason alone."""
-    return (
-        sample_set.answers() if sample_set.refused is None else (Sample(REFUSED, sample_set.refused, 0, _REFUSED, 0.0),)
-    )

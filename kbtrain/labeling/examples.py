@@ -77,9 +77,7 @@ class Targets:
     """Counts of the training examples that have all targets, and of each class."""
 
     keys: Sequence[Target]
-    classes: Counter[tuple[bool, Target, bool]] = field(
-        default_factory=Counter
-    )  # (with reference, key, target) -> number
+    classes: Counter[tuple[bool, Target, bool]] = field(default_factory=Counter)  # (with reference, key, target)
     seen: int = 0  # training examples, with all targets or not
 
     def complete(self, example: GateExample, gold: bool = True) -> bool:
@@ -88,8 +86,7 @@ class Targets:
         Without gold answers these are :data:`WITHOUT_GOLD`: training skips what is None.
         """
         self.seen += 1
-        can_have = [key for key in self.keys if gold or key in WITHOUT_GOLD]
-        targets: dict[Target, bool | None] = {key: getattr(example, key) for key in can_have}
+        targets = {key: getattr(example, key) for key in self.keys if gold or key in WITHOUT_GOLD}
         if not targets or None in targets.values():
             return False
         self.classes.update((example.reference is not None, key, bool(target)) for key, target in targets.items())
@@ -111,16 +108,13 @@ class Targets:
             raise UserError(
                 f"no training question has labels for {', '.join(self.keys)}; sample questions of split train"
             )
-        for reference, key in sorted({(reference, key) for reference, key, _ in self.classes}):
-            true, false = (self.classes[reference, key, target] for target in (True, False))
-            if not true or not false:
+        for reference, key, target in sorted(self.classes):
+            if not self.classes[reference, key, not target]:
                 kind = f"'{key}' with reference" if reference else f"'{key}'"
                 where = "tau_benefit" if key == "benefit" else f"tau_{key} of data_gen/label.py"
                 mend = "collect questions of both kinds" if key in OF_QUESTION else f"change {where}"
-                raise UserError(
-                    f"target {kind}: all {true or false} training examples are {bool(true)}; {mend} "
-                    "or remove the key from keys"
-                )
+                alike = f"all {self.classes[reference, key, target]} training examples are {target}"
+                raise UserError(f"target {kind}: {alike}; {mend} or remove the key from keys")
 
 
 def example(question: Question, label: Label | None, target: BenefitTarget = PLAIN) -> GateExample:

@@ -66,14 +66,13 @@ class LLMJudge:
         return {"judge": self.name, "votes": self.votes, **self.llm.facts(), **judge_prompt_facts()}
 
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[bool | None]:
-        requests = [
-            AnswerRequest(judgement(*case, str(i)), "llm", None, self.votes, not self.votes)
-            for i, case in enumerate(cases)
-        ]
-        verdicts: dict[int, bool | None] = {}
-        for answered in (answered for group in self.llm.answer(requests) for answered in group):
-            replies = answered.samples if self.votes else [answered.greedy] if answered.greedy else []
-            verdicts[int(answered.question_id)] = _majority([reply.text for reply in replies])
+        asked = [judgement(*case, str(i)) for i, case in enumerate(cases)]
+        requests = [AnswerRequest(question, "llm", None, self.votes, not self.votes) for question in asked]
+        verdicts = {
+            int(answered.question_id): _majority([reply.text for reply in answered.answers()])
+            for group in self.llm.answer(requests)
+            for answered in group
+        }
         return [verdicts[i] for i in range(len(cases))]
 
 

@@ -102,11 +102,9 @@ def count_verdicts(verdicts: Iterable[QuestionVerdicts], questions: Iterable[Que
     """
     counts = Counter[str]()
     for record, question in zip(verdicts, questions, strict=True):
-        counts["answers"] += len(record.right)
-        counts["right"] += sum(value is True for value in record.right.values())
-        counts["abstained"] += sum(value is None for value in record.right.values())
-        if question.grading == "option":
-            counts["choice_questions"] += 1
+        said = Counter(record.right.values())
+        counts.update(answers=said.total(), right=said[True], abstained=said[None])
+        counts.update(["choice_questions"] if question.grading == "option" else [])
     return counts
 
 
@@ -157,10 +155,9 @@ def side_by_side(questions: Path, labels: Path | None, evidence: Path | None) ->
             None if label_file is None else label_file.record_of(question),
             None if evidence_file is None else evidence_file.record_of(question),
         )
-    if label_file is not None:
-        label_file.finish()
-    if evidence_file is not None:
-        evidence_file.finish()
+    for file in (label_file, evidence_file):
+        if file is not None:
+            file.finish()
 
 
 ByQuestion = Mapping[str, Verdicts]

@@ -43,13 +43,14 @@ def calibration(truth: Bools, probabilities: Floats) -> Calibration:
     if len(truth) == 0 or not is_probability(probabilities):
         raise ValueError("calibration needs probabilities in [0, 1], one per question")
 
-    def bin_of(low: float, high: float, places: NDArray[np.intp]) -> Bin:
-        return Bin(low, high, len(places), float(probabilities[places].mean()), float(truth[places].mean()))
-
     place = np.minimum((probabilities * BINS + 1e-9).astype(int), BINS - 1)
-    by_width = [bin_of(i / BINS, (i + 1) / BINS, np.flatnonzero(place == i)) for i in np.unique(place).tolist()]
-    ece = sum(b.n * abs(b.predicted - b.observed) for b in by_width) / len(truth)
-    return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), by_width)
+    bins = []
+    for i in np.unique(place).tolist():
+        inside = place == i
+        observed = float(truth[inside].mean())
+        bins.append(Bin(i / BINS, (i + 1) / BINS, int(inside.sum()), float(probabilities[inside].mean()), observed))
+    ece = sum(b.n * abs(b.predicted - b.observed) for b in bins) / len(truth)
+    return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), bins)
 
 
 def equal_count_bins(values: Floats, bins: int) -> list[NDArray[np.intp]]:
@@ -85,14 +86,12 @@ class Shift:
 
     def line(self, gate: str) -> str:
         """The finding in one line; it begins with "warning" if it is alarming."""
+        effect = f"(KS {self.statistic:.3f}, p = {self.p_value:{'.1e' if self.alarming else '.2g'}})"
         if not self.alarming:
-            effect = f"KS {self.statistic:.3f}, p = {self.p_value:.2g}"
-            return f"{gate}: {self.n_new} new scores are distributed as on dev ({effect})"
-        return (
-            f"warning: scores of '{gate}' on {self.n_new} new questions are distributed differently from the "
-            f"{self.n_dev} dev questions that its threshold was chosen on (KS {self.statistic:.3f}, p = "
-            f"{self.p_value:.1e}); calibrate it on questions of the new kind"
-        )
+            return f"{gate}: {self.n_new} new scores are distributed as on dev {effect}"
+        dev = f"the {self.n_dev} dev questions that its threshold was chosen on {effect}"
+        return (f"warning: scores of '{gate}' on {self.n_new} new questions are distributed differently from {dev}; "
+                "calibrate it on questions of the new kind")  # fmt: skip
 
 
 def shift(dev: ArrayLike, new: ArrayLike, independent: tuple[int | None, int | None] = (None, None)) -> Shift:

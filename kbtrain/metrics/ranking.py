@@ -94,22 +94,12 @@ def separations(
         raise ValueError("AUROC needs questions of both classes")
     draws = {name: _resampled(truth, values, clusters) for name, values in scores.items()}
     base = draws.get(reference)
-    return [
-        Separation(
-            name=name,
-            n=len(truth),
-            n_positive=int(truth.sum()),
-            auroc=interval(areas),
-            minus=None if base is None or name == reference else interval(base - areas),
-            positive=_quantiles(scores[name][truth]),
-            negative=_quantiles(scores[name][~truth]),
-        )
-        for name, areas in draws.items()
-    ]
-
-
-def _quantiles(values: Floats) -> tuple[float, ...]:
-    return tuple(float(value) for value in np.quantile(values, QUANTILES))
+    rows = []
+    for name, areas in draws.items():
+        minus = None if base is None or name == reference else interval(base - areas)
+        sides = (tuple(np.quantile(scores[name][of], QUANTILES).tolist()) for of in (truth, ~truth))
+        rows.append(Separation(name, len(truth), int(truth.sum()), interval(areas), minus, *sides))
+    return rows
 
 
 def _resampled(truth: Bools, scores: Floats, clusters: Sequence[str] | None) -> Floats:

@@ -6,6 +6,7 @@ differences between them are paired; memory is bounded by making the rows in blo
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -135,9 +136,8 @@ def _excess_area(order: Places, starts: Places, gain: Floats, counts: Floats) ->
         size, gained = (np.add.reduceat(part, starts, axis=1) for part in (size, gained))
     total = np.cumsum(gained, axis=1)
     # trapezoids, above the accuracy without retrieval
-    below: Floats = np.einsum("ij,ij->i", size, total) - np.einsum("ij,ij->i", size, gained) / 2
-    area: Floats = below / n**2 - total[:, -1] / (2 * n)
-    return area
+    below = np.einsum("ij,ij->i", size, total) - np.einsum("ij,ij->i", size, gained) / 2
+    return np.asarray(below / n**2 - total[:, -1] / (2 * n))
 
 
 def question_counts(n: int, draws: int, seed: int, clusters: Sequence[str] | None = None) -> Iterator[Floats]:
@@ -177,19 +177,14 @@ def stratified_counts(truth: Bools, draws: int, seed: int) -> Iterator[Floats]:
 def cluster_counts(clusters: Sequence[str], draws: int, seed: int) -> Floats:
     """Counts (draws + 1, items) with whole clusters drawn, such as the turns of a dialogue; the first row is ones."""
     names, of_item = np.unique(np.asarray(clusters), return_inverse=True)
-    rng = np.random.default_rng(seed)
-    counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
-    by_cluster = np.concatenate([np.ones((1, len(names))), counts]).astype(np.float64)
-    return by_cluster[:, of_item]
+    counts = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+    return np.concatenate([np.ones((1, len(names))), counts])[:, of_item]
 
 
 def random_gates(llm: Floats, rag: Floats, searches: list[int], draws: int, seed: int) -> Floats:
     """Accuracies of gates that retrieve exactly ``searches[j]`` questions drawn at random: (draws, len(searches))."""
-    n = len(llm)
-    rng = np.random.default_rng(seed)
+    n, gain, rng, parts = len(llm), rag - llm, np.random.default_rng(seed), []
     step = max(1, _CELLS // n)
-    gain = rag - llm
-    parts = []
     for start in range(0, draws, step):
         rows = min(step, draws - start)
         shuffled = rng.permuted(np.broadcast_to(gain, (rows, n)), axis=1)
@@ -228,12 +223,9 @@ def mcnemar(first: Floats, second: Floats) -> McNemar | None:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjusted p-values (Holm 1979), in the order given: below alpha = rejected, with the chance of
     any false rejection in the family at most alpha, however the tests depend on each other."""
-    if not p_values:
-        return []
-    values = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(values, kind="stable")
-    stepped = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
-    adjusted = np.empty_like(values)
+    order = np.argsort(p_values, kind="stable")
+    adjusted = np.array(p_values, dtype=np.float64)
+    stepped = np.maximum.accumulate(adjusted[order] * np.arange(len(order), 0, -1))
     adjusted[order] = np.minimum(stepped, 1.0)
     return [float(p) for p in adjusted]
 
@@ -296,15 +288,12 @@ def _clusters_alike(clusters: Sequence[str]) -> list[NDArray[np.intp]]:
     """Places (clusters, size) of clusters that are exchanged with each other: their first ``size`` questions."""
     _, of_question = np.unique(np.asarray(clusters), return_inverse=True)
     members = np.split(np.argsort(of_question, kind="stable"), np.cumsum(np.bincount(of_question))[:-1])
-    by_size: dict[int, list[NDArray[np.intp]]] = {}
-    for places in members:
-        by_size.setdefault(len(places), []).append(places)
-    groups, members_alike = [], list[NDArray[np.intp]]()
-    for size in sorted(by_size, reverse=True):
-        members_alike += by_size[size]
-        if len(members_alike) >= _ALIKE or size == min(by_size):
-            groups.append(np.stack([places[:size] for places in members_alike]))
-            members_alike = []
+    groups, alike = [], list[NDArray[np.intp]]()
+    for size, of_size in itertools.groupby(sorted(members, key=len, reverse=True), key=len):
+        alike += of_size
+        if len(alike) >= _ALIKE or size == min(map(len, members)):
+            groups.append(np.stack([places[:size] for places in alike]))
+            alike = []
     return groups
 
 

@@ -68,9 +68,6 @@ class ThresholdChoice:
     guarantee: Guarantee | None = None
 
 
-_NONE: Floats = np.zeros(0)
-
-
 @dataclass(frozen=True)
 class Training:
     """Training questions: what a search gains for each (-1 to 1), and their scores by gates fitted without them.
@@ -79,8 +76,8 @@ class Training:
     and always.
     """
 
-    gains: Floats = field(default_factory=lambda: _NONE)
-    scores: Floats = field(default_factory=lambda: _NONE)
+    gains: Floats = field(default_factory=lambda: np.zeros(0))
+    scores: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -213,8 +210,7 @@ def control(calibration: Dev, limit: float, delta: float = 0.1) -> Guarantee:
             f"risk control: {n} calibration questions are too few to promise 'accuracy_lost' <= {limit} with "
             f"probability {1 - delta:g}; {fewest} are needed, or a larger limit"
         )
-    values = cuts(scores)  # from "retrieve nothing" to "retrieve everything"
-    values = values[::-1]
+    values = cuts(scores)[::-1]  # from "retrieve everything" to "retrieve nothing"
     observed, bounds = _lost(calibration, values, delta)
     keeps = bounds <= limit + 1e-12
     if not keeps[0]:
@@ -314,6 +310,4 @@ def _tail(totals: Floats, n: int, mean: Floats) -> Floats:
 
     share = np.clip(totals / n, 0, 1)
     hoeffding = np.exp(-n * (rel_entr(share, mean) + rel_entr(1 - share, 1 - mean)))
-    bentkus: Floats = np.e * binom.cdf(np.ceil(totals - 1e-9), n, mean)
-    tightest: Floats = np.minimum(hoeffding, bentkus)
-    return tightest
+    return np.asarray(np.minimum(hoeffding, np.e * binom.cdf(np.ceil(totals - 1e-9), n, mean)))  # Bentkus'

@@ -68,8 +68,7 @@ def marked_passages(
     for row in rows:
         title, content = row.text_or_empty("title"), row.text(text)
         passages.append(context(dataset, *((title, content) if title else titled(content))))
-        if row.has(mark) and row.flag(mark):
-            gold.append(passages[-1])
+        gold += passages[-1:] if row.has(mark) and row.flag(mark) else []
     return tuple(passages), ids(gold)
 
 
@@ -79,9 +78,7 @@ def answers_or_hidden(row: SourceRecord) -> tuple[tuple[str, ...], Gold]:
     A missing field is right for whole files only: :func:`kbtrain.questions.catalogue.load` refuses a file with both.
     """
     answer = row.text_or_empty("answer")
-    if answer:
-        return (answer,), "given"
-    return ("",) if "answer" in row.data else (), "hidden"
+    return (answer,) if "answer" in row.data else (), "given" if answer else "hidden"
 
 
 def join_sentences(sentences: Iterable[str]) -> str:

@@ -73,10 +73,10 @@ def problem_of(question: Question) -> tuple[str, str] | None:
         return "options", f"{len(question.options)} options, but letters reach from A to Z"
     if question.grading == "option":
         letters = [chr(65 + i) for i in range(len(question.options))]
-        invalid = next((answer for answer in question.answers if answer not in letters), None)
-        if invalid is not None:
-            valid = ", ".join(letters) or "none, there are no options"
-            return "answers", f"'{invalid}' is not an option's letter (valid: {valid})"
+        valid = ", ".join(letters) or "none, there are no options"
+        for answer in question.answers:
+            if answer not in letters:
+                return "answers", f"'{answer}' is not an option's letter (valid: {valid})"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -139,13 +140,10 @@ class SourceRecord:
     def number(self, key: str) -> float:
         """A finite number, or text that is one."""
         value = self.data.get(key)
-        try:
-            number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
-        except (ValueError, OverflowError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise self.wrong(key, "a number")
-        return number
+        with contextlib.suppress(ValueError, OverflowError, TypeError):
+            if not isinstance(value, bool) and math.isfinite(number := float(value)):  # type: ignore[arg-type]
+                return number
+        raise self.wrong(key, "a number")
 
     def flag(self, key: str) -> bool:
         """True or false, as JSON, as 1 and 0, as yes and no, or as a table's TRUE and FALSE."""
@@ -171,10 +169,8 @@ def as_rows(value: Any) -> Any:
     Hugging Face's ``datasets`` keeps a list of objects as one object of lists.
     """
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(value)
-        except (ValueError, RecursionError):
-            return value
     columns = list(value.values()) if isinstance(value, dict) else []
     if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
         return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]

@@ -79,8 +79,8 @@ def csv_rows(file: DataFile, required: Sequence[str] = (), rows_before_header: i
             names = [cell.strip() for cell in cells]
             if rows_before_header and required[0] not in names:
                 rows_before_header -= 1
-                continue
-            header = _checked_header(file, line, names, required)
+            else:
+                header = _checked_header(file, line, names, required)
         elif len(cells) != len(header):
             raise UserError(f"{at(file.name, line)}: {len(cells)} columns, but the header has {len(header)}")
         else:
@@ -180,7 +180,7 @@ def _with_commas(text: str) -> str:
     return " ".join(parts)
 
 
-_SPACE = " \t\r\n"
+_SPACES = re.compile(r"[ \t\r\n]*")
 _TOKEN = 16  # characters; an error so near the end may be a token that continues in the next chunk
 MAX_RECORD = 1 << 28  # characters
 
@@ -270,14 +270,9 @@ class Cursor:
     def peek(self) -> str:
         """The next character that is not white space; "" at the end of the file."""
         while True:
-            end = self._at
-            while end < len(self._text) and self._text[end] in _SPACE:
-                end += 1
-            self._advance(end)
-            if end < len(self._text):
-                return self._text[end]
-            if not self._more():
-                return ""
+            self._advance(_SPACES.match(self._text, self._at).end())  # type: ignore[union-attr]  # it matches nothing, too
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
 
     def value(self) -> Any:
         """The next JSON value, whole."""
@@ -291,43 +286,37 @@ class Cursor:
                     continue
                 self._advance(min(error.pos, len(self._text)))
                 raise self.error(error.msg) from None
-            except RecursionError:
-                raise self.error("nested too deeply") from None
             except BadField as error:  # a key twice, or no finite number
                 raise self.error(f"field {error.field!r}: {error}") from None
-            except ValueError as error:  # a number of thousands of digits
-                raise self.error(str(error)) from None
+            except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+                raise self.error("nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
             if end < len(self._text) or not self._more():  # at the end of a chunk a number may continue
                 self._advance(end)
                 return value
 
     def items(self) -> Iterator[tuple[int, Any]]:
         """(line, value) of the list that begins here."""
-        self._take("[")
+        sign = self._take("[")
         if self.peek() == "]":
-            self._take("]")
-            return
-        while True:
+            sign = self._take("]")
+        while sign != "]":
             self.peek()
             line = self.line
             yield line, self.value()
-            if self._take(",]") == "]":
-                return
+            sign = self._take(",]")
 
     def entries(self) -> Iterator[str]:
         """The keys of the object that begins here; the caller takes each one's value."""
-        self._take("{")
+        sign = self._take("{")
         if self.peek() == "}":
-            self._take("}")
-            return
-        while True:
+            sign = self._take("}")
+        while sign != "}":
             if self.peek() != '"':
                 raise self.error("expected a key in double quotes")
             name = str(self.value())
             self._take(":")
             yield name
-            if self._take(",}") == "}":
-                return
+            sign = self._take(",}")
 
     def end(self) -> None:
         """Nothing but white space may follow."""

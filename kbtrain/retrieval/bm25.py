@@ -62,11 +62,7 @@ class BM25:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     @staticmethod
-    def build(
-        passages: Iterable[Passage],
-        backend: Backend | None = None,
-        folder: Path | None = None,
-    ) -> BM25:
+    def build(passages: Iterable[Passage], backend: Backend | None = None, folder: Path | None = None) -> BM25:
         """Index a stream of passages in ``folder`` (None: a temporary one) and open it; see :meth:`load`.
 
         Raises :class:`UserError` for an empty corpus and for a passage id that occurs twice.

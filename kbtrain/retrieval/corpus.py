@@ -50,10 +50,8 @@ def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) ->
     if name.endswith(ROWS):
         return _passages_of_rows(place, columns or {})
     with open_decompressed(opener_of(place), place):  # names a PDF, a Word document ...
-        raise UserError(
-            f"{at(path)}: cannot read passages from it; name a .jsonl, .json, .parquet, .tsv or .csv file, compressed "
-            "or not, or a folder of .md and .txt files"
-        )
+        readable = "a .jsonl, .json, .parquet, .tsv or .csv file, compressed or not, or a folder of .md and .txt files"
+        raise UserError(f"{at(path)}: cannot read passages from it; name {readable}")
 
 
 def propose_columns(path: Path) -> dict[str, str]:
@@ -111,31 +109,32 @@ def _passage(row: SourceRecord, name: str, columns: Mapping[str, str]) -> Passag
 
 def _text(row: SourceRecord, target: str, columns: Mapping[str, str]) -> str:
     field = columns.get(target, target)
-    value = row.data.get(field)
-    if isinstance(value, str) and (target == "title" or not (is_empty(value) if target == "text" else is_blank(value))):
-        return value
-    if target == "title" and field in row.data and value is None:
-        return ""
+    if field not in row.data:
+        raise _missing(row, target, field)
+    value = row.data[field]
+    if target == "title" and (value is None or isinstance(value, str)):
+        return value or ""
     if target == "id" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if field not in row.data:
-        if without_header(row):
-            raise row.error(target, "missing; the first line is a passage: put the columns' names above it, as text")
-        unmapped = [key for key in row.data if key not in FIELDS]
-        mapped = (
-            f'; {did_you_mean(field, unmapped)}; map yours: --columns "{_typed(_guessed(row.data, target))}"'
-            if unmapped
-            else ""
-        )
-        raise row.error(field, f"missing{mapped}")
-    raise row.error(field, "empty" if isinstance(value, str) else f"expected text, found {value!r:.40}")
+    if not isinstance(value, str):
+        raise row.error(field, f"expected text, found {value!r:.40}")
+    if is_empty(value) if target == "text" else is_blank(value):
+        raise row.error(field, "empty")
+    return value
+
+
+def _missing(row: SourceRecord, target: str, field: str) -> UserError:
+    """The error of a field that is not there, with the map that would read this row."""
+    if without_header(row):
+        return row.error(target, "missing; the first line is a passage: put the columns' names above it, as text")
+    unmapped = [key for key in row.data if key not in FIELDS]
+    if not unmapped:
+        return row.error(field, "missing")
+    typed = ", ".join(f"{name}: {column}" for name, column in _guessed(row.data, target).items())
+    return row.error(field, f'missing; {did_you_mean(field, unmapped)}; map yours: --columns "{{{typed}}}"')
 
 
 _USUAL_TITLES = frozenset({"head", "heading", "headline", "name", "page", "subject"})
-
-
-def _typed(mapping: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{name}: {column}" for name, column in mapping.items()) + "}"
 
 
 def _guessed(data: Mapping[str, Any], target: str) -> dict[str, str]:
@@ -316,9 +315,7 @@ def _sections(lines: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
 def _fence_after(line: str, fence: str) -> str:
     """The fence of the block of code that a line is followed by; "" outside of one."""
     mark = _FENCE.match(line)
-    if mark is None:
-        return fence
-    if not fence:
-        return mark[1]
+    if mark is None or not fence:
+        return mark[1] if mark else fence
     closes = mark[1][0] == fence[0] and len(mark[1]) >= len(fence) and line.strip() == mark[1]
     return "" if closes else fence

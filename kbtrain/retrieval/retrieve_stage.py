@@ -121,7 +121,7 @@ def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
     lines += missing_hits(counts["questions"], counts["without_hits"])
     if counts.get("copies_skipped"):
         lines.append(f"{counts['copies_skipped']} copies of passages skipped: equal texts count once")
-    if counts["answers_known"] and counts["answer_found"] == 0:
+    if n_known and counts["answer_found"] == 0:
         lines.append("warning: no hit contains an answer; check the corpus and its columns")
     return lines
 

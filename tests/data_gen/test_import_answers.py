@@ -71,10 +71,8 @@ def test_an_import_is_labelled_and_built_like_sampled_answers(
     run = imports(answers)
     out = capsys.readouterr().out
     assert "llm: 30 of 60 greedy answers right (50.0%); the file's own verdict agrees in 59 of 60" in out
-    assert (
-        "right by this grading alone 1, by theirs alone 0" in out
-        and "scores: seakr_direct 6, direct_perplexity 6, " in out
-    )
+    assert "right by this grading alone 1, by theirs alone 0" in out
+    assert "scores: seakr_direct 6, direct_perplexity 6, " in out
     questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl")}
     assert {q.split for q in questions.values()} == {"train", "dev", "test"}
     assert all((q.split == "test") == (int(i[1:]) % 5 == 0) for i, q in questions.items())
@@ -107,12 +105,8 @@ def test_thoughts_are_taken_off_imported_answers_and_counted(
 def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Run) -> None:
     run = imports(answers)
     scores = {(s.gate, s.question_id): s.score for s in jsonl.read(GateScore, run / "imported_scores.jsonl")}
-    assert (
-        len(scores) == 30
-        and scores["direct_energy", "q25"] == -20
-        and scores["seakr_direct", "q25"] == -2.5
-        and scores["seakr_last_step", "q30"] == 3.0
-    )
+    assert len(scores) == 30 and scores["direct_energy", "q25"] == -20
+    assert (scores["seakr_direct", "q25"], scores["seakr_last_step", "q30"]) == (-2.5, 3.0)
     meta = read_meta(run / "questions.jsonl")
     assert set(meta["scores"].values()) == {6} and meta["stage"] == "import_answers"
     assert meta["graded"]["llm"]["first"] == ["q2"]
@@ -170,7 +164,9 @@ def test_questions_that_other_answers_belong_to_are_not_replaced(answers: Path, 
     assert (run / "questions.jsonl").read_bytes() != before
 
 
-def test_the_named_line_is_mended_and_the_import_goes_on(answers: Path, imports: Run) -> None:
+def test_the_named_line_is_mended_the_import_goes_on_and_other_answers_do_not_mix_with_these(
+    answers: Path, imports: Run
+) -> None:
     lines = answers.read_text().splitlines()
     answers.write_text("\n".join([*lines[:-1], lines[-1][:-9]]) + "\n")
     with pytest.raises(UserError, match=r"answers\.jsonl:60: broken JSON"):
@@ -179,10 +175,6 @@ def test_the_named_line_is_mended_and_the_import_goes_on(answers: Path, imports:
     imports(answers)
     with SampleStore(answers.parent / "run" / "samples.db", read_only=True) as store:
         assert store.counts("main") == {"llm": 60, "rag": 60}
-
-
-def test_other_answers_do_not_mix_with_those_in_the_store(answers: Path, imports: Run) -> None:
-    imports(answers)
     with pytest.raises(UserError, match=r"run 'main' was begun with answers\.llm = "):
         imports(answers, answers={"llm": "pred_one_retrieval", "rag": "pred_one_retrieval"})
 

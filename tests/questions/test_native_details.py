@@ -144,10 +144,10 @@ def test_unpublished_answers_are_marked_for_a_whole_file_only(tmp_path: Path) ->
 
 
 FOLDER = os.environ.get("KBTRAIN_TEST_DATA")
-pytestmark = pytest.mark.skipif(not FOLDER, reason="KBTRAIN_TEST_DATA names no folder with the data sets' real files")
 TABLE = {"id": "qid", "text": "question_text", "answers": "reference", "relation": "type", "contexts": "context"}
 
 
+@pytest.mark.skipif(not FOLDER, reason="KBTRAIN_TEST_DATA names no folder with the data sets' real files")
 @pytest.mark.parametrize(
     ("dataset", "name", "columns", "splits", "answers", "gold"),
     [
