@@ -21,8 +21,8 @@ BINS = 10  # of the histograms
 def indicator_values(label: Label) -> Iterator[tuple[Indicator, Condition, float]]:
     """Mastery and certainty of a label under each of its conditions, where they are known."""
     for indicators in (label.llm, label.rag, label.mask):
-        for name in INDICATORS if indicators else ():
-            if (value := getattr(indicators, name)) is not None:
+        for name in INDICATORS:
+            if indicators is not None and (value := getattr(indicators, name)) is not None:
                 yield name, indicators.condition, value
 
 

@@ -70,13 +70,17 @@ class WebSearch:
             replies = list(pool.map(lambda query: self._reply(query, k), queries))
         return [self.hits(reply, query, k) for reply, query in zip(replies, queries, strict=True)]
 
+    def url(self, query: str, k: int) -> str:
+        """The address with the query in it."""
+        quoted = urllib.parse.quote(query, safe="")
+        return self.service.url.replace("{query}", quoted).replace("{k}", str(k))
+
     def _reply(self, query: str, k: int) -> Any:
-        problem, quoted = "", urllib.parse.quote(query, safe="")
-        url = self.service.url.replace("{query}", quoted).replace("{k}", str(k))
+        problem = ""
         for attempt in range(self.service.attempts):
             wait = min(_LONGEST_WAIT, 0.5 * 2**attempt)
             try:
-                with self._client.stream("GET", url) as reply:
+                with self._client.stream("GET", self.url(query, k)) as reply:
                     if reply.status_code == 200:
                         return strike_all(json.loads(self._body(reply).decode()))
                     problem = f"HTTP {reply.status_code}"
