@@ -136,7 +136,7 @@ def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(scri
     text = capsys.readouterr().out
     for variant in ("full", "token_entropy", "documents_10", "no_rerank_no_reason"):
         assert (run_folder / "methods" / f"multi_hop_{variant}.jsonl").exists() and variant in text
-    assert "12 variants on 1 questions" in text and "right: minus full" in text and "[" in text
+    assert "11 variants on 1 questions" in text and "right: minus full" in text and "[" in text
     before = (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes()
     assert "prompts given to the model" in text
     module.main(config)

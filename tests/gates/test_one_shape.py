@@ -25,6 +25,9 @@ TEXTS = ["Who wrote it?", "What is the capital of place 3, and who said that of 
 TURNS_ONLY = {"ragate_peft", "dialogue_state"}
 
 
+SERVED = {"draft_of_server": gate_folders.draft_of_server, "decision_model": gate_folders.decision_model}
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     tokenizer = make_tokenizer()
@@ -39,8 +42,8 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory, url: str) -> Any:
     def build(kind: str) -> Path:
         if kind not in made:
             made[kind] = tmp_path_factory.mktemp(kind) / kind.removesuffix("_of_server")
-            if kind == "draft_of_server":
-                gate_folders.draft_of_server(made[kind], url)
+            if kind in SERVED:
+                SERVED[kind](made[kind], url)
             else:
                 gate_folders.FOLDERS[kind](made[kind])
         return made[kind]

@@ -70,7 +70,7 @@ def asked(question):
         server.say = server.reply_to
         opened = settings.pop("opened", False)
         sampling = Sampling(**{"max_new_tokens": 400, **settings})
-        given = {"chat": True, "opened": opened, "retry": Retry(1), "concurrency": 1}
+        given = {"chat": True, "opened": opened, "retry": Retry(1), "asked_at_once": 1}
         how = Server(server.url, "tiny", dialect=Dialect(logprobs=False), **given)
         llm = OpenAILLM("tiny", None, sampling, how)
         sets = [made for i in (1, 2) for group in llm.answer([AnswerRequest(question(f"q{i}"), "llm", None, 2)])

@@ -100,10 +100,10 @@ def by_source(folder: Path) -> None:
     BySourceCard(means={"source shop": 0.9, "asks who": 0.4}, overall=0.5).write(folder)
 
 
-def decision_model(folder: Path) -> None:
+def decision_model(folder: Path, url: str = "http://127.0.0.1:9/v1") -> None:
     from kbtrain.gates.decision_model import DecisionModelCard, DecisionServer
 
-    DecisionModelCard(server=DecisionServer(url="http://127.0.0.1:9/v1", name="m")).write(folder)
+    DecisionModelCard(server=DecisionServer(url=url, name="tiny", tries=1)).write(folder)
 
 
 def seakr(folder: Path) -> None:
