@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from kbtrain.arrays import Floats
+from kbtrain.arrays import Bools, Floats
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
@@ -31,7 +31,7 @@ from kbtrain.evaluation.scores import ByGate, read_score_files, seen_of, stored_
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, write_result
-from kbtrain.metrics.ranking import Separation, drawn_areas, separations
+from kbtrain.metrics.ranking import auroc_draws, drawn_areas
 from kbtrain.metrics.significance import Delta, interval
 from kbtrain.records import Outcome, Question, Split
 from kbtrain.report.examples import questions_of
@@ -151,6 +151,40 @@ def score_areas(
         gate: (interval(draws_of_gate), None if base is None or gate == reference else interval(base - draws_of_gate))
         for gate, draws_of_gate in values.items()
     }
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclasses.dataclass(frozen=True)
+class Separation:
+    """AUROC of one score (higher = positive), with its distribution over positives and negatives.
+
+    ``minus``: the reference score's AUROC minus this one's (None for the reference). ``positive`` and ``negative``: the
+    :data:`QUANTILES` of the scores of these questions.
+    """
+
+    name: str
+    n: int
+    n_positive: int
+    auroc: Delta
+    minus: Delta | None
+    positive: tuple[float, ...]
+    negative: tuple[float, ...]
+
+
+def separations(
+    truth: Bools, scores: Mapping[str, Floats], reference: str, clusters: Sequence[str] | None = None
+) -> list[Separation]:
+    """Separation of the classes by each of the scores."""
+    draws = {name: auroc_draws(truth, values, clusters) for name, values in scores.items()}
+    base = draws.get(reference)
+    rows = []
+    for name, areas in draws.items():
+        minus = None if base is None or name == reference else interval(base - areas)
+        sides = (tuple(np.quantile(scores[name][of], QUANTILES).tolist()) for of in (truth, ~truth))
+        rows.append(Separation(name, len(truth), int(truth.sum()), interval(areas), minus, *sides))
+    return rows
 
 
 Areas = tuple[Delta | None, Delta | None]

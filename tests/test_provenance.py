@@ -72,11 +72,9 @@ def test_absent_broken_or_foreign_meta_is_one_line(tmp_path: Path, text: str | N
     if text is not None:
         meta_path(path).write_text(text)
     remedy = "run the stage" if text is None else "delete it, and run the stage"
-    with pytest.raises(
-        UserError, match=rf"f\.jsonl\.meta\.json(:1)?: .*; {remedy} that writes f\.jsonl again$"
-    ) as caught:
+    told = rf"f\.jsonl\.meta\.json(:1)?: [^\n]*; {remedy} that writes f\.jsonl again$"
+    with pytest.raises(UserError, match=told):
         read_meta(path)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_was_changed_is_told_from_one_that_was_not(tmp_path: Path) -> None:
@@ -203,10 +201,7 @@ def test_an_edited_file_is_current_by_what_it_was_made_from(tmp_path: Path) -> N
 def test_settings_differ_by_name_and_files_only_where_both_sides_know_them() -> None:
     assert differing({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}) == [("b.c", 2, 3)]
     assert differing({"a": 1}, {"a": 1, "model_files": {"x": "0"}}) == []
-    assert differing({"a": 1, "model_files": {"x": "1"}}, {"a": 1, "model_files": {"x": "0"}}) == [
-        ("model_files.x", "1", "0")
-    ]
-    assert differing({"a": 1, "model_files": "1"}, {"a": 2, "model_files": "0"}) == [
-        ("a", 1, 2),
-        ("model_files", "1", "0"),
-    ]
+    files = differing({"a": 1, "model_files": {"x": "1"}}, {"a": 1, "model_files": {"x": "0"}})
+    assert files == [("model_files.x", "1", "0")]
+    both = differing({"a": 1, "model_files": "1"}, {"a": 2, "model_files": "0"})
+    assert both == [("a", 1, 2), ("model_files", "1", "0")]

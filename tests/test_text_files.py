@@ -74,11 +74,7 @@ READERS: dict[str, tuple[str, str, Reader]] = {  # a file's name, its content, a
 }
 
 
-COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-}
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)

@@ -203,16 +203,11 @@ def package_versions() -> dict[str, str]:
 
 @functools.cache
 def _git(*args: str) -> str | None:
+    command = ["git", "-C", str(_ROOT), *args]  # the user's own git, wherever it lies
     try:
-        done = subprocess.run(
-            ["git", "-C", str(_ROOT), *args],  # noqa: S607 - the user's own git, wherever it lies
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
 
 
 def git_state() -> dict[str, Any]:
@@ -228,19 +223,15 @@ def git_state() -> dict[str, Any]:
 def device() -> str:
     """Name of the GPU if torch is loaded and sees one, else "cpu"; torch is never imported for it."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name(0))
-    return "cpu"
+    return str(torch.cuda.get_device_name(0)) if torch and torch.cuda.is_available() else "cpu"
 
 
 def peak_rss_mb() -> float:
     """Peak resident memory of this process so far, in MiB."""
     # what getrusage says holds the parent's peak too, if that was higher when it started this process
-    try:
+    with contextlib.suppress(OSError, IndexError):
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         return round(int(status.split("VmHWM:")[1].split()[0]) / 1024, 1)
-    except (OSError, IndexError):
-        pass
     unit = 1024 * 1024 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
 

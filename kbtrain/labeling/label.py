@@ -78,7 +78,8 @@ def indicators(
     sampled = rule.by == "samples"
     stored = stated_answers(sample_set, rule)
     answers = counted_answers(stored)
-    graded = grade(question, counted_texts(sample_set, rule), verdicts)
+    texts = [answer.text for answer in answers if rule.cut != "drop" or answer.finish != "length"]
+    graded = grade(question, texts, verdicts)
     few = (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1)
     # of many skipped answers only those with short thoughts would be left
     if few or len(stored) - len(answers) > MAX_EMPTY * len(stored):
@@ -111,15 +112,6 @@ def indicators(
 def stated_answers(answers: SampleSet, rule: LabelRule) -> Sequence[Sample]:
     """Answers that the rule reads, those to be skipped among them."""
     return answers.samples if rule.by == "samples" or answers.greedy is None else (answers.greedy,)
-
-
-def counted_texts(answers: SampleSet, rule: LabelRule) -> list[str]:
-    """Texts of the answers that a label counts."""
-    return [
-        answer.text
-        for answer in counted_answers(stated_answers(answers, rule))
-        if rule.cut != "drop" or answer.finish != "length"
-    ]
 
 
 def label(

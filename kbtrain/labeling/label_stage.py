@@ -66,10 +66,8 @@ class CopiedGold:
         if self.n < FEWEST_COMPARED or self.copied < MANY_COPIED * self.n:
             return None
         each = ", ".join(f"{condition} {n}" for condition, n in self.by_condition.most_common())
-        return (
-            f"{self.copied} of {self.n} reference answers are word for word the model's own ({each}): that condition "
-            "is right by construction, and the other one wrong wherever its words differ"
-        )
+        words = f"{self.copied} of {self.n} reference answers are word for word the model's own ({each})"
+        return f"{words}: that condition is right by construction, and the other one wrong wherever its words differ"
 
 
 def _is_sentence(text: str) -> bool:
@@ -316,8 +314,7 @@ def _advice(key: str, values: Counter[float]) -> str:
         return "no tau can separate them"
     lower, upper, share = middle(values)
     rounded = (float(f"{lower:.{digits}g}") for digits in range(2, 18))
-    cut = next(tau for tau in rounded if lower <= tau < upper)
-    return f"{key}: {cut} would put {share:.0%} above"
+    return f"{key}: {next(tau for tau in rounded if lower <= tau < upper)} would put {share:.0%} above"
 
 
 def middle(values: Counter[float]) -> tuple[float, float, float]:

@@ -45,10 +45,7 @@ def check_answers(path: Path, run: str) -> None:
 def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[str, str]:
     """Normalised answer -> its first spelling, over all conditions, greedy answers included."""
     texts: dict[str, str] = {}
-    for condition in CONDITIONS:
-        stored = store.get(run, question.id, condition)
-        if stored is None:
-            continue
+    for stored in filter(None, (store.get(run, question.id, condition) for condition in CONDITIONS)):
         for answer in stored.answers():
             if not grading.is_empty(answer.text):
                 texts.setdefault(normalise(answer.text), answer.text)

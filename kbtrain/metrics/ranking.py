@@ -7,13 +7,13 @@ not; equal scores are one block, so a tie counts one half.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.metrics.significance import Delta, interval, question_counts, resampled_areas, stratified_counts
+from kbtrain.metrics.significance import question_counts, resampled_areas, stratified_counts
 
 DRAWS = 2000
 SEED = 20_244
@@ -63,47 +63,12 @@ def _corners(positive: Floats, negative: Floats) -> tuple[Floats, Floats]:
     return hits, alarms
 
 
-@dataclass(frozen=True)
-class Separation:
-    """AUROC of one score, with its distribution over positives and negatives.
-
-    ``minus``: the reference score's AUROC minus this one's (None for the reference). ``positive`` and ``negative``: the
-    :data:`QUANTILES` of the scores of these questions.
-    """
-
-    name: str
-    n: int
-    n_positive: int
-    auroc: Delta
-    minus: Delta | None
-    positive: tuple[float, ...]
-    negative: tuple[float, ...]
-
-
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-
-
-def separations(
-    truth: Bools, scores: Mapping[str, Floats], reference: str, clusters: Sequence[str] | None = None
-) -> list[Separation]:
-    """Separation of the classes by each of ``scores`` (higher = positive). Raises ``ValueError`` for a single class.
-
-    Intervals draw the items of each class, so that their numbers stay; or whole ``clusters`` with all they hold.
+def auroc_draws(truth: Bools, scores: Floats, clusters: Sequence[str] | None = None) -> Floats:
+    """AUROC as observed first, then in each resample: of the items of each class, so that their numbers stay, or of
+    whole ``clusters``, NaN where one has one class. Raises ``ValueError`` for a single class.
     """
     if not truth.any() or truth.all():
         raise ValueError("AUROC needs questions of both classes")
-    draws = {name: _resampled(truth, values, clusters) for name, values in scores.items()}
-    base = draws.get(reference)
-    rows = []
-    for name, areas in draws.items():
-        minus = None if base is None or name == reference else interval(base - areas)
-        sides = (tuple(np.quantile(scores[name][of], QUANTILES).tolist()) for of in (truth, ~truth))
-        rows.append(Separation(name, len(truth), int(truth.sum()), interval(areas), minus, *sides))
-    return rows
-
-
-def _resampled(truth: Bools, scores: Floats, clusters: Sequence[str] | None) -> Floats:
-    """AUROC as observed first, then in each resample; NaN where a resample of clusters has one class."""
     if clusters is None:
         parts: Iterator[Floats] = stratified_counts(truth, DRAWS, SEED)
     else:

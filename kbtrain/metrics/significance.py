@@ -325,9 +325,8 @@ def newcombe(first: tuple[int, int], second: tuple[int, int]) -> Interval:
     """
     share_1, share_2 = first[0] / first[1], second[0] / second[1]
     (low_1, high_1), (low_2, high_2) = wilson(*first), wilson(*second)
-    low = share_2 - share_1 - math.hypot(share_2 - low_2, high_1 - share_1)
-    high = share_2 - share_1 + math.hypot(high_2 - share_2, share_1 - low_1)
-    return low, high
+    gap = share_2 - share_1
+    return gap - math.hypot(share_2 - low_2, high_1 - share_1), gap + math.hypot(high_2 - share_2, share_1 - low_1)
 
 
 def share(successes: float, n: float) -> Delta:

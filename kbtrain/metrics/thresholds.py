@@ -206,19 +206,15 @@ def control(calibration: Dev, limit: float, delta: float = 0.1) -> Guarantee:
     scores, n = calibration.scores, len(calibration.scores)
     fewest = fewest_questions(limit, delta)
     if n < fewest:
-        raise UserError(
-            f"risk control: {n} calibration questions are too few to promise 'accuracy_lost' <= {limit} with "
-            f"probability {1 - delta:g}; {fewest} are needed, or a larger limit"
-        )
+        few = f"{n} calibration questions are too few to promise 'accuracy_lost' <= {limit}"
+        raise UserError(f"risk control: {few} with probability {1 - delta:g}; {fewest} are needed, or a larger limit")
     values = cuts(scores)[::-1]  # from "retrieve everything" to "retrieve nothing"
     observed, bounds = _lost(calibration, values, delta)
     keeps = bounds <= limit + 1e-12
     if not keeps[0]:
-        raise UserError(
-            f"risk control: no threshold from {values[0]:g} on keeps 'accuracy_lost' <= {limit}: already "
-            f"{observed[0]:.3f} of the {n} calibration questions, at most {bounds[0]:.3f} of all; allow a larger "
-            "limit"
-        )
+        lost = f"already {observed[0]:.3f} of the {n} calibration questions, at most {bounds[0]:.3f} of all"
+        keeps_none = f"no threshold from {values[0]:g} on keeps 'accuracy_lost' <= {limit}"
+        raise UserError(f"risk control: {keeps_none}: {lost}; allow a larger limit")
     last = len(keeps) - 1 if keeps.all() else int(np.argmin(keeps)) - 1
     ratio = float((scores > values[last]).mean())
     threshold, loss, bound = (float(column[last]) for column in (values, observed, bounds))

@@ -122,10 +122,9 @@ def refuse_leaks(path: Path | str) -> None:
     """Raise :class:`UserError` for the first leak, naming both questions and their lines."""
     for leak in find_leaks(path):
         kind, splits = ("training", "dev or test") if leak.split == "train" else ("dev", "test")
-        raise UserError(
-            f"{at(path, leak.line)}: {kind} question '{leak.id}' is also in {splits} as '{leak.other_id}' "
-            f"(line {leak.other_line}); delete one of them or set on_leak: drop"
-        )
+        twin = f"is also in {splits} as '{leak.other_id}' (line {leak.other_line})"
+        place = at(path, leak.line)
+        raise UserError(f"{place}: {kind} question '{leak.id}' {twin}; delete one of them or set on_leak: drop")
 
 
 ALIKE = 0.85  # cosine from which two questions count as nearly the same

@@ -197,18 +197,17 @@ def write_questions(
 def warnings(splits: Counter[str], near: Sequence[NearPair] | None, chinese: int = 0) -> list[str]:
     """Warnings: splits without questions, questions in two splits (None: too many to be compared), ``chinese``
     questions that are taken for English."""
-    needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them",
-             "test": "nothing is tested without them"}  # fmt: skip
+    needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them"}
+    needs["test"] = "nothing is tested without them"
     lines = [
         f"no {split} questions: {reason}; make splits by --shares 0.5,0.25,0.25"
         for split, reason in needs.items()
         if not splits[split]
     ]
     if near is None:
-        lines.append(
-            f"questions of different splits were not compared: {splits.total():,} are more than {MOST_COMPARED:,}; "
-            "keep wordings of one question together by --group-by"
-        )
+        many = f"{splits.total():,} are more than {MOST_COMPARED:,}"
+        keep = "keep wordings of one question together by --group-by"
+        lines.append(f"questions of different splits were not compared: {many}; {keep}")
     by_splits: dict[tuple[Split, Split], list[NearPair]] = {}
     for pair in near or ():
         by_splits.setdefault((pair.split, pair.other_split), []).append(pair)
@@ -218,8 +217,6 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, chinese: int
         for (split, other), pairs in by_splits.items()
     ]
     if chinese:  # in use a question's language follows from its characters
-        lines.append(
-            f"{chinese} questions with Chinese characters are taken for English, and will be asked so, other than in "
-            "use; give --language zh, or a column 'language'"
-        )
+        taken = f"{chinese} questions with Chinese characters are taken for English, and will be asked so"
+        lines.append(f"{taken}, other than in use; give --language zh, or a column 'language'")
     return lines

@@ -49,11 +49,12 @@ _USUAL = {  # what others call the two
 
 
 def _our_fields(columns: dict[str, str | list[str]]) -> dict[str, str | list[str]]:
-    unknown = next((name for name in columns if name not in FIELDS), None)
-    if unknown is not None:
-        name = columns[unknown]
-        hint = f"write {{{name}: {unknown}}}" if name in FIELDS else did_you_mean(unknown, FIELDS)
-        raise ValueError(f"no field '{unknown}' of a question; {hint}; kbtrain's name comes first: {{text: prompt}}")
+    for unknown, name in columns.items():
+        if unknown not in FIELDS:
+            hint = f"write {{{name}: {unknown}}}" if name in FIELDS else did_you_mean(unknown, FIELDS)
+            raise ValueError(
+                f"no field '{unknown}' of a question; {hint}; kbtrain's name comes first: {{text: prompt}}"
+            )
     return columns
 
 
@@ -74,9 +75,8 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     form: Form = "choice" if options else "open"
     if row.has("form"):
         row.one_of("form", (form,))
-    gold: Gold = (
-        row.one_of("gold", get_args(Gold)) if row.has("gold") else "hidden" if columns.without_gold else "given"
-    )
+    gold: Gold = "hidden" if columns.without_gold else "given"
+    gold = row.one_of("gold", get_args(Gold)) if row.has("gold") else gold
     passages = _passages(row, dataset)
     named = {
         name: cell_texts(row, name) if row.data.get(name) else () for name in ("gold_passages", "context_passages")
@@ -114,9 +114,8 @@ def _refuse_both(row: SourceRecord, columns: Columns) -> None:
     """Raise :class:`UserError` where either of two columns may be meant: beside "question", "text" may be a passage."""
     for name, synonym in _OTHER_NAMES.items():
         if name not in columns.names and row.has(name) and row.has(synonym):
-            raise row.error(
-                name, f"there is '{synonym}', too; choose one: --columns \"{{{name}: {synonym}}}\" (or {name})"
-            )
+            choose = f'--columns "{{{name}: {synonym}}}" (or {name})'
+            raise row.error(name, f"there is '{synonym}', too; choose one: {choose}")
 
 
 def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -> None:
@@ -143,9 +142,8 @@ def propose_columns(path: Path) -> dict[str, str]:
     _refuse_both(row, Columns())
     mapping = _proposed(row.data)
     if unknown := next((name for name, column in mapping.items() if column.startswith("THEIR_")), None):
-        raise row.error(
-            unknown, f'which column is it? There is {", ".join(row.data)}; name it: --columns "{_map(row.data)}"'
-        )
+        named = f'There is {", ".join(row.data)}; name it: --columns "{_map(row.data)}"'
+        raise row.error(unknown, f"which column is it? {named}")
     return mapping
 
 
@@ -186,9 +184,8 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
             if key == "answers":  # one column may have a list of aliases, or nothing
                 data[key] = _flat(data[key])
     # a table writes a missing value as an empty cell
-    data = {
-        key: value for key, value in data.items() if key in _OTHER_NAMES or (value is not None and str(value).strip())
-    }
+    empty = {key for key, value in data.items() if value is None or not str(value).strip()} - _OTHER_NAMES.keys()
+    data = {key: value for key, value in data.items() if key not in empty}
     return SourceRecord(data, row.file, row.line, row.path, names)
 
 

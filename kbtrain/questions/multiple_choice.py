@@ -76,11 +76,8 @@ def mmlu(file: DataFile) -> Iterator[Loaded]:
     if file.suffix == PARQUET:
         places = Counter[str]()
         for row in any_rows(file):
-            options, subject, answer = (
-                row.texts("choices", repeats=True),
-                row.text("subject"),
-                int(row.number("answer")),
-            )
+            options, subject = row.texts("choices", repeats=True), row.text("subject")
+            answer = int(row.number("answer"))
             if len(options) != len(_FOUR) or not 0 <= answer < len(_FOUR):
                 raise row.error("answer", f"expected the place of one of {len(_FOUR)} choices, from 0")
             cells = dict(zip(_MMLU, (row.text("question"), *options, _FOUR[answer]), strict=True))

@@ -67,12 +67,10 @@ class BM25:
 
         Raises :class:`UserError` for an empty corpus and for a passage id that occurs twice.
         """
-        temporary = None
-        if folder is None:
-            temporary = tempfile.TemporaryDirectory(prefix="kbtrain-bm25-")
-            folder = Path(temporary.name) / "index"
-        build_index(passages, folder)
-        index = BM25.load(folder, backend)
+        temporary = None if folder else tempfile.TemporaryDirectory(prefix="kbtrain-bm25-")
+        place = Path(temporary.name) / "index" if temporary else Path(folder or "")
+        build_index(passages, place)
+        index = BM25.load(place, backend)
         index._temporary = temporary  # removed together with the index
         return index
 

@@ -32,10 +32,7 @@ FEW = 0.1  # share of questions without a hit from which on a line warns
 
 
 def open_index(
-    corpus: Path,
-    folder: Path,
-    chunking: Chunking | None = None,
-    columns: Mapping[str, str] | None = None,
+    corpus: Path, folder: Path, chunking: Chunking | None = None, columns: Mapping[str, str] | None = None
 ) -> BM25:
     """The index of a corpus, kept in ``folder``; built if corpus, tokenizer or chunks differ from last time, and again
     where a file of it is missing, was changed or cannot be opened.

@@ -147,8 +147,8 @@ class VectorIndex:
         with errors_of(folder / ROWS):
             n = os.stat(folder / ROWS).st_size / (4 * card.dimensions)
         if n != card.passages or len(PassageFile(folder)) != n:
-            raise UserError(f"{at(folder)}: holds {n:g} vectors, expected {card.passages}; embed the passages again "
-                            "into another folder")  # fmt: skip
+            found = f"holds {n:g} vectors, expected {card.passages}"
+            raise UserError(f"{at(folder)}: {found}; embed the passages again into another folder")
         return cls(card, folder)
 
     def embedder(self, retry: Retry | None = None) -> Embedder:
@@ -203,17 +203,12 @@ class VectorBuild:
     """
 
     def __init__(
-        self,
-        corpus: Path,
-        folder: Path,
-        embeddings: Embeddings,
-        columns: Mapping[str, str] | None = None,
-        parallel: int = 4,
+        self, corpus: Path, folder: Path, of: Embeddings, columns: Mapping[str, str] | None = None, parallel: int = 4
     ) -> None:
         self._corpus, self._folder, self._parallel = corpus, folder, parallel
         self._columns = dict(columns or {})
-        settings = {**embeddings.model_dump(), "corpus_sha256": file_sha256(corpus), "columns": self._columns}
-        self._settings, self.done, self.whole = settings, 0, False
+        self._settings = {**of.model_dump(), "corpus_sha256": file_sha256(corpus), "columns": self._columns}
+        self.done, self.whole = 0, False
         if is_index(folder):
             self._resume(read_card(folder))
 
@@ -221,8 +216,8 @@ class VectorBuild:
         stored = card.model_dump()
         changed = sorted(key for key, value in self._settings.items() if stored[key] != value and key not in NO_VECTOR)
         if changed:
-            raise UserError(f"{at(self._folder / CARD)}: was made with another {', '.join(changed)}; name another "
-                            "output folder, or remove this one")  # fmt: skip
+            other = f"was made with another {', '.join(changed)}"
+            raise UserError(f"{at(self._folder / CARD)}: {other}; name another output folder, or remove this one")
         if card.passages is not None:
             VectorIndex.open(self._folder)
             self.done, self.whole = card.passages, True

@@ -93,11 +93,8 @@ class WebSearch:
                 problem = f"no JSON in the reply ({error})"
             if attempt + 1 < self.service.attempts:
                 self._sleep(wait)
-        server = urllib.parse.urlsplit(self.service.url).netloc
-        raise UserError(
-            f"web search for {query!r:.60} at {server} (key 'web'): {problem}; finished questions are kept, run the "
-            "same again"
-        )
+        where = f"web search for {query!r:.60} at {urllib.parse.urlsplit(self.service.url).netloc} (key 'web')"
+        raise UserError(f"{where}: {problem}; finished questions are kept, run the same again")
 
     def _body(self, reply: httpx2.Response) -> bytes:
         """The reply's bytes, :data:`_LARGEST` at most. Raises ``TimeoutError`` for one that comes a byte at a time."""

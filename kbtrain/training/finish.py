@@ -23,8 +23,8 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import errors_of, put_in_place, replacing
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
-from kbtrain.metrics.ranking import separations
-from kbtrain.metrics.significance import format_delta
+from kbtrain.metrics.ranking import auroc_draws
+from kbtrain.metrics.significance import format_delta, interval
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples
@@ -224,7 +224,7 @@ def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[K, Sequ
         truth = np.array([bool(getattr(example, key)) for example in used])
         if truth.any() and not truth.all():
             values = np.array([column[position[example.id]] for example in used], dtype=np.float64)
-            intervals[f"auroc_{key}"] = format_delta(separations(truth, {key: values}, key)[0].auroc)
+            intervals[f"auroc_{key}"] = format_delta(interval(auroc_draws(truth, values)))
     return intervals
 
 

@@ -12,7 +12,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, meta_path, read_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.questions.catalogue import atlas_file, atlas_passages, load_questions
-from kbtrain.records import Evidence, Question, Sample, SampleSet
+from kbtrain.records import Evidence, Passage, Question, Sample, SampleSet
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.retrieve_stage import missing_hits
 
@@ -105,11 +105,8 @@ def test_what_shows_through_the_mask_stands_in_the_record(tmp_path: Path) -> Non
     ask = {"split": "test", "dataset": "d", "answers": ["Paris"]}
     rows = [{"id": "a", "text": "capital France", **ask}, {"id": "b", "text": "people France", **ask}]
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    passages = [
-        {"id": "1", "title": "", "text": "The capital of France is paris."},
-        {"id": "2", "title": "", "text": "Parisians are people in France."},
-    ]
-    (tmp_path / "passages.jsonl").write_text("\n".join(map(json.dumps, passages)), encoding="utf-8")
+    texts = ("The capital of France is paris.", "Parisians are people in France.")
+    jsonl.write(tmp_path / "passages.jsonl", [Passage(str(i), "", text) for i, text in enumerate(texts)])
     done = retrieve(tmp_path, "--k", 1)
     assert done.returncode == 0 and "mask" not in done.stdout, done.stderr
     assert [e.mask_leak for e in jsonl.read(Evidence, tmp_path / "evidence.jsonl")] == [(), ("Paris",)]
@@ -117,12 +114,8 @@ def test_what_shows_through_the_mask_stands_in_the_record(tmp_path: Path) -> Non
 
 
 def test_it_says_in_how_many_questions_nothing_or_an_answer_was_found(tmp_path: Path) -> None:
-    rows = [
-        ("What is the capital of Peru?", "Lima"),
-        ("Zzyzx qwv?", "Nobody"),
-        ("Which capital has Chad?", "N'Djamena"),
-    ]
-    questions = [Question(f"q{i}", text, (answer,), "test", "own") for i, (text, answer) in enumerate(rows)]
+    rows = {"What is the capital of Peru?": "Lima", "Zzyzx qwv?": "Nobody", "Which capital has Chad?": "N'Djamena"}
+    questions = [Question(f"q{i}", text, (answer,), "test", "own") for i, (text, answer) in enumerate(rows.items())]
     jsonl.write(tmp_path / "questions.jsonl", questions)
     corpus = tmp_path / "docs.jsonl"
     corpus.write_text('{"body": "The capital of Peru is Lima."}\n{"body": "Chad is a country with a capital."}\n')
@@ -143,10 +136,8 @@ def test_a_search_that_finds_nothing_stops_and_many_misses_warn(tmp_path: Path) 
     assert done.returncode == 2 and "the search found nothing for all 10 questions: check the corpus" in done.stderr
     assert not evidence.exists()
     corpus.write_text("".join(f'{{"id": "{i}", "title": "", "text": "zqx{i} is a"}}\n' for i in range(9)))
-    assert (
-        "warning: the search found nothing for 1 of 10 questions: check"
-        in retrieve(tmp_path, "--corpus", corpus).stdout
-    )
+    done = retrieve(tmp_path, "--corpus", corpus)
+    assert "warning: the search found nothing for 1 of 10 questions: check" in done.stdout
     corpus.write_text("".join(f'{{"id": "{i}", "title": "", "text": "zqx{i} is a"}}\n' for i in range(10)))
     assert "warning" not in retrieve(tmp_path, "--corpus", corpus).stdout
     assert missing_hits(11, 1) == [] and missing_hits(0, 0) == []

@@ -73,9 +73,7 @@ def test_the_loss_promise_worked_by_hand() -> None:
     found = control(dev(scores, llm, rag), 0.05, 0.1)
     lost = max(k for k in range(40) if upper_bounds(np.array([float(k)]), 100, 0.05)[0] <= 0.05)
     assert lost == 1
-    assert found.observed == 0.01
-    assert found.ratio == 0.39
-    assert found.threshold == 60.5
+    assert (found.observed, found.ratio, found.threshold) == (0.01, 0.39, 60.5)
 
 
 def test_either_side_of_the_loss_s_bound_has_half_of_delta() -> None:

@@ -21,9 +21,7 @@ def test_metrics_worked_by_hand() -> None:
     scores = np.array([0.9, 0.4, 0.6, 0.1, 0.7])
     found = classify("needed", truth, scores, scores > 0.5)
     assert (found.n, found.n_positive) == (5, 3)
-    assert found.precision == pytest.approx(2 / 3)  # retrieved 0, 2, 4
-    assert found.recall == pytest.approx(2 / 3)
-    assert found.f1 == pytest.approx(2 / 3)
+    assert (found.precision, found.recall, found.f1) == pytest.approx((2 / 3,) * 3)  # retrieved 0, 2, 4
     assert found.fdr == pytest.approx(1 / 3)
     assert found.auroc == pytest.approx(5 / 6)  # of 6 pairs only (1, 2) is the wrong way round
     assert found.average_precision == pytest.approx((1 + 1 + 3 / 4) / 3)
@@ -35,9 +33,7 @@ def test_metrics_worked_by_hand() -> None:
 )
 def test_a_single_class_gives_none_and_the_reason(value: bool, reason: str) -> None:
     found = classify("x", np.array([value] * 4), np.arange(4.0), np.arange(4) > 1)
-    assert found.auroc is None
-    assert found.average_precision is None
-    assert found.reasons["auroc"] == reason
+    assert (found.auroc, found.average_precision, found.reasons["auroc"]) == (None, None, reason)
     assert (found.recall is None) is (not value)
     assert found.precision == (1.0 if value else 0.0)
 
@@ -108,11 +104,8 @@ def test_a_better_gate_is_told_apart_and_a_gate_from_itself_is_not():
     truth = np.arange(200) % 5 == 0
     dialogues = [f"d{i // 4}" for i in range(200)]
     noise = np.random.default_rng(1).random(200)
-    runs = {
-        "good": [SeedScores(truth + noise, 1.0)],
-        "same": [SeedScores(truth + noise, 1.0)],
-        "noise": [SeedScores(noise, 0.5)],
-    }
+    good = SeedScores(truth + noise, 1.0)
+    runs = {"good": [good], "same": [good], "noise": [SeedScores(noise, 0.5)]}
     _, drawn = classify_turns(truth, dialogues, runs, 300)
     same, worse = (c.difference for c in compare(drawn, "good", ["auroc"]))
     assert (same.mean, same.low, same.high) == (0, 0, 0)

@@ -7,17 +7,18 @@ import itertools
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
+from support.scripts import load
 
 from kbtrain.metrics.ranking import (
     auroc,
+    auroc_draws,
     average_precision,
     normalised_area,
     oracle_curve,
     oracles,
     retrieval_curve,
-    separations,
 )
-from kbtrain.metrics.significance import Delta
+from kbtrain.metrics.significance import Delta, interval
 
 
 def test_curve_worked_by_hand() -> None:
@@ -93,21 +94,20 @@ def test_the_oracles_equal_a_search_over_all_decisions() -> None:
 def test_the_value_is_scikit_learn_s_with_ties_too():
     rng = np.random.default_rng(0)
     truth = rng.random(150) > 0.6
-    scores = {
-        "fine": rng.normal(size=150) + truth,
-        "tied": np.round(rng.normal(size=150) + truth),
-        "flat": np.ones(150),
-    }
+    fine, tied = rng.normal(size=150) + truth, np.round(rng.normal(size=150) + truth)
+    scores = {"fine": fine, "tied": tied, "flat": np.ones(150)}
+    separations = load("eval/compare_scores.py").separations
     found = {one.name: one for one in separations(truth, scores, "fine")}
     for name, values in scores.items():
         assert found[name].auroc.mean == pytest.approx(roc_auc_score(truth, values), abs=1e-12)
         assert found[name].auroc.low <= found[name].auroc.mean <= found[name].auroc.high
-    assert found["flat"].auroc == found["flat"].auroc.__class__(0.5, 0.5, 0.5)
-    assert found["fine"].minus is None
+    assert found["flat"].auroc == Delta(0.5, 0.5, 0.5) and found["fine"].minus is None
     assert found["tied"].minus.mean == pytest.approx(found["fine"].auroc.mean - found["tied"].auroc.mean)
     worse = found["flat"].minus  # a score that tells nothing: the difference is above it for certain
     assert 0 < worse.low < worse.mean < worse.high
     assert (found["fine"].n, found["fine"].n_positive) == (150, int(truth.sum()))
+    (sides,) = separations(np.array([True, True, False]), {"s": np.array([1.0, 3.0, 10.0])}, "s")
+    assert sides.positive[2] == 2.0 and sides.negative == (10.0,) * 5
 
 
 def test_the_interval_covers_the_truth():
@@ -116,17 +116,14 @@ def test_the_interval_covers_the_truth():
     for seed in range(40):
         rng = np.random.default_rng(seed)
         truth = np.arange(120) < 60
-        (found,) = separations(truth, {"s": rng.normal(size=120) + truth}, "s")
-        inside += found.auroc.low <= 0.7602 <= found.auroc.high
+        found = interval(auroc_draws(truth, rng.normal(size=120) + truth))
+        inside += found.low <= 0.7602 <= found.high
     assert inside >= 35
 
 
-def test_quantiles_are_of_each_kind_and_one_class_alone_is_an_error():
-    truth = np.array([True, True, False])
-    (found,) = separations(truth, {"s": np.array([1.0, 3.0, 10.0])}, "s")
-    assert found.positive[2] == 2.0 and found.negative == (10.0,) * 5
+def test_one_class_alone_is_an_error():
     with pytest.raises(ValueError, match="both classes"):
-        separations(np.array([True, True]), {"s": np.zeros(2)}, "s")
+        auroc_draws(np.array([True, True]), np.zeros(2))
 
 
 def test_one_computation_gives_scikit_learn_s_values_plain_and_weighted():
@@ -136,9 +133,8 @@ def test_one_computation_gives_scikit_learn_s_values_plain_and_weighted():
         weights = rng.integers(1, 4, (3, n)).astype(float)
         for scores in (rng.random(n) + truth, np.round(rng.random(n) + truth, 1), np.zeros(n)):
             assert auroc(truth, scores) == pytest.approx([roc_auc_score(truth, scores)], abs=1e-12)
-            assert average_precision(truth, scores) == pytest.approx(
-                [average_precision_score(truth, scores)], abs=1e-12
-            )
+            precision = average_precision_score(truth, scores)
+            assert average_precision(truth, scores) == pytest.approx([precision], abs=1e-12)
             areas, means = auroc(truth, scores, weights), average_precision(truth, scores, weights)
             for row, w in enumerate(weights):
                 assert areas[row] == pytest.approx(roc_auc_score(truth, scores, sample_weight=w), abs=1e-12)
@@ -157,14 +153,12 @@ def test_intervals_draw_whole_clusters():
     rng = np.random.default_rng(0)
     few = rng.random(60) < 0.5
     truth, score = np.repeat(few, 8), np.repeat(rng.normal(size=60) + few, 8)
-    (alone,) = separations(truth, {"s": score}, "s")
-    (together,) = separations(truth, {"s": score}, "s", [str(i // 8) for i in range(480)])
-    assert alone.auroc.mean == pytest.approx(together.auroc.mean)
-    widths = [one.auroc.high - one.auroc.low for one in (alone, together)]
+    alone, together = (interval(auroc_draws(truth, score, of)) for of in (None, [str(i // 8) for i in range(480)]))
+    assert alone.mean == pytest.approx(together.mean)
+    widths = [one.high - one.low for one in (alone, together)]
     assert widths[1] / widths[0] == pytest.approx(8**0.5, rel=0.15)
 
 
 def test_draws_of_clusters_with_one_class_are_left_out():
     truth, clusters = np.array([True, False, False]), ["a", "b", "b"]  # half of the draws have one class
-    (found,) = separations(truth, {"s": np.array([2.0, 1.0, 3.0])}, "s", clusters)
-    assert found.auroc == Delta(0.5, 0.5, 0.5)
+    assert interval(auroc_draws(truth, np.array([2.0, 1.0, 3.0]), clusters)) == Delta(0.5, 0.5, 0.5)

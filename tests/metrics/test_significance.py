@@ -70,10 +70,8 @@ def test_whole_clusters_are_drawn_and_means_are_those_of_the_questions_drawn() -
     drawn = resampled_means(np.stack([column, np.ones(5)], axis=1), 200, 3, clusters)
     assert drawn[:, 1] == pytest.approx(1.0)  # a share, whatever the number of questions drawn
     groups = {"a": [1.0, 1.0], "b": [0.0], "c": [0.5, 1.0]}
-    possible = {
-        round(sum(map(sum, picked)) / sum(map(len, picked)), 9)
-        for picked in itertools.product(groups.values(), repeat=3)
-    }
+    drawings = itertools.product(groups.values(), repeat=3)
+    possible = {round(sum(map(sum, picked)) / sum(map(len, picked)), 9) for picked in drawings}
     assert {round(float(value), 9) for value in drawn[:, 0]} <= possible
     orders, llm, rag = [np.arange(5.0)], np.array([0.0, 0, 1, 0, 1]), np.array([1.0, 1, 0, 0, 1])
     areas = resampled_areas(orders, llm, rag, 60, 4, clusters)[:, 0]
@@ -119,11 +117,8 @@ def test_mcnemar_worked_by_hand() -> None:
     assert found.p == pytest.approx(2 * sum(math.comb(10, k) for k in range(3)) / 2**10)
 
 
-def test_expected_accuracies_have_no_mcnemar_test() -> None:
+def test_mcnemar_equals_the_permutation_of_pairs_and_expected_accuracies_have_none() -> None:
     assert mcnemar(np.array([0.5, 1]), np.array([0.0, 1])) is None
-
-
-def test_mcnemar_equals_the_permutation_of_pairs() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.integers(0, 2, (2, 14)).astype(float)
     differences = (first - second)[first != second]

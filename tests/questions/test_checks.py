@@ -59,33 +59,29 @@ def test_a_duplicate_id_names_both_lines(tmp_path: Path) -> None:
         next(questions)
 
 
-def test_leaks_are_found_wherever_the_twin_stands(tmp_path: Path) -> None:
-    path = written(
-        tmp_path / "q.jsonl",
-        ("t1", "train", "The capital of France?"),
-        ("d1", "dev", "capital of france"),
-        ("x1", "test", "Capital of Spain"),
-        ("t2", "train", "capital of Spain!"),
-        ("t3", "train", "capital of Italy"),
-        ("t4", "train", "capital of Italy"),  # twice in train is no leak
-    )
-    assert list(find_leaks(path)) == [Leak("t1", 1, "d1", 2), Leak("t2", 4, "x1", 3)]
-    with pytest.raises(UserError) as caught:
-        refuse_leaks(path)
-    expected = "q.jsonl:1: training question 't1' is also in dev or test as 'd1' (line 2); "
-    assert expected in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_dev_question_that_stands_in_test_is_a_leak_too(tmp_path: Path) -> None:
-    path = written(
-        tmp_path / "q.jsonl",
-        ("x1", "test", "Capital of Spain"),
-        ("d1", "dev", "capital of Spain?"),
-        ("d2", "dev", "capital of Italy"),
-        ("t1", "train", "capital of Chile"),
-    )
-    assert list(find_leaks(path)) == [Leak("d1", 2, "x1", 1, "dev")]
-    with pytest.raises(UserError, match=r"q\.jsonl:2: dev question 'd1' is also in test as 'x1' \(line 1\); delete"):
+@pytest.mark.parametrize(
+    ("rows", "leaks", "told"),
+    [
+        (  # wherever the twin stands; twice in train is no leak
+            [("t1", "train", "The capital of France?"), ("d1", "dev", "capital of france"), ("x1", "test", "In Spain"),
+             ("t2", "train", "in Spain!"), ("t3", "train", "capital of Italy"), ("t4", "train", "capital of Italy")],
+            [Leak("t1", 1, "d1", 2), Leak("t2", 4, "x1", 3)],
+            r"q\.jsonl:1: training question 't1' is also in dev or test as 'd1' \(line 2\); [^\n]*$",
+        ),
+        (
+            [("x1", "test", "Capital of Spain"), ("d1", "dev", "capital of Spain?"), ("d2", "dev", "capital of Italy"),
+             ("t1", "train", "capital of Chile")],
+            [Leak("d1", 2, "x1", 1, "dev")],
+            r"q\.jsonl:2: dev question 'd1' is also in test as 'x1' \(line 1\); delete",
+        ),
+    ],
+)  # fmt: skip
+def test_a_question_that_stands_in_a_later_split_too_is_a_leak(
+    rows: list[tuple[str, Split, str]], leaks: list[Leak], told: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "q.jsonl", *rows)
+    assert list(find_leaks(path)) == leaks
+    with pytest.raises(UserError, match=told):
         refuse_leaks(path)
 
 
@@ -129,10 +125,8 @@ def test_questions_without_a_known_answer_are_dropped_or_kept_and_counted() -> N
     assert ids(PickRule({}, drop=frozenset({"hidden"})), questions, tally) == ["q0", "q1", "none"]
     assert str(tally) == "skipped: 1 with hidden answers; 1 of the collected are impossible"
     tally = CollectCounts()
-    assert ids(PickRule({"all": 1}, "random", drop=frozenset({"none", "hidden"})), questions, tally) in (
-        ["q0"],
-        ["q1"],
-    )
+    rule = PickRule({"all": 1}, "random", drop=frozenset({"none", "hidden"}))
+    assert ids(rule, questions, tally) in (["q0"], ["q1"])
     assert str(tally) == "skipped: 1 with hidden answers, 1 impossible, 1 beyond the limits"
     assert str(CollectCounts()) == "skipped: none"
 

@@ -47,15 +47,9 @@ def test_several_columns_make_a_list() -> None:
 
 @pytest.mark.parametrize(
     ("answer_as", "value", "letter"),
-    [
-        ("letter", "c", "C"),
-        ("number", 3, "C"),
-        ("number", "1", "A"),
-        ("index", 0, "A"),
-        ("index", "2", "C"),
-        ("text", "z", "C"),
-    ],
-)
+    [("letter", "c", "C"), ("number", 3, "C"), ("number", "1", "A"), ("index", 0, "A"), ("index", "2", "C"),
+     ("text", "z", "C")],
+)  # fmt: skip
 def test_a_choice_is_given_as_letter_number_index_or_text(answer_as: AnswerAs, value: Any, letter: str) -> None:
     data = {"question": "Which?", "options": ["x", "y", "z"], "answer": value}
     assert question(data, answer_as).answers == (letter,)
@@ -110,12 +104,9 @@ def test_a_cell_is_one_text_or_a_list() -> None:
         {"a": "one, two", "b": '["x", "y", "x"]', "c": 12, "d": ["p", 3], "e": "[]", "f": {"a": 1}}, "x.csv", 2
     )
     assert [cell_texts(cells, key) for key in "abcd"] == [("one, two",), ("x", "y"), ("12",), ("p", "3")]
-    with pytest.raises(UserError, match=r"x\.csv:2: field 'e': empty list"):
-        cell_texts(cells, "e")
-    with pytest.raises(UserError, match=r"x\.csv:2: field 'f': expected text, found dict"):
-        cell_texts(cells, "f")
-    with pytest.raises(UserError, match=r"x\.csv:2: field 'g': missing"):
-        cell_texts(cells, "g")
+    for key, problem in {"e": "empty list", "f": "expected text, found dict", "g": "missing"}.items():
+        with pytest.raises(UserError, match=rf"x\.csv:2: field '{key}': {problem}"):
+            cell_texts(cells, key)
 
 
 def test_numbers_are_texts_with_all_their_digits() -> None:
@@ -210,31 +201,22 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
     [
         ('{"question": "a?", "answers": ["b"]}\n{"question": ', "mine.jsonl:2: broken JSON"),
         ('{"question": "a?"}', 'answers: THEIR_ANSWERS}", or set --without-gold true'),
-        (
-            '{"question": "a?", "gold": "b"}',
-            'there is question, gold; map yours: --columns "{text: question, answers: gold}"',
-        ),
-        (
-            '{"question": "a?", "answers": ["b"]}\n{"question": "\\u200b", "answers": ["b"]}',
-            "mine.jsonl:2: field 'question': empty",
-        ),
+        ('{"question": "a?", "gold": "b"}',
+         'there is question, gold; map yours: --columns "{text: question, answers: gold}"'),
+        ('{"question": "a?", "answers": ["b"]}\n{"question": "\\u200b", "answers": ["b"]}',
+         "mine.jsonl:2: field 'question': empty"),
         ('{"question": "...", "answers": ["b"]}', "mine.jsonl:1: field 'text': empty"),
         ('{"question": " ", "answers": ["b"]}', "mine.jsonl:1: field 'question': empty"),
         ('{"question": "a?", "answers": "b", "id": "q"}\n' * 2, "mine.jsonl:2: field 'id': duplicate 'q'"),
         ('{"question": "a?", "answers": "b", "popularty": 1}', "did you mean 'popularity'?"),
-        (
-            '{"question": "a?", "answer": "b", "topic": 1}',
-            "mine.jsonl:1: field 'topic': not a field of a question; map the columns to read, the others are skipped: "
-            '--columns "{text: question, answers: answer}"',
-        ),
-        (
-            '{"question": "a?", "answers": ["C"], "options": ["x", "y"]}',
-            "field 'answers': expected one of A, B, found 'C'",
-        ),
+        ('{"question": "a?", "answer": "b", "topic": 1}',
+         "mine.jsonl:1: field 'topic': not a field of a question; map the columns to read, the others are skipped: "
+         '--columns "{text: question, answers: answer}"'),
+        ('{"question": "a?", "answers": ["C"], "options": ["x", "y"]}', "'answers': expected one of A, B, found 'C'"),
         ('{"question": "a?", "answers": {"a": 1}}', "mine.jsonl:1: field 'answers'"),
         ("[1]", "mine.jsonl:1: field '[0]': expected a JSON object, found int"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_one_line_with_file_line_and_field(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         from_lines(tmp_path, text)

@@ -77,13 +77,9 @@ def test_only_names_the_members_to_read_and_split_overrides(tmp_path: Path) -> N
         (
             "x.jsonl.gz",
             gzip.compress(b'{"question": "a", "answer": ["b"]}\n' * 999, mtime=0)[:-30],
-            "x.jsonl.gz: cannot be read",
+            "gz: cannot be read",
         ),
-        (
-            "x.jsonl.gz",
-            gzip.compress(b'{"question": "a", "answer": ["b"]}\n', mtime=0)[:9] + b"\xff" * 40,
-            "x.jsonl.gz: cannot be read",
-        ),
+        ("x.jsonl.gz", gzip.compress(b'{"question": "a"}\n', mtime=0)[:9] + b"\xff" * 40, "gz: cannot be read"),
         ("x.zip", b"PK\x03\x04 but no archive", "x.zip: not a whole zip archive; get the file again"),
         ("x.tar.gz", b"neither", "x.tar.gz: cannot be read"),
     ],
@@ -153,9 +149,8 @@ def test_any_chunk_size_gives_the_same_records(
     inside = json.dumps({"v": [[1], {"x": "]"}], "data": RECORDS, "w": 3}, indent=indent)
     assert [row.data for row in rows_under(file_of(tmp_path, inside), "data")] == RECORDS
     keyed = {str(i): record for i, record in enumerate(RECORDS)}
-    assert (
-        dict((key, row.data) for key, row in rows_by_key(file_of(tmp_path, json.dumps(keyed, indent=indent)))) == keyed
-    )
+    rows = rows_by_key(file_of(tmp_path, json.dumps(keyed, indent=indent)))
+    assert {key: row.data for key, row in rows} == keyed
 
 
 def test_each_record_knows_the_line_it_begins_in(tmp_path: Path) -> None:

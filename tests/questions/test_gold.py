@@ -47,9 +47,8 @@ def test_an_empty_alias_is_left_out_and_makes_no_answer_right(tmp_path: Path) ->
 
 @pytest.mark.parametrize("text", PLACEHOLDERS)
 def test_a_placeholder_is_no_gold_answer(tmp_path: Path, text: str) -> None:
-    (alone, beside) = loaded(
-        tmp_path, {"question": "a?", "answers": [text]}, {"question": "b?", "answers": [text, "x"]}
-    )
+    rows = {"question": "a?", "answers": [text]}, {"question": "b?", "answers": [text, "x"]}
+    alone, beside = loaded(tmp_path, *rows)
     assert alone.lost_answers and alone.question.answers == () and alone.question.gold == "none"
     assert beside.question.answers == ("x",) and beside.left_out.placeholders == 1
 
@@ -73,11 +72,8 @@ def test_an_empty_list_or_null_is_an_unanswerable_question_for_every_reader(tmp_
     assert [(one.question.gold, one.lost_answers) for one in load("nq_open", path)] == [("none", False), ("none", True)]
     table = tmp_path / "mine.csv"
     table.write_text("question,answer\na?,[]\nb?,\nc?,Ann\n")
-    assert [(one.question.gold, one.lost_answers) for one in load("csv", table)] == [
-        ("none", False),
-        ("none", True),
-        ("given", False),
-    ]
+    told = [(one.question.gold, one.lost_answers) for one in load("csv", table)]
+    assert told == [("none", False), ("none", True), ("given", False)]
     mapped = [{"ask": "a?", "golds": []}, {"ask": "b?", "golds": [None, "x"]}]
     path.write_text("".join(json.dumps(row) + "\n" for row in mapped))
     done = scripts.here("data_gen/collect.py", "--run", tmp_path / "run", "--dataset", "jsonl", "--path", path,

@@ -58,9 +58,8 @@ def test_2wikimultihopqa_takes_aliases_by_answer_id(tmp_path: Path) -> None:
     assert (first.question.entities, first.question.hops) == (("Q10", "Q20"), 2)
     assert second.question.answers == ("Person 1",)
     (tmp_path / "id_aliases.json").unlink()
-    with pytest.raises(
-        UserError, match=r"dev\.json:2: field '\[0\]\.answer_id': 'Q0' may have aliases; put id_aliases"
-    ):
+    told = r"dev\.json:2: field '\[0\]\.answer_id': 'Q0' may have aliases; put id_aliases"
+    with pytest.raises(UserError, match=told):
         list(load("2wikimultihopqa", tmp_path / "dev.json"))
 
 
@@ -129,14 +128,12 @@ def test_unpublished_answers_are_marked_for_a_whole_file_only(tmp_path: Path) ->
     records = [{"question": "哪一个？", "id": i} for i in range(2)]
     text = "id,question,A,B,C,D\n" + "".join(f"{r['id']},{r['question']},a,b,c,d\n" for r in records)
     found = from_text(tmp_path, "ceval", "law_test.csv", text)
-    assert [(one.question.gold, one.question.answers, one.question.split) for one in found] == [
-        ("hidden", (), "test")
-    ] * 2
+    told = [(one.question.gold, one.question.answers, one.question.split) for one in found]
+    assert told == [("hidden", (), "test")] * 2
     hotpot = NATIVE["hotpotqa"].records
     hidden = [{key: record[key] for key in ("_id", "question", "context")} for record in hotpot]
-    assert [one.question.gold for one in from_text(tmp_path, "hotpotqa", "test.json", as_list(hidden))] == [
-        "hidden"
-    ] * 3
+    found = from_text(tmp_path, "hotpotqa", "test.json", as_list(hidden))
+    assert [one.question.gold for one in found] == ["hidden"] * 3
     with pytest.raises(UserError, match=r"mixed\.json:3: no answer, but line 2 has one"):
         from_text(tmp_path, "hotpotqa", "mixed.json", as_list([hotpot[0], hidden[1]]))
     with pytest.raises(UserError, match=r"mixed\.json:3: an answer, but line 2 has none"):
