@@ -36,8 +36,9 @@ class _Lines(tqdm):  # type: ignore[type-arg]  # tqdm is generic for the type ch
     _lock = threading.RLock()  # tqdm's own is shared between processes: one killed while it holds it would block all
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        pace: dict[str, Any] = {"mininterval": SECONDS_BETWEEN_LINES, "delay": SECONDS_BETWEEN_LINES, "miniters": 1}
-        super().__init__(*args, **settings, **pace, file=io.StringIO(), leave=False)
+        pace = {"mininterval": SECONDS_BETWEEN_LINES, "delay": SECONDS_BETWEEN_LINES, "miniters": 1}
+        settings |= {**pace, "file": io.StringIO(), "leave": False}
+        super().__init__(*args, **settings)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if msg is not None:  # the end, at which a bar would be cleared
