@@ -138,7 +138,7 @@ def read_drafts(
     States are read of the first :data:`TOKENS` tokens.
     """
     from kbtrain.llm.base import Sampling
-    from kbtrain.llm.hidden_states import StatesObserver
+    from kbtrain.llm.sampler.hidden_states import StatesObserver
     from kbtrain.llm.sampler.observer import PromptRows, TokenUncertainty
     from kbtrain.llm.sampler.sampler import BatchSampler
 

@@ -2,7 +2,7 @@
 
 One prefill of the prompt, which the answer needs anyway, and a dot product. Source: "No Answer Needed" (arXiv
 2509.10625) predicts whether the answer will be right; soft labels and the head for benefit are kbtrain's. A draft probe
-reads on while the model begins its answer (:mod:`kbtrain.llm.hidden_states`).
+reads on while the model begins its answer (:mod:`kbtrain.llm.sampler.hidden_states`).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Reader:
     @property
     def width(self) -> int:
         """Numbers of a layer's states: those of the prompt's, the draft's mean and the draft's last state together."""
-        from kbtrain.llm.hidden_states import PARTS
+        from kbtrain.llm.sampler.hidden_states import PARTS
 
         return int(self.model.config.get_text_config().hidden_size) * (PARTS if self.draft_tokens else 1)
 
@@ -284,7 +284,7 @@ class Probe(KeyedGate):
         return greedy_rows(prompts)
 
     def observer(self) -> Observer:
-        from kbtrain.llm.hidden_states import StatesObserver
+        from kbtrain.llm.sampler.hidden_states import StatesObserver
 
         return StatesObserver(self.draft_tokens, self.layers)
 

@@ -24,8 +24,8 @@ from kbtrain.gates.probe.gate import DRAFT_TOKENS, draft_facts, state_facts, sta
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.llm.backends import open_llm
 from kbtrain.llm.base import AnswerRequest, prompt_ids
-from kbtrain.llm.hidden_states import PARTS, StatesObserver
 from kbtrain.llm.sample_stage import AnswersWithFacts, Engine, answers_of
+from kbtrain.llm.sampler.hidden_states import PARTS, StatesObserver
 from kbtrain.llm.sampler.observer import Row
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.records import GREEDY
@@ -167,7 +167,7 @@ def count_lacking(config: LLMConfig, dtype: str, run: Path, requests: Iterable[A
 class KeptStates:
     """States by prompt in two folders, written batch by batch; threads may add to it.
 
-    The states of a draft begin with those of its prompt (:data:`~kbtrain.llm.hidden_states.PARTS`): one row
+    The states of a draft begin with those of its prompt (:data:`~kbtrain.llm.sampler.hidden_states.PARTS`): one row
     serves both folders.
     """
 

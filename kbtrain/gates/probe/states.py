@@ -1,5 +1,5 @@
 """Residual stream of the answering model at the last token of its own prompt, after every layer, in one prefill; and
-at the tokens of its draft of the answer (:mod:`kbtrain.llm.hidden_states`).
+at the tokens of its draft of the answer (:mod:`kbtrain.llm.sampler.hidden_states`).
 
 Source: "No Answer Needed" (arXiv 2509.10625) reads the last token of the question's prompt before any answer token.
 State i is transformers' ``hidden_states[i + 1]`` (0: after the first layer), but for the last layer, whose state is
@@ -97,7 +97,7 @@ def _common_start(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
 def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]], start: SharedPrefixCache | None) -> States:
     import torch
 
-    from kbtrain.llm.hidden_states import decoder_layers, last_states
+    from kbtrain.llm.sampler.hidden_states import decoder_layers, last_states
 
     before = 0 if start is None else len(start.ids)
     ids, _ = padded([prompt[before:] for prompt in prompts], 0)  # any id serves: nothing read depends on padding
@@ -117,12 +117,12 @@ def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]], start: S
 def draft_states(
     sampler: BatchSampler, prompts: Sequence[Sequence[int]], layers: Sequence[int] | None = None
 ) -> tuple[States, list[int]]:
-    """(prompts, layers, 3 d) in fp32 (:data:`~kbtrain.llm.hidden_states.PARTS`) of the longest drafts that
+    """(prompts, layers, 3 d) in fp32 (:data:`~kbtrain.llm.sampler.hidden_states.PARTS`) of the longest drafts that
     ``sampler`` draws, and the tokens that each has; ``layers`` None: all.
 
     Raises :class:`UserError` for states that are NaN or infinite.
     """
-    from kbtrain.llm.hidden_states import StatesObserver
+    from kbtrain.llm.sampler.hidden_states import StatesObserver
 
     observer = StatesObserver(sampler.sampling.max_output_tokens, layers)
     rows = first_rows(sampler.observed(observer), greedy_rows(prompts))

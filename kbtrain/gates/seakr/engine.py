@@ -77,7 +77,7 @@ class Uncertainty:
         settings: SeakrSettings,
         limits: BatchLimits | None = None,
     ) -> None:
-        from kbtrain.llm.hidden_states import StateTap
+        from kbtrain.llm.sampler.hidden_states import StateTap
         from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
         from kbtrain.llm.sampler.state_sampler import TAIL_TOKENS, StateSampler
         from kbtrain.models.batching import BatchLimits

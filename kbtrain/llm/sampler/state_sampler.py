@@ -17,8 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from kbtrain.arrays import States
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.hidden_states import StatesReading, StateTap
 from kbtrain.llm.sampler.draw import DrawnTokens, draw_top
+from kbtrain.llm.sampler.hidden_states import StatesReading, StateTap
 from kbtrain.llm.sampler.observer import Observer, PromptRows, Row, TokenUncertainty, Uncertainties
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
 from kbtrain.llm.sampler.sampler import LockstepSampler, Stopper

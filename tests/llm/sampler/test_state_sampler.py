@@ -9,8 +9,8 @@ from support.drawn_tokens import DrawnTokens
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.hidden_states import StateTap, decoder_layers, mlp_name
 from kbtrain.llm.sampler.draw import draw, draw_top, filter_logits, token_statistics
+from kbtrain.llm.sampler.hidden_states import StateTap, decoder_layers, mlp_name
 from kbtrain.llm.sampler.observer import PromptRows
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.state_sampler import StateSampler
