@@ -121,15 +121,14 @@ def _parser(kind: type[Config], description: str | None, prog: str | None) -> ar
         description=as_commands(description or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    help_text = "YAML file with any of the keys below, or the name of a shipped one (kbtrain ls configs)"
-    parser.add_argument("--config", metavar="FILE|NAME", help=help_text)
+    shipped_ones = "YAML file with any of the keys below, or the name of a shipped one (kbtrain ls configs)"
+    parser.add_argument("--config", metavar="FILE|NAME", help=shipped_ones)
     groups = {}
     for owner in kind.__mro__:  # the class and those it is built on, as far as they have keys of their own
         if issubclass(owner, Config) and owner.__annotations__ and owner is not Config:
             about = " ".join((owner.__doc__ or "more keys").split())
-            groups[owner] = parser.add_argument_group(
-                "keys" if owner is kind else re.split(r"[.;](?:\s|$)", about)[0]  # up to the first stop or semicolon
-            )
+            title = "keys" if owner is kind else re.split(r"[.;](?:\s|$)", about)[0]  # to the first stop or semicolon
+            groups[owner] = parser.add_argument_group(title)
     for name, choices, default, text in key_rows(kind):
         if default:
             text += " (required)" if kind.model_fields[name].is_required() else f" (default: {default})"
@@ -231,10 +230,9 @@ def build(kind: type[C], path: Path | None, changes: Mapping[str, Any]) -> C:
         return kind.model_validate({**values, **changes})
     except ValidationError as error:
         first = error.errors()[0]
-        message = _complaint(first, path, lines, changes)
         field = kind.model_fields.get(str(first["loc"][0])) if first["type"] == "missing" else None
         meaning = f": {field.description}; see --help" if field is not None and field.description else ""
-        raise UserError(message + meaning) from None
+        raise UserError(_complaint(first, path, lines, changes) + meaning) from None
 
 
 def check_counts(config: Config, key: str, value: str, *names: str) -> None:

@@ -121,12 +121,10 @@ def _blocks(text: str, opening: re.Pattern[str]) -> list[tuple[int, int, int, in
     found: list[tuple[int, int, int, int]] = []
     place, unclosed = 0, set()
     while tag := opening.search(text, place):
-        place = tag.end()
-        if tag[1] in unclosed:
-            continue
-        end = text.find(closing := f"</{tag[1]}>", place)
+        place, closing = tag.end(), f"</{tag[1]}>"
+        end = -1 if closing in unclosed else text.find(closing, place)
         if end < 0:
-            unclosed.add(tag[1])
+            unclosed.add(closing)
         else:
             found.append((tag.start(), tag.end(), end, place := end + len(closing)))
     return found
@@ -300,11 +298,9 @@ def _is_task(text: str) -> bool:
 def holds_passages(text: str) -> bool:
     """True for a prompt with passages in it, told by its tags, its headings or its instruction to use them."""
     text = _ends(text)
-    if len(text) < SHORTEST:
-        return False
-    if any(end - begin >= SHORTEST // 2 for begin, _, _, end in _blocks(text, _TAGGED)):
+    if len(text) >= SHORTEST and any(end - begin >= SHORTEST // 2 for begin, _, _, end in _blocks(text, _TAGGED)):
         return True
-    for rule in _PASSAGES:
+    for rule in _PASSAGES if len(text) >= SHORTEST else ():
         found = [pattern.search(text) for pattern in rule]
         if all(found) and len(text) - sum(len(match[0]) for match in found if match) >= SHORTEST:
             return True

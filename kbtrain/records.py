@@ -90,9 +90,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Passages that one retriever found for one question, and the rule by which a prompt shows their titles.
-
-    All readers of the record show them by that rule: sampling, examples with a reference, second judgements. A file
+    """Passages that one retriever found for one question, and the rule by which every prompt shows their titles. A file
     of an older version names none: there no title was shown.
     """
 
@@ -122,9 +120,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class SampleSet:
-    """All stored answers of one question under one condition.
-
-    ``refused``: why the server refuses its prompt, as "kind: words"; then there are no answers.
+    """All stored answers of one question under one condition. ``refused``: why the server refuses its prompt, as "kind:
+    words"; then there are no answers.
     """
 
     question_id: str
@@ -205,14 +202,11 @@ class GateExample:
     """One training (or scoring) example of a question gate: the question, its reference and its targets.
 
     ``reference`` is None for the plain question (``Reference: None`` in the prompt). Soft targets are in [0, 1]:
-    mastery, certainty, and benefit stretched from its range in training; None where the label is not known
-    (scoring).
-    ``hits``: passages found for the question, with the retriever's scores, for gates that are asked after the search;
-    ``titles``: the rule by which a prompt shows theirs.
-    ``time_sensitive`` and ``needs_knowledge`` are facts about the question, not about the model (UAR, arXiv
-    2406.12534); None where the data set does not give them.
-    ``entities``: the question's, by which splits and runs are kept apart; no gate reads them. ``source``: where it was
-    asked.
+    mastery, certainty, and benefit stretched from its range in training; None where the label is not known (scoring).
+    ``hits``: passages found, with the retriever's scores, for gates that are asked after the search; ``titles``: the
+    rule by which a prompt shows theirs. ``time_sensitive`` and ``needs_knowledge`` are facts about the question, not
+    about the model (UAR, arXiv 2406.12534); None where the data set does not give them. ``entities``: by which splits
+    and runs are kept apart; no gate reads them. ``source``: where it was asked.
     """
 
     id: str
@@ -270,7 +264,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one question with and without retrieval: all that end-to-end evaluation needs.
+    """Outcome of one question with and without retrieval.
 
     ``*_correct`` grade the greedy answers; ``*_expected`` are mean masteries (expected accuracy of one sampled
     answer, far less noisy) where samples exist. ``*_tokens`` count the greedy answer's generated tokens.
@@ -289,9 +283,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Entity:
-    """A named thing in an utterance: its text, its type (slot or NER label) and who found it.
-
-    ``source``: ``sgd`` (the data set's slot spans), ``spacy:MODEL`` or ``gliner:MODEL``.
+    """A named thing in an utterance, its type (slot or NER label) and its source: ``sgd`` (the data set's slot spans),
+    ``spacy:MODEL`` or ``gliner:MODEL``.
     """
 
     text: str
@@ -328,9 +321,8 @@ class TurnExample:
 
     What a gate may read: ``context``, ``turn`` (0 = the dialogue's first utterance), ``services`` (named so far, the
     latest last) and the features ``synthetic_response``, ``entities``, ``knowledge``, ``source``. What lies in the
-    future: ``response``, ``response_acts`` and ``response_actions`` (what the turn says and does; actions are acts with
-    their slots and values, "OFFER name = Sino"), ``position`` (``turn`` / all turns of
-    the dialogue, for analysis) and ``gold_snippets``.
+    future: ``response``, ``response_acts`` and ``response_actions`` (acts with slots and values, "OFFER name = Sino"),
+    ``position`` (``turn`` / all turns of the dialogue, for analysis) and ``gold_snippets``.
     """
 
     id: str

@@ -301,8 +301,7 @@ def decide_by(
 def _small_talk(text: str) -> UtteranceKind | None:
     """Kind of a message that consists of phrases of small talk; thanks and greetings win over acknowledgements."""
     words = _SEPARATORS.sub(" ", text.lower()).strip()
-    kinds: set[str] = set()
-    place = 0
+    kinds, place = set[str](), 0
     while place < len(words):
         match = _PHRASE.match(words, place)
         if match is None or match.end() == place or match.lastgroup is None:
@@ -323,9 +322,8 @@ def _is_sum(text: str) -> bool:
     sure = bool((begin and begin["sure"]) or (end and end["sure"]) or rest.rstrip(" ?？").endswith(("=", "＝")))
     if _AMBIGUOUS.fullmatch(core):
         return sure
-    if _CHINESE_SUM.fullmatch(core.strip()) and not core.strip().isascii():
-        return True
-    return bool(_SUM.fullmatch(core) or _ROOT.fullmatch(core.strip()))
+    in_chinese = _CHINESE_SUM.fullmatch(core.strip()) and not core.isascii()
+    return bool(in_chinese or _SUM.fullmatch(core) or _ROOT.fullmatch(core.strip()))
 
 
 FEWEST_WORDS = 5
@@ -369,8 +367,8 @@ def depends_on_context(text: str) -> bool:
     pronoun = _PRONOUN.search(text)
     if pronoun is not None and (name is None or pronoun.start() < name.start()):
         return True
-    if _CHINESE.search(text):
-        return len(_CHINESE.findall(text)) < FEWEST_CHARACTERS and name is None
+    if characters := _CHINESE.findall(text):
+        return len(characters) < FEWEST_CHARACTERS and name is None
     words = _WORD.findall(text.lower())
     if all(word in _FUNCTION_WORDS for word in words):
         return True

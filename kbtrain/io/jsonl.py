@@ -73,10 +73,9 @@ def record(kind: type[R], data: Any, path: Path | str, number: int) -> R:
         if key not in layout.names:
             raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, layout.names)}")
     try:
-        parsed: R = _adapter(cast(Any, kind)).validate_python(data)
+        return cast(R, _adapter(cast(Any, kind)).validate_python(data))
     except ValidationError as error:
         raise UserError(f"{at(path, number)}: {one_line(error)}") from None
-    return parsed
 
 
 def value(line: str, path: Path | str, number: int, foreign: bool = False) -> Any:

@@ -81,8 +81,7 @@ def write_meta(
         "peak_rss_mb": peak_rss_mb(),
         **(extra or {}),
     }
-    text = json.dumps(meta, ensure_ascii=False, indent=1, default=_plain) + "\n"
-    write_atomically(meta_path(path), text)
+    write_atomically(meta_path(path), json.dumps(meta, ensure_ascii=False, indent=1, default=_plain) + "\n")
 
 
 def write_result(
@@ -137,8 +136,7 @@ def check_current(path: Path, *sources: Path, command: str | None = None) -> Non
     stage = meta.get("stage", "the stage that writes it")
     if meta and path.exists() and meta.get("sha256") != file_sha256(path):
         keep = f"run that again, or delete {meta_path(path).name} to keep the change"
-        remedy = f"run {command} again" if command else keep
-        raise UserError(f"{at(path)}: was changed since {stage} made it; {remedy}")
+        raise UserError(f"{at(path)}: was changed since {stage} made it; {f'run {command} again' if command else keep}")
     inputs = meta.get("inputs", {})
     for source in sources:
         sha256 = inputs.get(source.name, inputs.get(str(source)))  # of two files of one name by their paths
@@ -373,8 +371,8 @@ def is_resumable(path: Path, note: Path, key: Mapping[str, Any], remedy: str = "
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that differ, with both values: nested ones by dotted key, a model's files, where both sides have some,
-    one by one. A setting that is missing (:data:`ABSENT`) equals null.
+    """Settings that differ, with both values, nested ones by dotted key; a model's files where both sides have some. A
+    setting that is missing (:data:`ABSENT`) equals null.
     """
     left_out = set() if before.get(MODEL_FILES) and now.get(MODEL_FILES) else {MODEL_FILES}
     old, new = (flat({name: side[name] for name in side if name not in left_out}) for side in (before, now))

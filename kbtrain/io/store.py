@@ -66,8 +66,7 @@ def create(db: sqlite3.Connection, path: Path) -> None:
     """Make the tables if the file is empty; two processes may try at once."""
     if _n_tables(db):
         return
-    mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    if mode != "wal":
+    if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
         raise UserError(f"{at(path)}: its file system has no shared memory (WAL); use a local disk")
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -180,13 +179,10 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         if not row:
             names = ", ".join(self.runs()) or "none yet"
             raise UserError(f"{at(self.path)}: no run '{run}'; runs in it: {names}")
-        try:
-            meta = files.loads(str(row[0][0]))
-        except ValueError:
-            meta = None
-        if not isinstance(meta, dict):
-            raise UserError(f"{at(self.path)}: meta data of run '{run}' cannot be read: {_DAMAGED}")
-        return meta
+        with contextlib.suppress(ValueError):
+            if isinstance(meta := files.loads(str(row[0][0])), dict):
+                return meta
+        raise UserError(f"{at(self.path)}: meta data of run '{run}' cannot be read: {_DAMAGED}")
 
     def runs(self) -> list[str]:
         """Names of the runs, oldest first."""
@@ -266,10 +262,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         greedy = samples.pop(0) if samples and samples[0].index == GREEDY else None
         sample_set = SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut, refused)
         if not _is_whole(sample_set, n_samples):
-            raise UserError(
-                f"{at(self.path)}: {len(samples)} of the {n_samples} answers to question '{question_id}' under "
-                f"'{condition}' can be read: {_DAMAGED}"
-            )
+            left = f"{len(samples)} of the {n_samples} answers to question '{question_id}' under '{condition}'"
+            raise UserError(f"{at(self.path)}: {left} can be read: {_DAMAGED}")
         return sample_set
 
     def close(self) -> None:
@@ -293,10 +287,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
         mode = "ro" if read_only else "rwc"
-        wal = beside(self.path, "-wal")
-        if read_only and not wal.exists() and not os.access(self.path.parent, os.W_OK):
-            # a finished store on a read-only disk: the log has no place
-            mode = "ro&immutable=1"
+        if read_only and not beside(self.path, "-wal").exists() and not os.access(self.path.parent, os.W_OK):
+            mode = "ro&immutable=1"  # a finished store on a read-only disk: the log has no place
         uri = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
         db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
         # the default of WAL mode in some builds loses the last puts

@@ -88,12 +88,12 @@ def file_errors(name: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = problem(error) if error.errno else f"cannot be read ({_first_line(error)}); get the file again"
+        what = problem(error) if error.errno else f"cannot be read ({first_line(error)}); get the file again"
         raise UserError(f"{at(name)}: {what}") from None
     except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError) as error:
-        raise UserError(f"{at(name)}: cannot be read ({_first_line(error)}); get the file again") from None
+        raise UserError(f"{at(name)}: cannot be read ({first_line(error)}); get the file again") from None
     except (RuntimeError, NotImplementedError) as error:
-        raise UserError(f"{at(name)}: cannot be unzipped here ({_first_line(error)}); unzip it yourself") from None
+        raise UserError(f"{at(name)}: cannot be unzipped here ({first_line(error)}); unzip it yourself") from None
 
 
 def unpacked(stream: IO[bytes], name: Path | str) -> IO[bytes]:
@@ -106,7 +106,8 @@ def unpacked(stream: IO[bytes], name: Path | str) -> IO[bytes]:
     return cast(IO[bytes], compr[infer_compression(str(name))](stream, mode="rb"))
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its kind."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
@@ -152,8 +153,7 @@ def lines_of(raw: Callable[[], IO[bytes]], name: Path | str, markup: bool = Fals
 
 def chunks_of(raw: Callable[[], IO[bytes]], name: Path | str, markup: bool = False) -> Iterator[str]:
     """The text that ``raw`` opens in chunks, without a BOM. Raises :class:`UserError` naming the line."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    line, first = 1, True
+    decoder, line, first = codecs.getincrementaldecoder("utf-8")(), 1, True
     with open_decompressed(raw, name, markup) as stream:
         while True:
             data = stream.read(CHUNK)

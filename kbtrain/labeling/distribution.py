@@ -94,10 +94,9 @@ class Distribution:
         groups: dict[str, dict[str, Any]] = {kind: {} for kind in ("all", "split", "relation")}
         for (kind, name), group in sorted(self._groups.items()):
             groups[kind][name] = group.as_dict()
-        labels = groups["all"].get("", {"n": 0})
-        histograms = {key: list(bins) for key, bins in sorted(self._bins.items())}
-        return {"labels": labels, "by_split": groups["split"], "by_relation": groups["relation"],
-                "histograms": histograms}  # fmt: skip
+        labels, histograms = groups["all"].get("", {"n": 0}), dict(sorted(self._bins.items()))
+        parts = {"by_split": groups["split"], "by_relation": groups["relation"]}
+        return {"labels": labels, **parts, "histograms": histograms}
 
     def lines(self) -> list[str]:
         """The same as a table to print: histograms of mastery, then one line for each relation."""

@@ -45,9 +45,7 @@ class BenefitTarget:
             return plain
         gains = (plain.gain(label) for label in labels if label.split == "train")
         counts = Counter(gain for gain in gains if gain is not None)
-        if not counts:
-            return plain
-        low, high = quantile(counts, tail), quantile(counts, 1 - tail)
+        low, high = (quantile(counts, tail), quantile(counts, 1 - tail)) if counts else (-1.0, -1.0)
         return replace(plain, low=low, high=high) if low < high else plain
 
     def gain(self, label: Label) -> float | None:

@@ -54,8 +54,7 @@ class Graded:
 def grade(question: Question, answers: Iterable[str], verdicts: grading.Verdicts | None = None) -> Graded:
     """Grade (by the question's rule, or a judge's verdicts) and group answers; each distinct text is looked at once."""
     correct = empty = unparsed = abstained = 0
-    groups: Counter[str] = Counter()
-    texts = Counter(answers)
+    groups, texts = Counter[str](), Counter(answers)
     for text, times in texts.items():
         is_empty = grading.is_empty(text)
         empty += times * is_empty

@@ -118,7 +118,5 @@ def shift(dev: ArrayLike, new: ArrayLike, independent: tuple[int | None, int | N
 
 def kept_scores(scores: Floats) -> list[float]:
     """At most :data:`KEPT` of the scores, evenly spread over their order, to be stored with a threshold."""
-    ordered = np.sort(scores)
-    if len(ordered) > KEPT:
-        ordered = ordered[np.linspace(0, len(ordered) - 1, KEPT).round().astype(int)]
-    return [float(score) for score in ordered]
+    places = np.linspace(0, len(scores) - 1, min(len(scores), KEPT)).round().astype(int)
+    return [float(score) for score in np.sort(scores)[places]]

@@ -86,8 +86,7 @@ def _limits(gaps: Floats, slopes: Floats) -> tuple[float, float]:
 def _projection_quantile(resamples: Floats) -> float:
     """Quantile of the greatest absolute standardised error of any candidate."""
     varying = resamples[:, resamples.std(axis=0) > 0]
-    correlation = np.atleast_2d(np.corrcoef(varying, rowvar=False))
-    values, vectors = np.linalg.eigh(correlation)
+    values, vectors = np.linalg.eigh(np.atleast_2d(np.corrcoef(varying, rowvar=False)))
     root = vectors * np.sqrt(np.maximum(values, 0))
     return float(np.quantile(np.abs(_normal_draws(len(values)) @ root.T).max(axis=1), 1 - BETA))
 

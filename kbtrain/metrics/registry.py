@@ -144,20 +144,11 @@ def expected_at_random(positive: str, truth: Bools, ratio: float) -> Classificat
     Precision is the share of positives, recall the ratio; the ranking metrics are those of equal scores.
     """
     share = float(truth.mean())
-    ranked = 0 < share < 1
-    total = share + ratio
-    return Classification(
-        positive=positive,
-        n=len(truth),
-        n_positive=int(truth.sum()),
-        precision=share if ratio else None,
-        recall=ratio if share else None,
-        f1=2 * share * ratio / total if total else None,
-        fdr=1 - share if ratio else None,
-        auroc=0.5 if ranked else None,
-        average_precision=share if ranked else None,
-        reasons=_reasons(truth, np.array([ratio > 0])),
-    )
+    total, reasons = share + ratio, _reasons(truth, np.array([ratio > 0]))
+    f1, fdr = 2 * share * ratio / total if total else None, 1 - share if ratio else None
+    precision, recall = share if ratio else None, ratio if share else None
+    auroc, ap = (0.5, share) if 0 < share < 1 else (None, None)
+    return Classification(positive, len(truth), int(truth.sum()), precision, recall, f1, fdr, auroc, ap, reasons)
 
 
 def _reasons(truth: Bools, retrieved: Bools) -> dict[str, str]:

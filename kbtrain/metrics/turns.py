@@ -70,16 +70,10 @@ def classify_turns(
         by_run = [weighted_metrics(truth, run, weights) for run in runs]
         means = {metric: np.mean([values[metric] for values in by_run], axis=0) for metric in METRICS}
         by_seed = {metric: [float(values[metric][0]) for values in by_run] for metric in METRICS}
-        gate_turns.append(
-            GateTurns(
-                gate,
-                {metric: interval(mean) for metric, mean in means.items() if not np.isnan(mean[0])},
-                by_seed,
-                {m: float(np.std(v, ddof=1)) if len(v) > 1 else None for m, v in by_seed.items()},
-                [run.threshold for run in runs],
-                float(np.mean([(run.scores > run.threshold).mean() for run in runs])),
-            )
-        )
+        intervals = {metric: interval(mean) for metric, mean in means.items() if not np.isnan(mean[0])}
+        spread = {m: float(np.std(v, ddof=1)) if len(v) > 1 else None for m, v in by_seed.items()}
+        retrieved = float(np.mean([(run.scores > run.threshold).mean() for run in runs]))
+        gate_turns.append(GateTurns(gate, intervals, by_seed, spread, [run.threshold for run in runs], retrieved))
         drawn[gate] = means
     return gate_turns, drawn
 

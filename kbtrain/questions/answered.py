@@ -93,9 +93,8 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
             yield row_answers
     if not n:
         raise UserError(f"{at(path)}: no rows in it")
-    named = {f"score '{gate}'": column for gate, column in columns.scores.items()}
-    named |= {f"stated '{condition}'": column for condition, column in columns.stated.items()}
-    for name, column in named.items():
+    named = [(f"score '{gate}'", column) for gate, column in columns.scores.items()]
+    for name, column in [*named, *((f"stated '{condition}'", column) for condition, column in columns.stated.items())]:
         if column not in columns_with_values:
             raise UserError(f"{at(path)}: {name}: no row has a value under '{column.removeprefix('-')}'")
     if len(blank) > 1 and sum(blank.values()) > n / 2:  # in a table an arm without an answer is an empty cell

@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator
 
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.io.text_files import first_line
 from kbtrain.questions.base import (
     LETTERS,
     AnswerAs,
@@ -400,5 +401,4 @@ def _one_line(place: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{at(place)}: not a data set that can be loaded ({reason:.200})") from None
+        raise UserError(f"{at(place)}: not a data set that can be loaded ({first_line(error):.200})") from None

@@ -65,11 +65,9 @@ def data_files(
     """
     any_file = False
     for inner, name, raw in _members(path):
-        plain = plain_name(inner).lower()
         listed = name != str(path)
-        if listed and not (plain.endswith(tuple(suffixes)) and fnmatch.fnmatch(inner, only or "*")):
-            continue
-        if listed and leave_out and re.search(leave_out, inner):
+        matches = plain_name(inner).lower().endswith(tuple(suffixes)) and fnmatch.fnmatch(inner, only or "*")
+        if listed and not (matches and not (leave_out and re.search(leave_out, inner))):
             continue
         if only and not listed:
             raise UserError(f"{at(path)}: one file; only is for archives and folders")

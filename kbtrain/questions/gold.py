@@ -56,11 +56,10 @@ def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
     empty = [answer for answer in question.answers if is_empty(answer)]
     parts = [part for answer in question.answers if answer not in empty for part in alternatives(answer)]
     keys = {answer: _placeholder_key(answer) for answer in parts if not is_empty(answer)}
-    answers = tuple(answer for answer, key in keys.items() if key not in PLACEHOLDERS and key not in more_keys)
-    absent: Gold = "hidden" if question.gold == "hidden" else "none"
+    answers = tuple(answer for answer, key in keys.items() if key not in PLACEHOLDERS | more_keys)
+    gold: Gold = "given" if answers else "hidden" if question.gold == "hidden" else "none"
     left_out = LeftOutAnswers(len(empty), len(keys) - len(answers))
-    question = replace(question, answers=answers, gold="given" if answers else absent)
-    return replace(loaded, question=question, left_out=left_out)
+    return replace(loaded, question=replace(question, answers=answers, gold=gold), left_out=left_out)
 
 
 _LEAST_COUNTED = 20  # open questions; fewer can be alike by chance

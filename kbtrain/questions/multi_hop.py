@@ -138,8 +138,7 @@ def _two_wiki_rows(file: DataFile, names: Names | None) -> Iterator[Loaded]:
 def _known_names(file: DataFile) -> Names:
     """The aliases and demonyms of ``id_aliases.json``, in a temporary database: the file may have a million lines."""
     db = sqlite3.connect("", isolation_level=None)
-    db.execute("CREATE TABLE names (id TEXT PRIMARY KEY, names TEXT) WITHOUT ROWID")
-    db.execute("BEGIN")
+    db.executescript("CREATE TABLE names (id TEXT PRIMARY KEY, names TEXT) WITHOUT ROWID; BEGIN")
     for row in jsonl_rows(file):
         texts = [text for key in ("aliases", "demonyms") if row.has(key) for text in row.gold_answers(key)]
         db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (row.text("Q_id"), json.dumps(texts)))

@@ -35,8 +35,7 @@ def openbookqa(file: DataFile) -> Iterator[Loaded]:
 
 def _letter_of_label(row: SourceRecord, choices: tuple[SourceRecord, ...]) -> str:
     """Choices are lettered by their place; a few of ARC's are labelled 1 to 4."""
-    labels = [choice.text("label") for choice in choices]
-    key = row.text("answerKey")
+    labels, key = [choice.text("label") for choice in choices], row.text("answerKey")
     if labels.count(key) != 1:
         raise row.error("answerKey", f"expected one of {', '.join(labels)}, found {format_value(key)}")
     return LETTERS[labels.index(key)]

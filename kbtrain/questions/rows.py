@@ -148,10 +148,10 @@ class SourceRecord:
     def flag(self, key: str) -> bool:
         """True or false, as JSON, as 1 and 0, as yes and no, or as a table's TRUE and FALSE."""
         value = self.data.get(key)
-        flag = _FLAGS.get(str(value).strip().lower()) if isinstance(value, str | int | float) else None
-        if flag is None:
+        text = str(value).strip().lower() if isinstance(value, str | int | float) else ""
+        if text not in _FLAGS:
             raise self.wrong(key, "true, false, 1 or 0")
-        return flag
+        return _FLAGS[text]
 
     def one_of(self, key: str, valid: Iterable[Word]) -> Word:
         value, names = self.text(key), {str(name): name for name in valid}

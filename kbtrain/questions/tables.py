@@ -26,7 +26,7 @@ import numpy as np
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io import jsonl
 from kbtrain.io.files import FOREIGN, BadField
-from kbtrain.io.text_files import open_seekable
+from kbtrain.io.text_files import first_line, open_seekable
 from kbtrain.questions.files import DataFile, text_chunks, text_lines
 from kbtrain.questions.rows import SourceRecord, format_value
 
@@ -105,7 +105,7 @@ def parquet_rows(file: DataFile) -> Iterator[SourceRecord]:
                     cells = {name: _as_json(value, name in single) for name, value in data.items()}
                     yield SourceRecord(cells, file.name, number)
         except pyarrow.ArrowException as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             raise UserError(f"{at(file.name)}: cannot be read as Parquet ({reason:.100}); get the file again") from None
 
 
@@ -173,9 +173,7 @@ def _with_commas(text: str) -> str:
         if token.type in {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}:
             continue
         begins = token.type in _ENDS or token.string in "[{("
-        if after_value and begins:
-            parts.append(",")
-        parts.append(token.string)
+        parts += [",", token.string] if after_value and begins else [token.string]
         after_value = token.type in _ENDS or token.string in "]})"
     return " ".join(parts)
 

@@ -106,8 +106,10 @@ def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample
     questions = [example for example in examples if isinstance(example, GateExample)]
     ids = {example.question_id for example in questions}
     by_question = {row.question_id: row for row in jsonl.read(Evidence, evidence) if row.question_id in ids}
-    missing = next((example.id for example in questions if example.question_id not in by_question), None)
-    if missing is not None:
-        raise UserError(f"{evidence}: no passages of question '{missing}'; run data_gen/retrieve.py for it")
-    rows = [(example, by_question[example.question_id]) for example in questions]
-    return [replace(example, hits=row.hits, titles=row.titles) for example, row in rows]
+    with_hits = []
+    for example in questions:
+        row = by_question.get(example.question_id)
+        if row is None:
+            raise UserError(f"{evidence}: no passages of question '{example.id}'; run data_gen/retrieve.py for it")
+        with_hits.append(replace(example, hits=row.hits, titles=row.titles))
+    return with_hits

@@ -169,8 +169,7 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
             yield passage
     if len(offsets) == 1:
         raise CorpusError("no passages to search: the corpus is empty")
-    if ids:
-        blocks.append(np.array(ids))
+    blocks += [np.array(ids)] if ids else []
     np.save(folder / _OFFSETS, np.frombuffer(offsets, dtype=np.int64))
     np.save(folder / _RANKS, _ranks(np.concatenate(blocks)))
 

@@ -92,20 +92,15 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
     """Counts over a finished file: how often some and all gold passages, an answer, and nothing at all were found."""
     names = "questions without_hits answers_known answer_found gold_named gold_found all_gold_found mask_leaks"
     counts = dict.fromkeys(names.split(), 0)
-    pairs = zip(jsonl.read(Evidence, evidence), jsonl.read(Question, questions), strict=True)
-    for evidence_row, question in pairs:
-        gold = set(question.gold_passages)
-        ids = {_source(hit.passage_id, gold) for hit in evidence_row.hits}
-        counts["questions"] += 1
-        counts["without_hits"] += not ids
-        golds = gold_texts(question)
-        counts["answers_known"] += bool(golds)
-        texts = [f"{hit.title}. {hit.text}" for hit in evidence_row.hits]
-        counts["answer_found"] += any(contains(text, gold) for text in texts for gold in golds)
-        counts["gold_named"] += bool(gold)
-        counts["gold_found"] += bool(evidence_row.gold_found)
-        counts["all_gold_found"] += bool(gold) and ids.issuperset(gold)
-        counts["mask_leaks"] += bool(evidence_row.mask_leak)
+    for row, question in zip(jsonl.read(Evidence, evidence), jsonl.read(Question, questions), strict=True):
+        gold, golds = set(question.gold_passages), gold_texts(question)
+        ids = {_source(hit.passage_id, gold) for hit in row.hits}
+        texts = [f"{hit.title}. {hit.text}" for hit in row.hits]
+        answer_found = any(contains(text, answer) for text in texts for answer in golds)
+        all_found = bool(gold) and ids.issuperset(gold)
+        facts = (1, not ids, golds, answer_found, gold, row.gold_found, all_found, row.mask_leak)
+        for name, fact in zip(counts, facts, strict=True):
+            counts[name] += bool(fact)
     return counts
 
 

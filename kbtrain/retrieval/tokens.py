@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -79,11 +80,10 @@ class Tokens:
         """Raises :class:`UserError` if the file is missing, broken, or of another :data:`RULE`; ``remedy`` ends it."""
         if not path.exists():
             raise UserError(f"{at(path)}: no such file; this folder has no complete index")
-        try:
+        data: dict[str, Any] = {}
+        with contextlib.suppress(UserError):
             data = read_json(path)
-        except UserError:
-            raise UserError(f"{at(path)}: broken; {remedy}") from None
-        if data.get("rule") != RULE:
+        if data and data.get("rule") != RULE:
             raise UserError(f"{at(path)}: words were split by another rule; {remedy}")
         if data != Tokens().as_dict():
             raise UserError(f"{at(path)}: broken; {remedy}")

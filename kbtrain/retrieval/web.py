@@ -114,8 +114,7 @@ class WebSearch:
         if not isinstance(rows, list):
             raise UserError(f"web search for {query!r:.60}: no list at '{service.results}' of the reply; see key 'web'")
         for rank, row in enumerate(rows, 1):
-            text = at_path(row, service.text)
-            name = str(at_path(row, service.id) or f"{query}#{rank}")
+            text, name = at_path(row, service.text), str(at_path(row, service.id) or f"{query}#{rank}")
             score = 1 / rank if service.score is None else at_path(row, service.score)
             is_score = isinstance(score, int | float) and abs(score) < _HIGHEST
             if not isinstance(text, str) or is_blank(text) or name in by_id or not is_score:

@@ -159,22 +159,20 @@ def test_shares_make_three_splits_by_a_hash_and_a_group_stays_in_one(tmp_path: P
 
 def test_near_duplicates_across_splits_are_counted(tmp_path: Path) -> None:
     rows = [
-        ("train", "How do I reset the password of my account?"),
-        ("test", "How do I reset the password of my accounts"),
-        ("train", "Which capital has Bolivia?"),
-        ("test", "Which capital has Portugal?"),
-        ("dev", "Where is the nearest office in Hamburg?"),
-        ("test", "where is the nearest office in hamburg"),
+        *(
+            ("train", "How do I reset the password of my account?"),
+            ("test", "How do I reset the password of my accounts"),
+        ),
+        *(("train", "Which capital has Bolivia?"), ("test", "Which capital has Portugal?")),
+        *(("dev", "Where is the nearest office in Hamburg?"), ("test", "where is the nearest office in hamburg")),
     ]
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps({"split": s, "question": t, "answer": "x"}) + "\n" for s, t in rows))
     options = ("--dataset", "jsonl", "--path", path)
     done = collect("--run", tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
-    for line in (
-        "train questions with a near duplicate in test: 1 ('mine-1' and 'mine-2'); this flatters the figures;",
-        "dev questions with a near duplicate in test: 1 ('mine-5' and 'mine-6'); this flatters the figures;",
-    ):
+    for split, twins in {"train": "'mine-1' and 'mine-2'", "dev": "'mine-5' and 'mine-6'"}.items():
+        line = f"{split} questions with a near duplicate in test: 1 ({twins}); this flatters the figures;"
         assert f"warning: {line}" in done.stdout, done.stdout
     assert read_meta(tmp_path / "run" / "questions.jsonl")["near_duplicates"] == 2
 

@@ -115,9 +115,8 @@ def test_verdicts_on_other_questions_are_told_and_made_again(run_folder: Path, s
     for stage in stages:
         done = script(*stage, "--verdicts")
         assert done.returncode == 2, done.stdout
-        assert done.stderr.endswith(
-            "verdicts.jsonl: made from another questions.jsonl; run `kbtrain run judge` again\n"
-        )
+        told = "verdicts.jsonl: made from another questions.jsonl; run `kbtrain run judge` again\n"
+        assert done.stderr.endswith(told)
         assert script(*stage).returncode == 0  # by the questions' own rules there is nothing to make again
     assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
     assert all(script(*stage, "--verdicts").returncode == 0 for stage in stages)
@@ -146,9 +145,8 @@ def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_f
         assert 30 <= len(server.requests) - begun < 40  # 16 to 20 of 50 were there
         counts = read_meta(run_folder / "verdicts.jsonl")["counts"]
         made = list(jsonl.read(QuestionVerdicts, run_folder / "verdicts.jsonl"))
-        assert [one.question_id for one in made] == [
-            one.id for one in jsonl.read(Question, run_folder / "questions.jsonl")
-        ]
+        asked_of = jsonl.read(Question, run_folder / "questions.jsonl")
+        assert [one.question_id for one in made] == [one.id for one in asked_of]
         assert counts["answers"] == sum(len(one.right) for one in made) == 50
         begun = len(server.requests)
         assert "is there already" in script(*asked).stdout and len(server.requests) == begun

@@ -33,11 +33,7 @@ REFUSED = [
     ("collect", f"{MAP} --group-by topic", "give shares, too"),
     ("collect", f"{MAP} --shares .5,.25,.25 --group-by topics", "topics"),
     ("retrieve", WEB, "key 'web': counts with retriever: web alone"),
-    (
-        "retrieve",
-        """--retriever web --web '{url: "http://h/{query}", titel: t}'""",
-        "'web.titel': unknown key",
-    ),
+    ("retrieve", """--retriever web --web '{url: "http://h/{query}", titel: t}'""", "'web.titel': unknown key"),
     ("retrieve", """--retriever web --web '{url: "ftp://x/{query}"}'""", "must begin with http"),
     ("retrieve", f"--retriever web --corpus own.jsonl {WEB}", "key 'corpus': retriever web searches none"),
     ("retrieve", "--retriever web", "key 'web': retriever web needs a service"),

@@ -85,9 +85,8 @@ def test_a_refused_question_is_stored_counted_and_left_out_of_labels(run: Callab
     reason = refused["q0", "llm"].refused or ""
     assert reason.startswith("content_filter: status 400 (The response was filtered due to the prompt triggering Azure")
 
-    done = scripts.here(
-        "data_gen/label.py", "--run", str(folder), "--tau-mastery", "{quantile: 0.3}", "--tau-certainty", "0.6"
-    )
+    taus = ("--tau-mastery", "{quantile: 0.3}", "--tau-certainty", "0.6")
+    done = scripts.here("data_gen/label.py", "--run", str(folder), *taus)
     assert "refused by the server 2 under 'llm', 3 under 'rag'" in done.stdout
     labels = {label["question_id"]: label for label in map(json.loads, (folder / "labels.jsonl").open())}
     assert not {"q0", "q1"} & set(labels) and labels["q4"]["rag"] is None

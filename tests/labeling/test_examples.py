@@ -44,15 +44,8 @@ def test_the_reference_example_carries_rag_targets_and_no_benefit(capital: Quest
 
 def test_without_a_label_there_are_no_targets(choice: Question) -> None:
     for made in (example(choice, None), reference_example(choice, None, "text")):
-        targets = (
-            made.mastery,
-            made.certainty,
-            made.benefit,
-            made.soft_mastery,
-            made.soft_certainty,
-            made.soft_benefit,
-        )
-        assert targets == (None,) * 6
+        names = ("mastery", "certainty", "benefit")
+        assert {getattr(made, soft + name) for name in names for soft in ("", "soft_")} == {None}
         assert made.question == query_text(choice) == "Where is Kenya?\nA. Asia\nB. Africa\nC. Europe"
 
 
@@ -82,9 +75,8 @@ def test_without_gold_answers_certainty_alone_is_asked_for(capital: Question, la
 def test_one_class_only_is_one_line_naming_the_target(capital: Question, labelled: Label) -> None:
     targets = Targets(PAPER_KEYS)
     targets.complete(example(capital, labelled))
-    with pytest.raises(
-        UserError, match=r"^target 'certainty': all 1 training examples are False; change tau_certainty"
-    ):
+    alike = r"^target 'certainty': all 1 training examples are False; change tau_certainty"
+    with pytest.raises(UserError, match=alike):
         targets.check()
     unlabelled = Targets(PAPER_KEYS)
     unlabelled.check()  # no training question at all: a run to be scored

@@ -141,9 +141,8 @@ def test_a_label_of_another_split_and_one_whose_question_did_not_come_are_one_li
     jsonl.write(path, [label(capital, {"llm": found}, 0.5, 0.5)])
     stream = Aligned(Label, path)
     assert stream.record_of(dataclasses.replace(capital, id="q0")) is None  # a question without a label is passed over
-    with pytest.raises(
-        UserError, match=r"labels\.jsonl:1: field 'split': question 'q1' is in dev now, its label says train"
-    ):
+    told = r"labels\.jsonl:1: field 'split': question 'q1' is in dev now, its label says train"
+    with pytest.raises(UserError, match=told):
         stream.record_of(dataclasses.replace(capital, split="dev"))
     with pytest.raises(UserError, match=r"question 'q1' is missing, repeated or out of order"):
         stream.finish()

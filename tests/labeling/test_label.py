@@ -65,12 +65,10 @@ def test_answers_cut_at_the_token_limit_stand_or_are_dropped(capital: Question, 
     samples = (dataclasses.replace(s, finish=f) for s, f in zip(made.samples, finishes, strict=True))  # type: ignore[arg-type]
     made = dataclasses.replace(made, samples=tuple(samples))
     found = {cut: indicators(capital, made, rule=LabelRule(cut=cut))[0] for cut in ("keep", "drop")}
-    assert {cut: (f.n, f.n_correct, f.n_groups) for cut, f in found.items()} == {
-        "keep": (4, 2, 4), "drop": (2, 1, 2),
-    }  # fmt: skip
-    assert (
-        indicators(capital, dataclasses.replace(made, samples=made.samples[:3]), rule=LabelRule(cut="drop"))[0] is None
-    )
+    counts = {cut: (f.n, f.n_correct, f.n_groups) for cut, f in found.items()}
+    assert counts == {"keep": (4, 2, 4), "drop": (2, 1, 2)}
+    few = dataclasses.replace(made, samples=made.samples[:3])
+    assert indicators(capital, few, rule=LabelRule(cut="drop"))[0] is None
 
 
 def test_certainty_stands_on_the_rule_s_scale_and_fewer_answers_have_none(
@@ -91,12 +89,8 @@ def test_the_greedy_answer_alone_is_right_or_wrong_and_says_nothing_of_certainty
     assert (found.n, found.n_correct, found.mastery, found.greedy_correct) == (1, 1, 1.0, True)
     assert (found.mastery_low, found.mastery_high) == wilson(1, 1)
     assert (found.certainty, found.certainty_low, found.certainty_high, graded.n) == (None, None, None, 1)
-    made = label(
-        capital,
-        {"llm": found, "rag": indicators(capital, answered(greedy="Rome"), rule=LabelRule("greedy"))[0]},
-        0.8,
-        0.8,
-    )
+    rag = indicators(capital, answered(greedy="Rome"), rule=LabelRule("greedy"))[0]
+    made = label(capital, {"llm": found, "rag": rag}, 0.8, 0.8)
     assert (made.known, made.known_rag, made.benefit, made.effect_mastery) == (True, False, -1.0, "harmful")
     assert (made.certain, made.certain_rag, made.effect_certainty) == (None, None, None)
     assert indicators(capital, answered("Paris"))[0] is None
@@ -113,10 +107,8 @@ def test_hard_labels_are_strictly_above_tau(capital: Question, answered: Answere
 def test_a_certainty_that_equals_tau_is_not_above_it_by_a_rounding(capital: Question, answered: Answered) -> None:
     """6^6 * 2^12 = 4^8 * 3^6 * 2^2 (2^18 * 3^6), so both groupings of 20 answers have the same entropy."""
     groupings = (4, 4, 3, 3, 2, 1, 1, 1, 1), (6, 2, 2, 2, 2, 2, 2, 1, 1)
-    one, other = (
-        indicators(capital, answered(*(f"x{i}" for i, size in enumerate(sizes) for _ in range(size))))[0]
-        for sizes in groupings
-    )
+    texts = ([f"x{i}" for i, size in enumerate(sizes) for _ in range(size)] for sizes in groupings)
+    one, other = (indicators(capital, answered(*of))[0] for of in texts)
     assert one is not None and other is not None and one.certainty is not None and other.certainty is not None
     assert one.certainty < other.certainty == pytest.approx(one.certainty, abs=1e-12)
     made = label(capital, {"llm": other, "rag": other}, 0.0, tau_certainty=one.certainty)

@@ -177,9 +177,8 @@ def test_cut_and_thought_only_answers_are_left_out_and_counted_and_empty_ones_ar
     assert (made.llm.n, made.llm.mastery, made.llm.n_empty) == (4, 0.5, 1)  # two of Paris, Paris, Rome and ""
     assert (made.llm.n_cut, made.llm.n_thought_only, made.llm.greedy_correct) == (1, 1, None)
     assert (tally.counts["llm_answers_left_out_cut"], tally.counts["llm_answers_left_out_thought_only"]) == (1, 1)
-    assert (
-        "2 answers under 'llm' are skipped: 1 were cut before they began, 1 are reasoning alone" in tally.warnings()[0]
-    )
+    skipped = "2 answers under 'llm' are skipped: 1 were cut before they began, 1 are reasoning alone"
+    assert skipped in tally.warnings()[0]
 
 
 def test_a_question_most_of_whose_answers_are_left_out_has_no_label(

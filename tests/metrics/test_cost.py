@@ -11,15 +11,8 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.cost import GateCost, GateTokens, Prices, Usage, bill, gate_bill, thousand_questions
 
-PRICES = Prices(
-    search=0.01,
-    million_tokens_in=1.0,
-    million_tokens_out=2.0,
-    machine_hour=3.6,
-    search_seconds=0.5,
-    seconds_per_1000_tokens_in=0.1,
-    seconds_per_1000_tokens_out=10.0,
-)
+PRICES = Prices(search=0.01, million_tokens_in=1.0, million_tokens_out=2.0, machine_hour=3.6, search_seconds=0.5,
+                seconds_per_1000_tokens_in=0.1, seconds_per_1000_tokens_out=10.0)  # fmt: skip
 USED = Usage(np.array([100.0, 100]), np.array([10.0, 30]), np.array([1000.0, 3000]), np.array([20.0, 20]))
 
 

@@ -7,14 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.decisions import (
-    DevRule,
-    GateInput,
-    correct_families,
-    decide,
-    interval,
-    measure,
-)
+from kbtrain.evaluation.decisions import DevRule, GateInput, correct_families, decide, interval, measure
 from kbtrain.evaluation.end_to_end import Settings, _draft_tokens, evaluate
 from kbtrain.evaluation.outcomes import answers
 from kbtrain.evaluation.results import Comparison
@@ -93,11 +86,8 @@ def test_each_gate_that_others_are_compared_with_has_a_family_of_its_own() -> No
 
 
 def test_costs_and_tests_of_an_evaluation_worked_by_hand() -> None:
-    gates = [
-        GATE,
-        replace(GATE, name="bad", dev=-GOOD, test=-GOOD),
-        GateInput("all_rag", GOOD * 0, GOOD * 0 + 1, fixed=0.5),
-    ]
+    always = GateInput("all_rag", GOOD * 0, GOOD * 0 + 1, fixed=0.5)
+    gates = [GATE, replace(GATE, name="bad", dev=-GOOD, test=-GOOD), always]
     settings = Settings(tau_mastery=0.6, target_ratio=0.4, bootstrap_draws=100, random_draws=99)
     results, _ = evaluate(outcomes("dev", expected=0.5), outcomes("test", expected=0.5), gates, settings)
     good, bad, always = results

@@ -62,10 +62,8 @@ def test_the_fewest_searches_with_a_promise_stand_beside_the_most_right_answers(
 
 def test_the_headline_is_the_threshold_that_is_noted() -> None:
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
-    (plain,), (found,) = (
-        savings(DEV, TEST, gates, SavingOptions(draws=200, settings=n or {}))
-        for n in (None, {"good": (0.875, "given")})
-    )
+    noted = {"good": (0.875, "given")}
+    (plain,), (found,) = (savings(DEV, TEST, gates, SavingOptions(draws=200, settings=n)) for n in ({}, noted))
     assert (plain.rule, plain.noted, found.rule) == ("best_accuracy", plain.most_right, "given")
     assert found.most_right == plain.most_right  # the same figures, whichever is noted
     assert plain.other is None and found.other == plain.most_right

@@ -210,9 +210,7 @@ def test_a_folder_of_parquet_files_is_streamed(tmp_path: Path) -> None:
     datasets.Dataset.from_dict(HUB_ROWS).to_parquet(str(tmp_path / "set" / "train.parquet"))
     found = list(load("datasets", tmp_path / "set", Reading(columns=HUB_COLUMNS)))
     assert [loaded.question.answers for loaded in found] == [("a", "b"), ("c",)]
-    datasets.Dataset.from_dict({"question": ["Who?"], "answer": ["d"]}).to_parquet(
-        str(tmp_path / "set" / "other.parquet")
-    )
+    as_parquet(tmp_path / "set" / "other.parquet", [{"question": "Who?", "answer": "d"}])
     alone = list(load("datasets", tmp_path / "set" / "other.parquet", Reading()))
     assert [loaded.question.answers for loaded in alone] == [("d",)]
 

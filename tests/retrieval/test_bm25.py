@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
@@ -48,14 +49,10 @@ def test_scores_follow_the_formula() -> None:
     assert (hits[0].title, hits[0].text) == ("birds", "Birds are flying over the cat.")
 
 
-def test_a_query_is_stemmed_as_the_index_was() -> None:
+def test_queries_are_stemmed_hits_without_a_common_word_are_dropped_and_k_may_exceed_the_corpus() -> None:
     index = BM25.build(ANIMALS)
     assert [hit.passage_id for hit in index.search(["flies", "DOGS barking"], 1)[1]] == ["a"]
     assert index.search(["flying"], 1) == index.search(["fly"], 1)
-
-
-def test_hits_without_a_common_word_are_dropped_and_k_may_exceed_the_corpus() -> None:
-    index = BM25.build(ANIMALS)
     empty, nothing, dog = index.search(["", "zebra the of", "dog"], 50)
     assert empty == nothing == ()
     assert [hit.passage_id for hit in dog] == ["a"]
@@ -96,14 +93,16 @@ def test_bad_corpora_and_folders_are_one_line(tmp_path: Path) -> None:
         BM25.build([ANIMALS[0], ANIMALS[1], ANIMALS[0]])
     with pytest.raises(UserError, match="empty"):
         BM25.build([])
-    with pytest.raises(UserError, match="has no complete index"):
-        BM25.load(tmp_path)
-    (tmp_path / "tokens.json").write_text("{")
-    with pytest.raises(UserError, match="broken; build the index again"):
-        BM25.load(tmp_path)
-    Tokens().save(tmp_path / "tokens.json")
-    with pytest.raises(UserError, match="no complete index"):
-        BM25.load(tmp_path)
+    rule = json.dumps(Tokens().as_dict())
+    for tokens, told in (
+        (None, "has no complete"),
+        ("{", "broken; build the index again"),
+        (rule, "no complete index"),
+    ):
+        if tokens:
+            (tmp_path / "tokens.json").write_text(tokens)
+        with pytest.raises(UserError, match=told):
+            BM25.load(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -68,12 +68,9 @@ def test_a_broken_corpus_is_one_line_with_its_place(tmp_path: Path, name: str, c
 
 def test_long_passages_are_cut_into_chunks_that_overlap() -> None:
     long = Passage("p", "T", " one two  three\nfour five six seven ")
-    made = list(cut_passages([long, Passage("q", "", "short one")], Chunking(4, overlap=1)))
-    assert made == [
-        Passage("p#0", "T", "one two  three\nfour"),
-        Passage("p#1", "T", "four five six seven"),
-        Passage("q", "", "short one"),
-    ]
+    short = Passage("q", "", "short one")
+    pieces = [Passage("p#0", "T", "one two  three\nfour"), Passage("p#1", "T", "four five six seven")]
+    assert list(cut_passages([long, short], Chunking(4, overlap=1))) == [*pieces, short]
     assert [p.text for p in cut_passages([long], Chunking(3))] == ["one two  three", "four five six", "seven"]
     assert [("我 ab,中")[a:b] for a, b in word_spans("我 ab,中")] == ["我", "ab,", "中"]
     with pytest.raises(UserError, match="chunks of 3 words cannot overlap by 3"):
@@ -120,11 +117,9 @@ def test_contents_are_a_title_in_quotes_and_a_text(tmp_path: Path, columns: dict
     rows = [{"id": "0", "contents": '"Oslo"\nIt is a city.'}, {"id": "1", "contents": "No title\nhere"},
             {"id": "2", "title": "Own", "contents": '"Oslo"\nIt is.'}]  # fmt: skip
     (tmp_path / "wiki18.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert list(read_passages(tmp_path / "wiki18.jsonl", columns)) == [
-        Passage("0", "Oslo", "It is a city."),
-        Passage("1", "", "No title\nhere"),
-        Passage("2", "Own", '"Oslo"\nIt is.'),
-    ]
+    first, second = Passage("0", "Oslo", "It is a city."), Passage("1", "", "No title\nhere")
+    found = list(read_passages(tmp_path / "wiki18.jsonl", columns))
+    assert found == [first, second, Passage("2", "Own", '"Oslo"\nIt is.')]
 
 
 FAQ = """---
