@@ -29,7 +29,7 @@ from kbtrain.io.provenance import peak_rss_mb
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
 from kbtrain.llm.sampler.sampler import BatchSampler
-from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
+from kbtrain.llm.sampler.shared_prefix import prefix_problem
 from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.models.load import load_tokenizer
 from kbtrain.prompts.kbm import PAPER_KEYS
@@ -54,7 +54,7 @@ class Tokens(Observer):
 
 def endless_sampler(model: Any, tokenizer: Any, tokens: int) -> BatchSampler:
     """The sampler as it is, but no token ends an answer before ``tokens``."""
-    problem = prefix_problem(model, 2048 + tokens)
+    problem = prefix_problem(model)
     if problem:
         raise Wrong(f"the shared prefix does not hold: {problem}")
     sampler = BatchSampler(model, tokenizer, Sampling(max_new_tokens=tokens, stop=()))

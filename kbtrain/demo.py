@@ -22,7 +22,7 @@ from kbtrain.io.provenance import meta_of, meta_path
 from kbtrain.models import embedded
 from kbtrain.records import Question
 from kbtrain.runtime.scripts import find, launch_command
-from kbtrain.runtime.stage_process import ProcessResult, run_to_end
+from kbtrain.runtime.stage_process import run_to_end
 
 Size = Literal["tiny", "demo", "full"]
 Say = Callable[[str], None]
@@ -52,7 +52,7 @@ class ChainStep:
             return launch_command(script, find(self.launch, "launch", what="launch file"), arguments)
         return [sys.executable, str(script), *arguments]
 
-    def run(self) -> ProcessResult:
+    def run(self) -> tuple[int, str]:
         return run_to_end(self.command())
 
 
@@ -302,13 +302,13 @@ def follow(
     with (run / "chain.log").open("a", encoding="utf-8") as log:
         for number, step in enumerate(steps, 1):
             say(f"[{number}/{len(steps)}] {step.script}: {step.does} ({_about(step.minutes)})")
-            process = step.run()
-            log.write(f"[{number}/{len(steps)}] {step.script}\n{process.output}")
+            code, output = step.run()
+            log.write(f"[{number}/{len(steps)}] {step.script}\n{output}")
             log.flush()
-            lines = process.output.splitlines()
-            if process.code != 0:  # the stage has reported its error
-                sys.stdout.write(process.output)
-                raise SystemExit(process.code if process.code > 0 else 128 - process.code)
+            lines = output.splitlines()
+            if code != 0:  # the stage has reported its error
+                sys.stdout.write(output)
+                raise SystemExit(code if code > 0 else 128 - code)
             if number < len(steps) or closing:
                 say("\n".join(f"       {line}" for line in lines[-1:]))
     report = (run / result).resolve()

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kbtrain.runtime.stage_process import ProcessResult, run_to_end
+from kbtrain.runtime.stage_process import run_to_end
 
 
 def script(folder: Path, text: str) -> Path:
@@ -22,7 +22,7 @@ def test_the_output_of_a_stage_is_whole(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = script(tmp_path, "sys.stderr.write('beside\\n')\nprint(__name__, sys.argv[1:], os.getcwd(), 'ä' * 70_000)\n")
     result = run_to_end([sys.executable, str(path), "--a", "b c"])
-    assert result == ProcessResult(0, f"__main__ ['--a', 'b c'] {tmp_path} {'ä' * 70_000}\n")
+    assert result == (0, f"__main__ ['--a', 'b c'] {tmp_path} {'ä' * 70_000}\n")
     assert capfd.readouterr() == ("", "beside\n")
 
 
@@ -31,7 +31,7 @@ def test_the_output_of_a_stage_is_whole(tmp_path, capfd, monkeypatch):
 )
 def test_a_stage_s_exit_code_comes_with_its_output(tmp_path, capfd, text, code):
     result = run_to_end([sys.executable, str(script(tmp_path, f"print('before', flush=True)\n{text}\n"))])
-    assert result == ProcessResult(code, "before\n")
+    assert result == (code, "before\n")
     assert ("ValueError" in capfd.readouterr().err) == (code == 1)
 
 

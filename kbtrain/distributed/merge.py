@@ -56,10 +56,8 @@ def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[ShardStore]
 
 def merge(parts: Sequence[ShardStore], run: str, target: SampleStore) -> Iterator[int]:
     """Copy the parts' missing question-conditions into a store, beside its other runs; yields the number of each batch.
-
     Raises :class:`UserError` for other settings or answers there, and for a question-condition in two shards; a store
-    with runs is left as it was then.
-    """
+    with runs is left as it was then."""
     done, has_runs = target.done(run), target.runs()
     if done:
         target.begin(run, parts[0].meta)  # other settings are reported before other answers

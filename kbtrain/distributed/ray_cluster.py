@@ -1,7 +1,6 @@
 """Map rows over Ray actors on many machines; the calling process alone writes files.
 
-The rows are a Ray Data job, and travel as JSON. When a node dies, Ray starts its actors again and repeats their rows;
-when the whole job breaks, it is started again with the rows that are left, as long as each attempt finishes one.
+The rows are a Ray Data job, and travel as JSON. When a node dies, Ray starts its actors again and repeats their rows.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -75,26 +73,21 @@ class RayCluster:
     cpus: float = 0
 
     def map_rows(
-        self, worker: type[RowWorker], config: Any, rows: Mapping[int, Any], unit: str, gpus: int = 1
+        self, worker: type[RowWorker], config: Any, rows: Mapping[int, Any], gpus: int = 1
     ) -> Iterator[tuple[int, Any]]:
-        """Number and result of each row, in the order in which they are finished, each once. ``config`` and rows are
-        values or records that JSON can hold; ``gpus`` of each actor where there are GPUs; ``unit``: a row, in errors.
-        """
-        ray, pending = self.connect(), {number: to_json(row).decode() for number, row in rows.items()}
-        while pending:
-            n_before = len(pending)
-            try:
-                for number, result in self._job(worker, to_json(config).decode(), pending, gpus):
-                    if pending.pop(number, None) is not None:  # a row that was repeated counts once
-                        yield number, from_json(result)
-            except ray.exceptions.RayError as error:
-                # a worker's refusal is the same one line here: Ray passes its traceback as text
-                if messages := re.findall(r"^\S*UserError: (.+)$", str(error), flags=re.MULTILINE):
-                    raise UserError(messages[-1]) from None
-                if len(pending) == n_before:
-                    raise UserError(f"ray: no {unit} could be finished ({_first_line(error)}); see ray's log") from None
-                warnings.warn(f"ray: {_first_line(error)}; continuing with {len(pending)} {unit}s", stacklevel=2)
-                pending = dict(reversed(pending.items()))  # a row that always fails is not the first again
+        """Number and result of each row, in the order in which they are finished. ``config`` and rows are values or
+        records that JSON can hold; ``gpus`` of each actor where there are GPUs."""
+        ray = self.connect()
+        try:
+            for number, result in self._job(worker, to_json(config).decode(), rows, gpus) if rows else ():
+                yield number, from_json(result)
+        except ray.exceptions.RayError as error:
+            # a worker's refusal is the same one line here: Ray passes its traceback as text
+            if messages := re.findall(r"^\S*UserError: (.+)$", str(error), flags=re.MULTILINE):
+                raise UserError(messages[-1]) from None
+            raise UserError(
+                f"ray: {_first_line(error)}; what was finished is kept: see ray's log, then run the same command again"
+            ) from None
 
     def connect(self) -> Any:
         """Ray's module, connected. Raises :class:`UserError`."""
@@ -113,14 +106,14 @@ class RayCluster:
         return ray
 
     def _job(
-        self, worker: type[RowWorker], config: str, pending: Mapping[int, str], gpus: int
+        self, worker: type[RowWorker], config: str, rows: Mapping[int, Any], gpus: int
     ) -> Iterator[tuple[int, str]]:
         import ray.data
 
         ray.data.DataContext.get_current().enable_progress_bars = False
         actors, resources = self._pool(gpus)
-        rows = [{"number": number, "row": row} for number, row in pending.items()]
-        results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        items = [{"number": number, "row": to_json(row).decode()} for number, row in rows.items()]
+        results = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
             worker,
             fn_constructor_args=(config, os.getcwd()),
             batch_size=1,

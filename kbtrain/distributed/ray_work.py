@@ -59,7 +59,7 @@ class RaySampling(RayCluster):
             if len(stored) < len(keys):
                 rows[number] = {"requests": window, "done": stored}
         plain = config.model_dump(mode="json", include=set(LLMConfig.model_fields))
-        for _, reply in self.map_rows(self.worker, plain, rows, "window", config.tensor_parallel):
+        for _, reply in self.map_rows(self.worker, plain, rows, config.tensor_parallel):
             yield reply["facts"], _SETS.validate_python(reply["sets"])
 
 
@@ -93,7 +93,7 @@ class RayScoring(RayCluster):
             check_bases(handle.folder)
         config, gpus = {"opening": handle.opening, "identity": handle.identity}, int(handle.opening.device != "cpu")
         dtypes = set()
-        for _, reply in self.map_rows(self.worker, config, dict(enumerate(chunks)), "chunk", gpus):
+        for _, reply in self.map_rows(self.worker, config, dict(enumerate(chunks)), gpus):
             dtypes.add(reply["dtype"])
             if len(dtypes) > 1:  # 'auto' follows the processor, and the machines differ
                 names = " and ".join(sorted(dtypes))

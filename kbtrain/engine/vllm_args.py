@@ -17,9 +17,7 @@ MODULE = "kbtrain.engine.vllm_connector"
 
 def engine_arguments(layers: Sequence[int], end_token: int | None = None) -> dict[str, object]:
     """Arguments of ``vllm.LLM`` for states of ``layers`` (ids as in transformers' ``hidden_states``, from 1).
-
-    ``end_token``: the token at which SeaKR reads the states of answers; None where no gate reads them.
-    """
+    ``end_token``: the token at which SeaKR reads the states of answers; None where no gate reads them."""
     if not layers:
         raise UserError("no layer of hidden states is requested")
     return {

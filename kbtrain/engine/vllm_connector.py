@@ -57,10 +57,8 @@ class ReadStates(KVConnectorMetadata):
 
 @dataclass
 class StepStates(KVConnectorWorkerMetadata):
-    """States (slots, layers, width) that one step read, in the order of :attr:`ReadStates.slots`; None: no slot.
-
-    fp32, as an array: a tensor between processes is pickled as a file of its own.
-    """
+    """States (slots, layers, width) that one step read, in the order of :attr:`ReadStates.slots`; None: no slot. fp32,
+    as an array: a tensor between processes is pickled as a file of its own."""
 
     slots: list[tuple[str, int]] = field(default_factory=list)
     states: NDArray[np.float32] | None = None
@@ -73,10 +71,8 @@ class StepStates(KVConnectorWorkerMetadata):
 
 @dataclass
 class RequestStates:
-    """States of one request so far, in fp32, each (layers, width).
-
-    ``tentative``: states of positions whose token may still be rejected: vLLM feeds a guess behind the newest token.
-    """
+    """States of one request so far, in fp32, each (layers, width). ``tentative``: states of positions whose token may
+    still be rejected: vLLM feeds a guess behind the newest token."""
 
     prompt_tokens: int
     draft_tokens: int
@@ -325,11 +321,9 @@ def _number(wish: Mapping[str, Any], name: str, most: int) -> int:
 
 
 def guess_token(token: int) -> None:
-    """Make vLLM guess this token behind each generated one, in place of a second copy of that one.
-
-    A guess is accepted where the model draws it, so answers keep their distribution. Its state is computed in any case:
-    with the end token it is the state at which SeaKR reads an answer that ends there.
-    """
+    """Make vLLM guess this token behind each generated one, in place of a second copy of that one. A guess is accepted
+    where the model draws it, so answers keep their distribution. Its state is computed in any case: with the end token
+    it is the state at which SeaKR reads an answer that ends there."""
     from vllm.v1.spec_decode.extract_hidden_states import ExtractHiddenStatesProposer
 
     propose = ExtractHiddenStatesProposer.propose
@@ -341,11 +335,9 @@ def guess_token(token: int) -> None:
 
 
 def correct_sampling_on_cpu() -> None:
-    """Replace vLLM's expansion of temperature, top-k and top-p to tokens where it returns uninitialised memory.
-
-    vLLM 0.32 on a CPU writes the expansion into an int64 copy that it drops, so every answer drawn at a
-    temperature above 0 is noise with this method. A version that expands correctly is left as it is.
-    """
+    """Replace vLLM's expansion of temperature, top-k and top-p to tokens where it returns uninitialised memory. vLLM
+    0.32 on a CPU writes the expansion into an int64 copy that it drops, so every answer drawn at a temperature above 0
+    is noise with this method. A version that expands correctly is left as it is."""
     from vllm.v1.sample import rejection_sampler
 
     ones = torch.ones(1, dtype=torch.int32)

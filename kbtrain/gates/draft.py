@@ -147,16 +147,13 @@ class Draft(SignalGate):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: DraftCard) -> None:
         from kbtrain.llm.base import Sampling
         from kbtrain.llm.sampler.sampler import LockstepSampler
-        from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 
         self.model = model
         self.tokenizer = tokenizer
         self.card: DraftCard = card
         self.own = card.own_prompts()
-        shared, window = prefix_sharing(model, MAX_PROMPT, card.tokens)
         self._samplers = {
-            tokens: LockstepSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared, window)
-            for tokens in {1, card.tokens}
+            tokens: LockstepSampler(model, tokenizer, Sampling(max_new_tokens=tokens)) for tokens in {1, card.tokens}
         }
 
     @classmethod

@@ -21,12 +21,10 @@ from kbtrain.records import DtypeName
 
 @dataclass(frozen=True)
 class Backend:
-    """A back end: how it opens a model, and what its users can rely on.
-
-    ``model_files``: the model's files are read on this machine; their hashes are noted with the answers. ``server``:
-    another process answers, paid by the token. ``passes``: the model's passes run in this process and can be observed.
-    ``states``: hidden states can be read. ``only_keys``: keys of this back end alone.
-    """
+    """A back end: how it opens a model, and what its users can rely on. ``model_files``: the model's files are read on
+    this machine; their hashes are noted with the answers. ``server``: another process answers, paid by the token.
+    ``passes``: the model's passes run in this process and can be observed. ``states``: hidden states can be read.
+    ``only_keys``: keys of this back end alone."""
 
     description: str
     open: Callable[[LLMConfig], LLM]

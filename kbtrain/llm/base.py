@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnswerRequest:
-    """One question under one condition: ``n`` samples, and the greedy answer if ``greedy``.
-
-    ``evidence`` is the text that goes into the prompt; None for condition ``llm``, and where nothing was found.
-    """
+    """One question under one condition: ``n`` samples, and the greedy answer if ``greedy``. ``evidence`` is the text
+    that goes into the prompt; None for condition ``llm``, and where nothing was found."""
 
     question: Question
     condition: Condition
@@ -81,10 +79,8 @@ class LLM(Protocol):
     def answer(
         self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
     ) -> Iterator[list[SampleSet]]:
-        """Answer a stream of requests; yields finished groups, so that a caller can store each at once.
-
-        ``done`` are (question, condition) pairs that are stored already: nothing is returned for them.
-        """
+        """Answer a stream of requests; yields finished groups, so that a caller can store each at once. ``done`` are
+        (question, condition) pairs that are stored already: nothing is returned for them."""
         ...
 
 

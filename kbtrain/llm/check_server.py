@@ -66,11 +66,9 @@ _DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new
 @dataclass(frozen=True)
 class ServerAbilities:
     """Abilities of a server. ``settings``: keys of a sampling configuration. ``refused``: endpoint or field -> its
-    words. ``answers``: the most that one request gave. ``cites``: plain answers carry citations.
-
-    ``states``: layers whose hidden states vLLM returns, or the reason why it returns none; None for others.
-    ``read``: tokens that it reads of a prompt, where it reads a part of a longer one.
-    """
+    words. ``answers``: the most that one request gave. ``cites``: plain answers carry citations. ``states``: layers
+    whose hidden states vLLM returns, or the reason why it returns none; None for others. ``read``: tokens that it reads
+    of a prompt, where it reads a part of a longer one."""
 
     model: ListedModel
     settings: Mapping[str, Any]
@@ -135,10 +133,8 @@ class _Refused(Exception):
 
 
 class _Probe:
-    """Asks an endpoint with its ``fields``, counts the requests, and finds the header that takes the key.
-
-    ``refused``: endpoint or field -> the server's words; ``refusal``: the newest one of a field.
-    """
+    """Asks an endpoint with its ``fields``, counts the requests, and finds the header that takes the key. ``refused``:
+    endpoint or field -> the server's words; ``refusal``: the newest one of a field."""
 
     def __init__(self, url: str, key_env: str, seconds: float) -> None:
         self.url, self.key_env, self.seconds, self.n = url.rstrip("/"), key_env, seconds, 0
@@ -154,10 +150,8 @@ class _Probe:
         self.headers: list[KeyHeader] = list(get_args(KeyHeader)) if has_key else ["Authorization"]  # the first counts
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
-        """The text of a reply; a passing fault (busy, starting) is waited for a little.
-
-        Raises :class:`_Refused`, and :class:`UserError` without a connection, a key or quota.
-        """
+        """The text of a reply; a passing fault (busy, starting) is waited for a little. Raises :class:`_Refused`, and
+        :class:`UserError` without a connection, a key or quota."""
         failed = 0
         first: ServerError | None = None
         while True:
@@ -471,14 +465,9 @@ def _answers(probe: _Probe, samples: int) -> int:
 
 
 def write_config(settings: Mapping[str, Any], path: Path) -> None:
-    """Write a configuration of every script that asks a model. Raises :class:`UserError` for a file that is there."""
+    """Write a configuration of every script that asks a model, into a new file."""
     text = f"# {settings['model']} on a server, as kbtrain check-server found it: to sample, or to judge.\n"
     text += f"#   kbtrain run sample --config {path.name} --run RUN\n"
     text += f"#   kbtrain run judge --config {path.name} --run RUN --judge llm\n"
-    try:
-        with path.open("x", encoding="utf-8") as out:
-            out.write(as_commands(text) + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
-    except FileExistsError:
-        raise UserError(f"{path}: exists already; give another name by --output") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+    with path.open("x", encoding="utf-8") as out:
+        out.write(as_commands(text) + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))

@@ -56,11 +56,9 @@ def check_thoughts(
     context: int | None = None,
     asks: Sequence[Mapping[str, Any]] = ({},) * LOOKS,
 ) -> CheckedThoughts:
-    """Ask with and without stop strings, with and without fields that ask the model not to think.
-
-    ``ask`` sends a question with the stop string of a line's end; ``limit`` names the field that bounds its output of
-    ``length`` tokens. A thought gets half of the server's ``context`` at most. ``asks``: fields of different questions.
-    """
+    """Ask with and without stop strings, with and without fields that ask the model not to think. ``ask`` sends a
+    question with the stop string of a line's end; ``limit`` names the field that bounds its output of ``length``
+    tokens. A thought gets half of the server's ``context`` at most. ``asks``: fields of different questions."""
     whole = {"stop": None, limit: ROOM}
     extra: dict[str, Any] = {}
     settings: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -97,14 +98,9 @@ class Server:
 
 def parts_of(indices: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
     """First index and number of each request that draws these answers, at most ``most`` neighbours in one."""
-    first, n = -1, 0
-    for index in indices:
-        if n and (index != first + n or n == most):
-            yield first, n
-            n = 0
-        first, n = (first, n + 1) if n else (index, 1)
-    if n:
-        yield first, n
+    for _, neighbours in itertools.groupby(enumerate(indices), lambda pair: pair[1] - pair[0]):
+        run = [index for _, index in neighbours]
+        yield from ((run[i], len(run[i : i + most])) for i in range(0, len(run), most))
 
 
 @dataclass(frozen=True)
@@ -142,11 +138,9 @@ def _read_model(row: Mapping[str, Any]) -> ListedModel:
 
 
 def find_model(name: str, listed: Sequence[ListedModel]) -> ListedModel | None:
-    """The listed model that ``name`` means, under the name to ask for; None where the list has none.
-
-    ``NAME`` is also ``models/NAME`` (Gemini) and ``NAME:latest`` (Ollama). ``NAME:variant`` (OpenRouter) and a pattern
-    such as ``*`` or ``openai/*`` (LiteLLM) leave the name as it is.
-    """
+    """The listed model that ``name`` means, under the name to ask for; None where the list has none. ``NAME`` is also
+    ``models/NAME`` (Gemini) and ``NAME:latest`` (Ollama). ``NAME:variant`` (OpenRouter) and a pattern such as ``*`` or
+    ``openai/*`` (LiteLLM) leave the name as it is."""
     exact = [model for model in listed if model.name == name]
     alike = [model for model in listed if _bare_name(model.name) == _bare_name(name)]
     if exact or alike:

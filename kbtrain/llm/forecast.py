@@ -80,7 +80,6 @@ class Measurement:
     """A short measurement: ``prompts`` question-conditions took ``seconds``, their answers ``tokens`` in all."""
 
     prompts: int
-    answers: int
     seconds: float
     tokens: int
     silent: SilentAnswers
@@ -89,9 +88,7 @@ class Measurement:
 @dataclass(frozen=True)
 class Forecast:
     """``prompts`` question-conditions or judgements; ``requests``: HTTP requests of a server, else the prompts.
-
-    ``tokens_in``: over all requests, estimated from the prompts' bytes; ``tokens_most``: generated at most.
-    """
+    ``tokens_in``: over all requests, estimated from the prompts' bytes; ``tokens_most``: generated at most."""
 
     prompts: int
     requests: int
@@ -104,16 +101,17 @@ class Forecast:
     @property
     def tokens_out(self) -> int | None:
         """Generated tokens at the measured mean length; None without a measurement."""
-        if self.measured is None or not self.measured.answers:
-            return None
-        return round(self.answers * self.measured.tokens / self.measured.answers)
+        return None if self.measured is None else round(self.measured.tokens * self._times)
 
     @property
     def seconds(self) -> float | None:
         """At the measured pace by answers; None without a measurement."""
-        if self.measured is None or not self.measured.answers:
-            return None
-        return self.measured.seconds * self.answers / self.measured.answers
+        return None if self.measured is None else self.measured.seconds * self._times
+
+    @property
+    def _times(self) -> float:
+        """Answers in all, over those that were measured."""
+        return self.answers / self.measured.silent.n if self.measured else 0.0
 
     def money(self, prices: Prices) -> float | None:
         """Of a server the tokens, out at most where nothing was measured; else the machine's hours, if measured."""
@@ -171,7 +169,8 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
     size = min(measure, len(by_condition))
     step = len(by_condition) // size
     chosen = [by_condition[i * len(by_condition) // size + draw.randrange(step)] for i in range(size)]
-    return replace(counted, measured=_time_requests(config, chosen))
+    measured = _time_requests(config, chosen)
+    return replace(counted, measured=measured if measured.silent.n else None)
 
 
 def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measurement:
@@ -180,7 +179,6 @@ def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measur
     start = time.perf_counter()
     sets = [sample_set for group in llm.answer(chosen) for sample_set in group]
     seconds = time.perf_counter() - start
-    samples = [sample for sample_set in sets for sample in sample_set.answers()]
-    silent = SilentAnswers()
+    samples, silent = [sample for sample_set in sets for sample in sample_set.answers()], SilentAnswers()
     silent.add(samples)
-    return Measurement(len(sets), len(samples), seconds, sum(sample.n_tokens for sample in samples), silent)
+    return Measurement(len(sets), seconds, sum(sample.n_tokens for sample in samples), silent)

@@ -35,11 +35,9 @@ _ADVICE: dict[Silence, str] = {
 
 
 class ThoughtTokens:
-    """Marks of thoughts among a tokenizer's tokens; ``opening`` and ``closing``: ids of whole marks.
-
-    ``special``: some are special tokens (Magistral, gpt-oss, Command A). Decoding without these would make thought and
-    answer one text, so such outputs are decoded with special tokens, which the answer then loses.
-    """
+    """Marks of thoughts among a tokenizer's tokens; ``opening`` and ``closing``: ids of whole marks. ``special``: some
+    are special tokens (Magistral, gpt-oss, Command A). Decoding without these would make thought and answer one text,
+    so such outputs are decoded with special tokens, which the answer then loses."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -118,11 +116,9 @@ FIRST = 1000  # prompts that are looked at
 
 
 class AlikeAnswers:
-    """Likeness of the answers to different prompts: a sign of reasoning with unknown marks, or of errors.
-
-    Each of the first prompts counts by its first drawn answer. ``golds`` (reference answers) is called where all are
-    alike: one answer that is right for many questions (yes, B) is no error.
-    """
+    """Likeness of the answers to different prompts: a sign of reasoning with unknown marks, or of errors. Each of the
+    first prompts counts by its first drawn answer. ``golds`` (reference answers) is called where all are alike: one
+    answer that is right for many questions (yes, B) is no error."""
 
     def __init__(self, golds: Callable[[], Iterable[str]] = tuple) -> None:
         self.n = 0

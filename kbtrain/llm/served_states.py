@@ -43,11 +43,9 @@ SHORT_PROMPT = [1, 2, 3, 4]  # token ids that every vocabulary has
 
 @dataclass(frozen=True)
 class ServedStates:
-    """States of one prompt and of its greedy draft, each (layers, width) in fp32.
-
-    ``layers`` as in transformers' ``hidden_states``: id l is the residual stream after l layers. ``draft_tokens``: how
-    many generated tokens ``draft_mean`` and ``draft_last`` are of; 0: both equal ``prompt``.
-    """
+    """States of one prompt and of its greedy draft, each (layers, width) in fp32. ``layers`` as in transformers'
+    ``hidden_states``: id l is the residual stream after l layers. ``draft_tokens``: how many generated tokens
+    ``draft_mean`` and ``draft_last`` are of; 0: both equal ``prompt``."""
 
     layers: tuple[int, ...]
     prompt: States
@@ -57,10 +55,8 @@ class ServedStates:
     generated: tuple[int, ...]  # token ids, the last of which was not fed
 
     def of_layers(self, layers: Sequence[int], draft: bool) -> States:
-        """(layers, width), with ``draft`` (layers, 3 width): prompt, mean and last of the draft side by side.
-
-        Raises :class:`UserError` for a layer that the engine does not keep.
-        """
+        """(layers, width), with ``draft`` (layers, 3 width): prompt, mean and last of the draft side by side. Raises
+        :class:`UserError` for a layer that the engine does not keep."""
         missing = [layer for layer in layers if layer not in self.layers]
         if missing:
             raise UserError(
@@ -175,9 +171,7 @@ class StatesServer:
 
     def chat_tokens(self, text: str, system: str | None = None, **options: Any) -> list[int] | None:
         """Token ids of a user's message as the server's chat template renders it; None where it returns none.
-
-        ``options``: variables of the template.
-        """
+        ``options``: variables of the template."""
         from kbtrain.llm.openai_llm import post_all
         from kbtrain.llm.server_requests import PromptRefusal
 
@@ -194,9 +188,7 @@ class StatesServer:
 
     def check_template(self, text: str, system: str | None = None) -> bool:
         """True if the server's chat template gives the local tokens for a message; False where it returns no tokens.
-
-        Raises :class:`UserError` where they differ: states and labels are then of another prompt than the answer's.
-        """
+        Raises :class:`UserError` where they differ: states and labels are then of another prompt than the answer's."""
         ids, served = encode(self.tokenizer, text, system), self.chat_tokens(text, system)
         if served is None or served == ids:
             return served is not None
@@ -224,11 +216,8 @@ class StatesServer:
     def sample(
         self, prompts: Sequence[Sequence[int]], n: int, tokens: int, drawn: Mapping[str, Any], end_token: int | None
     ) -> list[list[ServedAnswer]]:
-        """``n`` answers of at most ``tokens`` tokens to each prompt, from one request each.
-
-        ``drawn``: temperature and filters. ``end_token``: asks for the states at it. An answer ends at a line break.
-        Raises :class:`UserError`.
-        """
+        """``n`` answers of at most ``tokens`` tokens to each prompt, from one request each. ``drawn``: temperature and
+        filters. ``end_token``: asks for the states at it. An answer ends at a line break. Raises :class:`UserError`."""
         more: dict[str, Any] = {"n": n, **drawn}
         if end_token is not None:
             more["kv_transfer_params"] = {FIELD: {"samples": n}}
@@ -237,10 +226,8 @@ class StatesServer:
             return [read_answers(reply, end_token) for reply in replies]
 
     def _replies(self, prompts: Sequence[Sequence[int]], tokens: int, more: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Replies to completions of at most ``tokens`` tokens, greedy ones unless ``more`` says otherwise.
-
-        Drafts end at a line break.
-        """
+        """Replies to completions of at most ``tokens`` tokens, greedy ones unless ``more`` says otherwise. Drafts end
+        at a line break."""
         from kbtrain.llm.openai_llm import post_all
         from kbtrain.llm.server_requests import PromptRefusal
 
@@ -283,9 +270,7 @@ def own_end_token(tokenizer: PreTrainedTokenizerBase) -> int:
 @functools.lru_cache(maxsize=4)
 def line_break_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Ids of all tokens whose text holds a line break: one of them ends a draft, as the stop string of answers does.
-
-    The engine itself must end a draft: it sees a stop string only after the states were returned.
-    """
+    The engine itself must end a draft: it sees a stop string only after the states were returned."""
     ids = range(len(tokenizer))
     return [i for i, text in zip(ids, tokenizer.batch_decode([[i] for i in ids]), strict=True) if "\n" in text]
 
@@ -299,10 +284,8 @@ def check_width(states: States, width: int) -> None:
 
 
 def largest_difference(states: States, reference: States) -> float:
-    """Largest relative difference, in Euclidean norm, over the layers of two arrays (layers, width).
-
-    Raises :class:`UserError` for states of another width.
-    """
+    """Largest relative difference, in Euclidean norm, over the layers of two arrays (layers, width). Raises
+    :class:`UserError` for states of another width."""
     check_width(states, reference.shape[-1])
     norms = np.maximum(np.linalg.norm(reference, axis=-1), 1e-12)
     return float((np.linalg.norm(states - reference, axis=-1) / norms).max())

@@ -209,11 +209,11 @@ def _codes(value: Any, depth: int) -> Iterator[Any]:
 
 
 NO_QUOTA = "the account has no quota left: add credit or take another key"
-_HINTS = {401: "; set the key (see server_key_env)", 403: "; is the key allowed to use this model?"}
-_NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say the same
-    "chat/completions": "; check server_url and server_model, or set server_endpoint: completions",
-    "completions": "; check server_url and server_model, or set server_endpoint: chat",
-    "embeddings": "; check server_url and server_model: does this server make embeddings?",
+_HINTS = {
+    401: "; set the key (see server_key_env)",
+    403: "; is the key allowed to use this model?",
+    # a server that lacks an endpoint and one that lacks a model say the same
+    404: "; check server_url and server_model: does this server have that route (server_endpoint)?",
 }
 
 
@@ -284,14 +284,14 @@ async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, A
     response, text = await exchange(client, "POST", path, body)
     if response.status_code != 200:
         wait = retry_after(response.headers.get("retry-after"), LONGEST_ASKED)
-        raise _failure(client, path, read_error(response.status_code, text), wait)
+        raise _failure(client, read_error(response.status_code, text), wait)
     try:
         reply: Any = whole_reply(text)
     except ValueError:
         raise NoReply(f"a reply that is not JSON ({strike(text)[:60]!r})") from None
     if not isinstance(reply, dict) or not reply.get(holds):
         if isinstance(reply, dict) and holds_error(reply):
-            raise _failure(client, path, read_error(200, text), None)
+            raise _failure(client, read_error(200, text), None)
         raise NoReply(f"a reply without {holds} ({strike(text)[:100]!r})", is_empty=isinstance(reply, dict))
     _check_ends(reply)
     return reply
@@ -314,7 +314,7 @@ def _check_ends(reply: Mapping[str, Any]) -> None:
             raise NoReply(f"an answer that broke off ({why})", is_empty=True)
 
 
-def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, wait: float | None) -> Exception:
+def _failure(client: httpx2.AsyncClient, error: ServerError, wait: float | None) -> Exception:
     """The exception that a server's error stands for; ``wait``: its ``Retry-After``."""
     if error.is_quota:
         return UserError(f"server {client.base_url}: {error.text}; {NO_QUOTA}, then run the same command again")
@@ -322,9 +322,7 @@ def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, wait: fl
         return PromptRefusal(error.refusal, error.text)
     if error.status in PASSING:
         return NoReply(error.text, error.wait if wait is None else wait)
-    not_found = _NOT_FOUND.get(path, "; does this server have that route?")
-    hint = not_found if error.status == 404 else _HINTS.get(error.status, "")
-    text = f"server {client.base_url}: {error.text}{hint}"
+    text = f"server {client.base_url}: {error.text}{_HINTS.get(error.status, '')}"
     if error.status == 403:
         return Forbidden(text, error.text)
     return UserError(text + (azure_hint(str(client.base_url)) if "api-version" not in client.params else ""))

@@ -24,7 +24,6 @@ from kbtrain.kernels.memory import FreedMemory, machine_memory
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.observer import Observer, PromptRows
 from kbtrain.llm.sampler.sampler import BatchSampler
-from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 from kbtrain.models.batching import BatchLimits, batches, is_memory_error, windows
 from kbtrain.models.load import load_model, name_of
 from kbtrain.prompts.kbm import answer_fingerprint
@@ -62,8 +61,8 @@ class TransformersLLM:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.limits = limits or BatchLimits()
-        self.shared_prefix, window = prefix_sharing(model, sampling.max_prompt_tokens, sampling.max_output_tokens)
-        self._sampler = BatchSampler(model, tokenizer, sampling, self.shared_prefix, window)
+        self._sampler = BatchSampler(model, tokenizer, sampling)
+        self.shared_prefix = self._sampler.shared
         self._replicas: list[BatchSampler] = []
 
     @classmethod

@@ -184,9 +184,7 @@ class VllmLLM:
 
     def begin_states(self, prompts: Sequence[Sequence[int]], draft_tokens: int) -> list[Callable[[], ServedStates]]:
         """Ask for the states of prompts (token ids) and their greedy drafts, a request each; what returns each of them.
-
-        Raises :class:`UserError` for an engine without the arguments of :mod:`kbtrain.engine.vllm_args`.
-        """
+        Raises :class:`UserError` for an engine without the arguments of :mod:`kbtrain.engine.vllm_args`."""
         from vllm import SamplingParams
 
         how = {

@@ -41,10 +41,8 @@ def with_cache(module: nn.Module, cache: Any) -> dict[str, Any]:
 
 @contextmanager
 def fp32_output_layer(model: PreTrainedModel, tokens: Sequence[int] | None = None) -> Iterator[None]:
-    """Context in which the model's logits are fp32; with ``tokens`` only theirs, in that order.
-
-    Later steps (scaling, soft caps) treat each logit alone, so a selection does not change them.
-    """
+    """Context in which the model's logits are fp32; with ``tokens`` only theirs, in that order. Later steps (scaling,
+    soft caps) treat each logit alone, so a selection does not change them."""
     import torch
 
     head: Any = model.get_output_embeddings()

@@ -32,11 +32,9 @@ FEW = 4  # questions: up to this number, one core more gains little
 
 def leave_a_core(n: int) -> None:
     """Before this thread scores ``n`` questions: few are computed on all threads but one, many on every thread that
-    torch has by itself.
-
-    An event loop in the same process has that core for itself: beside a gate that takes them all, a decision on two
-    cores took twice as long. Without torch, or where the user has chosen a number of threads, nothing is changed.
-    """
+    torch has by itself. An event loop in the same process has that core for itself: beside a gate that takes them all,
+    a decision on two cores took twice as long. Without torch, or where the user has chosen a number of threads, nothing
+    is changed."""
     torch = sys.modules.get("torch")
     if torch is None or "OMP_NUM_THREADS" in os.environ:
         return
@@ -55,11 +53,9 @@ def threads_of_torch() -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute numpy's and scipy's products on one thread: for fits of some hundred rows; also a decorator.
-
-    Their products are too small to share: two threads that wait for each other take two to eight times as long, idle
-    cores or not, and the sums' order, hence the last bits, would follow the number of cores.
-    """
+    """Compute numpy's and scipy's products on one thread: for fits of some hundred rows; also a decorator. Their
+    products are too small to share: two threads that wait for each other take two to eight times as long, idle cores or
+    not, and the sums' order, hence the last bits, would follow the number of cores."""
     import scipy.linalg  # noqa: F401  # threadpoolctl limits the libraries that are loaded
     from threadpoolctl import threadpool_limits
 

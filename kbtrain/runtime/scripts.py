@@ -38,10 +38,8 @@ def home() -> Path:
 
 
 def as_commands(text: str) -> str:
-    """``text`` with scripts as the commands that run them, and configurations by their names.
-
-    Within a sentence a command stands in backquotes. Files that are not shipped keep their names.
-    """
+    """``text`` with scripts as the commands that run them, and configurations by their names. Within a sentence a
+    command stands in backquotes. Files that are not shipped keep their names."""
     return _CONFIG.sub(_config, _SCRIPT.sub(_command, text))
 
 
@@ -121,11 +119,8 @@ def copy(name: str, target: Path) -> Path:
         target = target / source.name
     if target.exists():
         raise UserError(f"{at(target)}: exists already; give another name")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-    except OSError as error:
-        raise UserError(f"{at(target)}: {error.strerror}") from None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
     return target
 
 

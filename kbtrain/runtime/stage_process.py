@@ -9,26 +9,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 _GRACE = 2.0  # seconds that an interrupted stage has to end by itself
 
 
-@dataclass(frozen=True)
-class ProcessResult:
-    """``code``: the exit code; negative: the number of the signal that killed it."""
-
-    code: int
-    output: str
-
-
-def run_to_end(command: Sequence[str]) -> ProcessResult:
-    """Run a command to its end; it ends with this process."""
+def run_to_end(command: Sequence[str]) -> tuple[int, str]:
+    """Run a command to its end; it ends with this process. Returns its exit code (negative: the signal that killed
+    it), and what it wrote to stdout."""
     with _signals_as_exceptions():
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8", start_new_session=True)
         with _ending(process.pid, process.poll):
             output, _ = process.communicate()
-    return ProcessResult(process.returncode, output)
+    return process.returncode, output
 
 
 @contextlib.contextmanager
@@ -52,11 +44,9 @@ def _signals_as_exceptions() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending(group: int, reap: Callable[[], object]) -> Iterator[None]:
-    """End a process group if the work with it is interrupted. ``reap`` collects the exit code of its first process.
-
-    A stage has a session of its own, with the processes that it starts itself (ranks of a training): a signal reaches
-    all of them, and a terminal's Ctrl-C reaches them through this process alone.
-    """
+    """End a process group if the work with it is interrupted. ``reap`` collects the exit code of its first process. A
+    stage has a session of its own, with the processes that it starts itself (ranks of a training): a signal reaches all
+    of them, and a terminal's Ctrl-C reaches them through this process alone."""
     try:
         yield
     except BaseException as error:

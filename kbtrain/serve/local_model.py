@@ -23,7 +23,6 @@ from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.draw import DrawnTokens
 from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
 from kbtrain.llm.sampler.sampler import BatchSampler, Stopper
-from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.load import load_model
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS
 from kbtrain.prompts.template_marks import break_special_tokens
@@ -115,8 +114,7 @@ class LocalModel:
         self.model, self.tokenizer = load_model(name, dtype)
         config = self.model.config.get_text_config()
         self.room = int(getattr(config, "max_position_embeddings", None) or 2048)
-        shared = prefix_problem(self.model, self.room) is None
-        self.sampler = BatchSampler(self.model, self.tokenizer, Sampling(stop=()), shared)
+        self.sampler = BatchSampler(self.model, self.tokenizer, Sampling(stop=()))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._waiting = 0
 

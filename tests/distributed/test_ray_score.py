@@ -153,9 +153,9 @@ def raising(error):
         (raising(UserError("example 'dev3': the model gives no number")), "example 'dev3': the model gives no number"),
         (
             raising(RuntimeError("CUDA error: out of room")),
-            r"ray: no chunk could be finished \(RuntimeError: CUDA error: out of room\); see ray's log",
+            r"ray: RuntimeError: CUDA error: out of room; what was finished is kept: .+",
         ),
-        (lambda: os._exit(1), r"ray: no chunk could be finished \(.+\); see ray's log"),
+        (lambda: os._exit(1), r"ray: .+; what was finished is kept: see ray's log, then run the same command again"),
     ],
 )
 def test_a_worker_that_fails_is_one_line_with_its_cause_and_not_tried_for_ever(cluster, tmp_path, do, line):

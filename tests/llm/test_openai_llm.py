@@ -102,7 +102,7 @@ def test_a_server_that_stays_ill_is_one_line_and_what_was_finished_came_out(open
     ("failure", "message"),
     [
         ("no_key", r"status 401 \(no key\); set the key"),
-        ("no_model", r"status 404 \(model not found\); check .* or set server_endpoint: chat$"),
+        ("no_model", r"status 404 \(model not found\); check .*server_endpoint"),
     ],
 )
 def test_what_does_not_pass_is_said_at_once(failure, message, open_llm, question):

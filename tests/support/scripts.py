@@ -29,7 +29,6 @@ from unittest import mock
 
 from kbtrain.config import Config
 from kbtrain.demo import ChainStep
-from kbtrain.runtime.stage_process import ProcessResult
 
 ROOT = Path(__file__).parents[2]
 AT_IMPORT = ("HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH")  # read when Python starts
@@ -238,8 +237,8 @@ def here(script: str, *argv: object) -> Done[str]:
     return asked[-1]
 
 
-def stage_here(step: ChainStep) -> ProcessResult:
+def stage_here(step: ChainStep) -> tuple[int, str]:
     """``ChainStep.run`` in this process, for chains that are followed for what they make."""
     script, *words = step.command()[1:]
     done = here(str(Path(script).relative_to(ROOT)), *words)
-    return ProcessResult(done.returncode, done.stdout + done.stderr)
+    return done.returncode, done.stdout + done.stderr

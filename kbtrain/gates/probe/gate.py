@@ -175,10 +175,8 @@ class Reader:
         """The sampler that draws drafts."""
         from kbtrain.llm.base import Sampling
         from kbtrain.llm.sampler.sampler import BatchSampler
-        from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 
-        shared, window = prefix_sharing(self.model, MAX_DRAFTED, self.draft_tokens)
-        return BatchSampler(self.model, self.tokenizer, Sampling(max_new_tokens=self.draft_tokens), shared, window)
+        return BatchSampler(self.model, self.tokenizer, Sampling(max_new_tokens=self.draft_tokens))
 
     def read(self, prompts: Sequence[Sequence[int]]) -> States:
         """(prompts, layers, width) of every layer, in batches: for training, and for scores in fp32.

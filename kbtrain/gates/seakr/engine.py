@@ -78,8 +78,7 @@ class Uncertainty:
         limits: BatchLimits | None = None,
     ) -> None:
         from kbtrain.llm.sampler.hidden_states import StateTap
-        from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
-        from kbtrain.llm.sampler.state_sampler import TAIL_TOKENS, StateSampler
+        from kbtrain.llm.sampler.state_sampler import StateSampler
         from kbtrain.models.batching import BatchLimits
 
         if settings.signal not in signals.SIGNALS:
@@ -90,10 +89,8 @@ class Uncertainty:
         self.tokenizer = tokenizer
         self.limits = limits or BatchLimits()
         sampling = self.settings.sampling()
-        room = sampling.max_new_tokens + TAIL_TOKENS
-        shared, window = prefix_sharing(model, sampling.max_prompt_tokens, room)
         self._completer: BatchSampler | None = None
-        self._sampler = StateSampler(model, tokenizer, sampling, tap, shared, window)
+        self._sampler = StateSampler(model, tokenizer, sampling, tap)
         self._stopper = self._sampler.stopper
 
     def set_prefix(self, ids: Sequence[int]) -> None:
@@ -129,13 +126,11 @@ class Uncertainty:
         """The greedy texts, of at most ``tokens`` tokens, without samples. Raises as :meth:`think`."""
         from kbtrain.llm.sampler.observer import PromptRows
         from kbtrain.llm.sampler.sampler import BatchSampler
-        from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 
         rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in prompts]
         sampling = replace(self.settings.sampling(), max_new_tokens=tokens, stop=tuple(stop))
         if self._completer is None or self._completer.sampling != sampling:
-            shared, window = prefix_sharing(self.model, sampling.max_prompt_tokens, tokens)
-            self._completer = BatchSampler(self.model, self.tokenizer, sampling, shared, window)
+            self._completer = BatchSampler(self.model, self.tokenizer, sampling)
         completer = self._completer
         return self._in_order(rows, lambda batch: map(_completed, batch, completer.sample(batch)))
 

@@ -44,11 +44,9 @@ class DrawnTokens:
 
 
 def draw(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]) -> DrawnTokens:
-    """Draw a token for each of ``uniforms`` (draws,) in [0, 1), float64; the most probable one where ``greedy``.
-
-    Draw i is from row ``source[i]``, which rises, of the logits ``scores`` (sequences, vocabulary). Sums are in float64
-    over blocks, so no token's share is lost to rounding.
-    """
+    """Draw a token for each of ``uniforms`` (draws,) in [0, 1), float64; the most probable one where ``greedy``. Draw i
+    is from row ``source[i]``, which rises, of the logits ``scores`` (sequences, vocabulary). Sums are in float64 over
+    blocks, so no token's share is lost to rounding."""
     parts: list[DrawnTokens] = []
     for sequences in torch.arange(len(scores)).split(_ROWS):
         start, stop = bisect_left(source, int(sequences[0])), bisect_right(source, int(sequences[-1]))

@@ -170,10 +170,8 @@ class _Draft:
 
 class StatesObserver(Observer):
     """States after ``layers`` (None: all) at the prompts, and at the first ``tokens`` tokens of their answers.
-
     ``row.notes[observer].states()``: (layers, 3 d) of prompt and draft (:data:`PARTS`), which ``take`` gets once they
-    are complete, if there are ``tokens``. ``reads``: the rows whose states are read.
-    """
+    are complete, if there are ``tokens``. ``reads``: the rows whose states are read."""
 
     def __init__(
         self,

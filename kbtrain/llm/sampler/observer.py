@@ -29,11 +29,9 @@ class PromptRows:
 
 @dataclass(eq=False)
 class Row:
-    """One answer while it is drawn. ``feed``: token ids still to be fed, one a step; empty: the row is done.
-
-    ``place``: of its prompt in the batch. ``opened``: the prompt has opened a thought. ``notes``: what each observer
-    has read. ``sample``: the answer, once the batch is drawn.
-    """
+    """One answer while it is drawn. ``feed``: token ids still to be fed, one a step; empty: the row is done. ``place``:
+    of its prompt in the batch. ``opened``: the prompt has opened a thought. ``notes``: what each observer has read.
+    ``sample``: the answer, once the batch is drawn."""
 
     place: int
     prompt: PromptRows
@@ -51,20 +49,16 @@ class Row:
 
 
 class Observer:
-    """Reads nothing and changes nothing by itself: a statistic overrides the events that it is read from.
-
-    Threads may share an observer: it stores what it reads of a row in ``row.notes[self]``.
-    """
+    """Reads nothing and changes nothing by itself: a statistic overrides the events that it is read from. Threads may
+    share an observer: it stores what it reads of a row in ``row.notes[self]``."""
 
     def tail_limit(self, max_tokens: int) -> int:
         """Most tokens that :meth:`tail` gives behind an answer of at most ``max_tokens`` tokens."""
         return 0
 
     def reading(self, model: PreTrainedModel, rows: Sequence[Row], last: Sequence[int]) -> AbstractContextManager[Any]:
-        """Context of a forward pass; its value goes to :meth:`on_prefill` or :meth:`on_step`.
-
-        ``last``: by sequence, the place of its last token in what is fed. ``rows`` have no tokens before the prefill.
-        """
+        """Context of a forward pass; its value goes to :meth:`on_prefill` or :meth:`on_step`. ``last``: by sequence,
+        the place of its last token in what is fed. ``rows`` have no tokens before the prefill."""
         return nullcontext()
 
     def on_prefill(self, rows: Sequence[Row], read: Any) -> Sequence[Row]:
@@ -72,10 +66,8 @@ class Observer:
         return rows
 
     def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: DrawnTokens) -> None:
-        """Called when each of ``rows`` (rising by sequence) got its next token from ``logits[row.sequence]``.
-
-        A row ends here if its ``finish`` is set and its ``feed`` is emptied.
-        """
+        """Called when each of ``rows`` (rising by sequence) got its next token from ``logits[row.sequence]``. A row
+        ends here if its ``finish`` is set and its ``feed`` is emptied."""
 
     def on_step(self, rows: Sequence[Row], read: Any) -> None:
         """Called when each of ``rows`` was fed a token. A row with ``finish`` and an empty ``feed`` ends here."""

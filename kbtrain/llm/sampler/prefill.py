@@ -69,60 +69,22 @@ def begin(cache: DynamicCache, prefix: DynamicCache, n_prompts: int) -> int:
 def _one_by_one(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], places: int, prefix: DynamicCache | None
 ) -> tuple[DynamicCache, torch.Tensor]:
-    """Prefill each prompt alone and write its keys and values into the common tensors: ``places`` for each, besides the
-    prefix."""
-    cache = DynamicCache(config=model.config)
-    prefixes: Sequence[Any] = [None] * len(cache.layers) if prefix is None else prefix.layers
-    layers = [_PromptLayer(len(prompts), places, of_prefix) for of_prefix in prefixes]
-    cache.layers = list(layers)
-    logits = []
-    for ids in prompts:
+    """Prefill each prompt alone. Its keys and values go into common tensors, with zeros on the right up to ``places``
+    for each, besides the prefix."""
+    together, logits = DynamicCache(config=model.config), []
+    for p, ids in enumerate(prompts):
+        cache = DynamicCache(config=model.config)
+        start = 0 if prefix is None else begin(cache, prefix, 1)
         batch = torch.tensor([list(ids)], device=model.device)
         with causal_blocks(model, torch.tensor([len(ids) - 1], device=model.device)):
-            output = model(input_ids=batch, logits_to_keep=1, **with_cache(model, cache))
-        logits.append(output.logits[:, -1])
-        for layer in layers:
-            layer.prompt += 1
-    return cache, torch.cat(logits)
-
-
-class _PromptLayer(DynamicLayer):
-    """Keys and values of prompts that are prefilled one after the other, zeros on the right up to ``places``."""
-
-    def __init__(self, n_prompts: int, places: int, prefix: Any) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.start = 0 if prefix is None else prefix.keys.shape[2]
-        self.shape = (n_prompts, self.start + places)
-        self.prefix = prefix
-        self.prompt = 0
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keep one whole prompt's (1, kv heads, length, size); returns them, the prefix before them."""
-        if not self.is_initialized:
-            self.keys, self.values = (self._room(states) for states in (key_states, value_states))
-            if self.prefix is not None:
-                self.keys[:, :, : self.start] = self.prefix.keys
-                self.values[:, :, : self.start] = self.prefix.values
-            self.is_initialized = True
-        assert self.keys is not None and self.values is not None  # for the type checker
-        end = self.start + key_states.shape[2]
-        for whole, states in ((self.keys, key_states), (self.values, value_states)):
-            whole[self.prompt, :, self.start : end] = states[0]
-            whole[self.prompt, :, end:] = 0
-        if self.prefix is None:
-            return key_states, value_states
-        this_prompt = slice(self.prompt, self.prompt + 1)
-        return self.keys[this_prompt, :, :end], self.values[this_prompt, :, :end]
-
-    def _room(self, states: torch.Tensor) -> torch.Tensor:
-        n_prompts, places = self.shape
-        return states.new_empty(n_prompts, states.shape[1], places, states.shape[3])
-
-    def get_seq_length(self) -> int:
-        """Length of the common prefix, at which every prompt begins."""
-        return self.start
+            logits.append(model(input_ids=batch, logits_to_keep=1, **with_cache(model, cache)).logits[:, -1])
+        for whole, layer in zip(list[Any](together.layers), list[Any](cache.layers), strict=True):
+            if p == 0:
+                shape = (len(prompts), layer.keys.shape[1], start + places, layer.keys.shape[3])
+                whole.keys, whole.values = layer.keys.new_zeros(shape), layer.values.new_zeros(shape)
+            whole.keys[p, :, : start + len(ids)] = layer.keys[0]
+            whole.values[p, :, : start + len(ids)] = layer.values[0]
+    return together, torch.cat(logits)
 
 
 class SharedPrefixCache:

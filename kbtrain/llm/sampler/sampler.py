@@ -20,6 +20,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase,
 
 from kbtrain.answers.thoughts import ReadAnswer, read_answer, skip_blank_lines, split_thought
 from kbtrain.errors import UserError
+from kbtrain.kernels.causal_blocks import plain
 from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.llm.base import Sampling, UniformRow
@@ -27,8 +28,7 @@ from kbtrain.llm.outputs import ThoughtTokens
 from kbtrain.llm.sampler.draw import DrawnTokens, draw, filter_logits
 from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, current_prefix, prefill
-from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
-from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
+from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, prefix_sharing, room_behind
 from kbtrain.models.batching import common_start
 from kbtrain.models.forward import cache_argument
 from kbtrain.models.weights import no_numbers
@@ -84,12 +84,10 @@ class DistinctSequences:
 
 
 class Stopper:
-    """Knows all end-of-sequence ids of model and tokenizer, and the stop strings, which end no thought.
-
-    With stop strings blank lines before an answer are no part of it and do not stop it. ``first`` (None: all) gives the
-    part of a text that counts, as its first sentence: an answer ends where more than it begins. ``opened`` in the
-    methods: the prompt has opened the thought.
-    """
+    """Knows all end-of-sequence ids of model and tokenizer, and the stop strings, which end no thought. With stop
+    strings blank lines before an answer are no part of it and do not stop it. ``first`` (None: all) gives the part of a
+    text that counts, as its first sentence: an answer ends where more than it begins. ``opened`` in the methods: the
+    prompt has opened the thought."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> None:
         self.tokenizer = tokenizer
@@ -170,20 +168,13 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
 
 
 class LockstepSampler:
-    """The decode loop of all samplers; ``observers`` read statistics from its passes. ``shared`` False copies the
-    prefix, one prompt at a time; so are prompts drawn that do not fit into a sliding ``window`` with their answers."""
+    """The decode loop of all samplers; ``observers`` read statistics from its passes. Where no prefix can be ``shared``
+    it is copied, one prompt at a time; so are prompts that do not fit into a sliding ``window`` with their answers."""
 
     merge = True  # equal beginnings are computed once
     observers: tuple[Observer, ...] = ()
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        sampling: Sampling,
-        shared: bool = True,
-        window: int | None = None,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling) -> None:
         if cache_argument(model) is None:  # it would forget the text so far
             raise UserError(
                 f"model type '{model.config.model_type}': its forward() takes no cache, with which answers "
@@ -192,9 +183,8 @@ class LockstepSampler:
         self.model = model
         self.tokenizer = tokenizer
         self.sampling = sampling
-        self.shared = shared
-        self.window = window  # tokens, of the layers that see no more
-        self.blocks = shared and blocks_hold(model, sampling.max_prompt_tokens)  # prompts attend to themselves in
+        self.shared, self.window = prefix_sharing(model, sampling.max_prompt_tokens, sampling.max_output_tokens)
+        self.blocks = self.shared and plain(model)  # prompts attend to themselves in
         self.stopper = Stopper(model, tokenizer, sampling.stop)
         self._packed = PackedLinears(model)
         self._newest_prefix: list[SharedPrefixCache] = []  # at most one; copies by observed() share it

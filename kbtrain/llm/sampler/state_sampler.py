@@ -29,12 +29,10 @@ TAIL_TOKENS = 16  # that may follow the drawn ones: the end token, and what a st
 
 @dataclass(frozen=True)
 class AnswerWithStates:
-    """One answer, the states (d,) at its forced end token, and the statistics of its tokens.
-
-    ``entropy``: mean over its drawn tokens of the entropy of the model's next-token distribution; ``surprisal``: mean
-    of -ln p of the drawn tokens (both in nats, unfiltered and at temperature 1). ``pieces``: text and p of each token
-    of a greedy answer (of a sample: none).
-    """
+    """One answer, the states (d,) at its forced end token, and the statistics of its tokens. ``entropy``: mean over its
+    drawn tokens of the entropy of the model's next-token distribution; ``surprisal``: mean of -ln p of the drawn tokens
+    (both in nats, unfiltered and at temperature 1). ``pieces``: text and p of each token of a greedy answer (of a
+    sample: none)."""
 
     sample: Sample
     mlp: States
@@ -51,15 +49,9 @@ class StateSampler(LockstepSampler):
     merge = False  # a row's states come from a row of the batch of its own: merging moves their last digits
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        sampling: Sampling,
-        tap: StateTap,
-        shared: bool = True,
-        window: int | None = None,
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, tap: StateTap
     ) -> None:
-        super().__init__(model, tokenizer, sampling, shared, window)
+        super().__init__(model, tokenizer, sampling)
         self.tap = tap
         self.end = end_token(self.stopper, tokenizer)
         self.prefix: SharedPrefixCache | None = None
