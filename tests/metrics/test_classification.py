@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
 
 from kbtrain.errors import UserError
@@ -147,3 +148,29 @@ def test_a_registered_metric_is_in_every_table(monkeypatch):
     classified = classify("needed", truth, scores, scores > 0.15)
     row = GateClassification("gate", 0.15, "ratio", 0.75, [classified], further={"needed": further})
     assert "searched" in question_table([row]).splitlines()[0].split()
+
+
+def test_random_inputs_give_what_counting_gives() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(30):
+        truth = rng.random(60) < rng.uniform(0.1, 0.9)
+        scores = np.round(rng.random(60) + 0.3 * truth, int(rng.integers(1, 4)))  # with ties and without
+        found = classify("x", truth, scores, scores > 0.6)
+        hits, chosen = int((truth & (scores > 0.6)).sum()), int((scores > 0.6).sum())
+        assert found.precision == pytest.approx(hits / chosen)
+        assert found.recall == pytest.approx(hits / truth.sum())
+        assert found.f1 == pytest.approx(2 * hits / (chosen + truth.sum()))
+        u = mannwhitneyu(scores[truth], scores[~truth]).statistic
+        assert found.auroc == pytest.approx(u / (truth.sum() * (~truth).sum()))
+        assert found.average_precision == pytest.approx(stepwise_precision(truth, scores))
+
+
+def stepwise_precision(truth: np.ndarray, scores: np.ndarray) -> float:
+    """Sum over the cuts of the rise in recall times the precision there."""
+    total, before = 0.0, 0.0
+    for cut in np.unique(scores)[::-1]:
+        chosen = scores >= cut
+        recall = (truth & chosen).sum() / truth.sum()
+        total += (recall - before) * (truth & chosen).sum() / chosen.sum()
+        before = recall
+    return total

@@ -227,3 +227,40 @@ def test_intervals_draw_whole_clusters() -> None:
     assert alone.mean == together.mean
     # eight questions of an entity say no more than one
     assert (together.high - together.low) / (alone.high - alone.low) == pytest.approx(8**0.5, rel=0.1)
+
+
+def test_intervals_cover_the_truth_about_95_times_in_100() -> None:
+    rng = np.random.default_rng(11)
+    hits = 0
+    for trial in range(300):
+        gains = rng.choice([-1.0, 0, 1], p=[0.1, 0.6, 0.3], size=150)  # true mean 0.2
+        found = interval(resampled_means(gains[:, None], 500, seed=trial)[:, 0])
+        hits += found.low <= 0.2 <= found.high
+    assert 0.90 <= hits / 300 <= 0.98
+
+
+def test_paired_intervals_of_accuracy_and_ratio_cover_95_times_in_100_in_500_simulations() -> None:
+    rng = np.random.default_rng(5)
+    # retrieval mends .6 * .7 and breaks .4 * .1 of the questions; the gates retrieve for .3 and .5 of them
+    expected = [(0.3 - 0.5) * (0.6 * 0.7 - 0.4 * 0.1), 0.3 - 0.5]
+    hits = np.zeros(2)
+    for trial in range(500):
+        llm = rng.random(200) < 0.4
+        rag = np.where(llm, rng.random(200) < 0.9, rng.random(200) < 0.7)
+        first, second = rng.random(200) < 0.3, rng.random(200) < 0.5
+        gain = rag.astype(float) - llm
+        columns = np.stack([(first.astype(float) - second) * gain, first.astype(float) - second], axis=1)
+        drawn = resampled_means(columns, 1000, seed=trial)
+        for i in range(2):
+            found = interval(drawn[:, i])
+            hits[i] += found.low <= expected[i] <= found.high
+    assert (abs(hits / 500 - 0.95) <= 0.02).all(), hits / 500
+
+
+def test_the_exact_p_is_the_share_of_random_gates_that_are_as_right() -> None:
+    rng = np.random.default_rng(4)
+    llm, rag = (rng.random((2, 60)) < 0.5).astype(float)
+    drawn = random_gates(llm, rag, [25], 20_000, seed=1)[:, 0]
+    for reached in (-3, 0, 2, 5):
+        at_least = np.mean(drawn >= llm.mean() + reached / 60 - 1e-12)
+        assert random_gate_p(rag - llm, 25, reached) == pytest.approx(at_least, abs=0.012)
