@@ -32,7 +32,7 @@ _WRAPPED = re.compile(
     r"session|reminder|attach(?:ed|ment)s?|additional|memor(?:y|ies)|todos?|diagnostics|linter|open|recent(?:ly)?|"
     r"current|date|user_?(?:info|rules|preferences)|datetime|timestamp|time|metadata|rules|guidelines|instructions|"
     r"notes?|selection|selected|manually|command|local|bash|tool_?use|available|skills?|mode|budget|token|claude|"
-    r"agents?|os|cwd))(?:[_-][\w-]*|[A-Z]\w*)?)(?=[\s>])[^<>]*>",
+    r"agents?|os|cwd))(?:[_-][\w-]*|[A-Z]\w*)?)(?=[\s>])[^<>]*>"
 )
 LONGEST_WRAPPED = 100_000  # characters of a message in which wrappers are struck
 LONGEST_MANNER = 60  # characters of a sentence about the form of the answer

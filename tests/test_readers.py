@@ -78,10 +78,7 @@ OTHER: dict[str, tuple[str, Reader]] = {
     "store": ("x.db", lambda path: SampleStore(path, read_only=True)),
     "store to write": ("x.db", SampleStore),
     "meta data": ("x.jsonl.meta.json", lambda path: unchanged(path.with_name("x.jsonl"))),
-    "kept responses": (
-        "x.jsonl.key",
-        lambda path: Records(_note(path, '{"id": "a"}\n'), {}, growing=True),
-    ),
+    "kept responses": ("x.jsonl.key", lambda path: Records(_note(path, '{"id": "a"}\n'), {}, growing=True)),
 }
 NO_TEXT: dict[str, tuple[str, Reader]] = {
     "hash": ("x", file_sha256),

@@ -14,7 +14,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import loads
 from kbtrain.models.batching import windows
 from kbtrain.questions.files import DataFile, data_file, text_lines
-from kbtrain.questions.tables import PARQUET, TABLES, any_rows, begins_list
+from kbtrain.questions.tables import PARQUET, TABLES, Cursor, any_rows
 from kbtrain.records import Example, GateExample, TurnExample
 
 BATCH = 64  # inputs decided before anything is printed, at most
@@ -46,7 +46,7 @@ def read_questions_file(path: Path, field: str | None = None) -> Iterator[str | 
     Raises :class:`UserError` naming file, line and column.
     """
     file = data_file(path)
-    if file.suffix in (*TABLES, PARQUET) or (file.suffix == ".json" and begins_list(file)):
+    if file.suffix in (*TABLES, PARQUET) or (file.suffix == ".json" and Cursor(file).peek() == "["):
         return _of_rows(file, field)
     return read_inputs((line for _, line in text_lines(file)), path, field)
 

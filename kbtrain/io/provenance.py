@@ -81,7 +81,8 @@ def write_meta(
         "peak_rss_mb": peak_rss_mb(),
         **(extra or {}),
     }
-    write_atomically(meta_path(path), json.dumps(meta, ensure_ascii=False, indent=1, default=_plain) + "\n")
+    text = json.dumps(meta, ensure_ascii=False, indent=1, default=lambda value: to_jsonable_python(value, fallback=str))
+    write_atomically(meta_path(path), text + "\n")
 
 
 def write_result(
@@ -232,10 +233,6 @@ def peak_rss_mb() -> float:
         return round(int(status.split("VmHWM:")[1].split()[0]) / 1024, 1)
     unit = 1024 * 1024 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else str(value)
 
 
 @dataclass

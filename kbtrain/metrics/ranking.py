@@ -138,13 +138,9 @@ def oracles(llm: Floats, rag: Floats, benefit: Floats | None = None) -> Oracles:
     curve = oracle_curve(llm, rag)
     rising = slice(0, int(np.argmax(curve.accuracy)) + 1)
     as_all_rag = np.interp(rag.mean(), curve.accuracy[rising], curve.ratio[rising])
-    return Oracles(
-        accuracy=float(np.maximum(llm, rag).mean()),
-        fewest=float((rag > llm).mean()),
-        most=float((rag >= llm).mean()),
-        as_all_rag=float(as_all_rag),
-        sampled_benefit=None if benefit is None else normalised_area(benefit, llm, rag),
-    )
+    accuracy, fewest, most = (float(of.mean()) for of in (np.maximum(llm, rag), rag > llm, rag >= llm))
+    sampled = None if benefit is None else normalised_area(benefit, llm, rag)
+    return Oracles(accuracy, fewest, most, float(as_all_rag), sampled)
 
 
 def normalised_area(scores: Floats, llm: Floats, rag: Floats) -> float | None:

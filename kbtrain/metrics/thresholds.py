@@ -36,13 +36,8 @@ Rule = Annotated[RuleName, BeforeValidator(_half)]
 RULES: tuple[Rule, ...] = get_args(RuleName)
 # as :data:`Rule`; max_loss: chosen by :func:`control`; given: noted in the gate's folder, or named
 AnyRule = Annotated[Literal["0.5", "best_f1", "best_accuracy", "ratio", "max_loss", "given"], BeforeValidator(_half)]
-_READ_NO_DEV = ("0.5", "given")
+READ_NO_DEV = ("0.5", "given")
 MARGIN = 2.0  # standard errors by which a threshold of best_accuracy must beat never and always on dev
-
-
-def reads_dev(rule: str) -> bool:
-    """True if the rule chooses its threshold on dev questions."""
-    return rule not in _READ_NO_DEV
 
 
 class ThresholdConfig(Config):

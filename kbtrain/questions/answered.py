@@ -28,8 +28,7 @@ class AnswerColumns:
 
     ``answers`` and ``stated`` (the file's own verdict: true, false, 1, 0, or nothing) are by condition; ``scores``
     by the gate's name, a leading ``-`` where lower means that retrieval is more needed; rows may lack some of both.
-    ``splits``: the file's names -> kbtrain's. ``dev_share``: this share of the train rows becomes dev, by a hash of the
-    id; test rows stay test rows.
+    ``splits``: the file's names -> kbtrain's. ``dev_share`` of the train rows becomes dev, by a hash of the id;
     ``shares`` of train, dev and test make all splits instead, by a hash of the question.
     """
 
@@ -71,9 +70,8 @@ class Answered:
 
 
 def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
-    """Stream a file's (archive's, folder's) rows, each checked. Raises :class:`UserError` with file, line and column.
-
-    A column of scores or verdicts may be missing in some rows, but not in all: that is an error at the end.
+    """Stream a file's (archive's, folder's) rows, each checked. Raises :class:`UserError` with file, line and column;
+    at the end for a column of scores or verdicts that is missing in all rows.
     """
     columns_with_values: set[str] = set()
     blank: Counter[Condition] = Counter()  # rows in which this arm's answer alone is empty

@@ -26,8 +26,7 @@ class FirstSeen(dict[str, tuple[str, int]]):
     def add(self, key: str, name: str, line: int) -> tuple[str, int] | None:
         """Remember a key; returns (id, line) of its first appearance if this is not the first."""
         earlier = self.get(key)
-        if earlier is None:
-            self[key] = (name, line)
+        self.setdefault(key, (name, line))
         return earlier
 
 

@@ -40,8 +40,6 @@ def _add_up(shares: tuple[float, float, float]) -> tuple[float, float, float]:
 
 
 Shares = Annotated[tuple[float, float, float], BeforeValidator(_shares), AfterValidator(_add_up)]
-
-
 Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits together
 
 

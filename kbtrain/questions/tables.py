@@ -217,11 +217,6 @@ def rows_under(file: DataFile, key: str) -> Iterator[SourceRecord]:
     cursor.end()
 
 
-def begins_list(file: DataFile) -> bool:
-    """True for a file that begins with a JSON list."""
-    return Cursor(file).peek() == "["
-
-
 def first_key(file: DataFile) -> str | None:
     """First key of the JSON object that a file begins with; None where it begins with anything else."""
     cursor = Cursor(file)

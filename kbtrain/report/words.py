@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbtrain.metrics.significance import Delta
-from kbtrain.metrics.thresholds import reads_dev
+from kbtrain.metrics.thresholds import READ_NO_DEV
 from kbtrain.records import Condition
 
 _WHOLE = {
@@ -54,12 +54,12 @@ def signed_range(value: Mapping[str, float] | None) -> str:
 
 def by_rule(rule: str, dev: str = "dev") -> str:
     """``by rule 'ratio' on dev``; ``by rule '0.5'`` of a rule that reads no dev question."""
-    return f"by rule '{rule}'" + (f" on {dev}" if reads_dev(rule) else "")
+    return f"by rule '{rule}'" + ("" if rule in READ_NO_DEV else f" on {dev}")
 
 
 def chosen_by(rule: str, n_dev: object) -> str:
     """``chosen on 150 dev questions by rule 'ratio'``; ``by rule '0.5'`` of a rule that reads none of them."""
-    return (f"chosen on {n_dev} dev questions " if reads_dev(rule) else "") + f"by rule '{rule}'"
+    return ("" if rule in READ_NO_DEV else f"chosen on {n_dev} dev questions ") + f"by rule '{rule}'"
 
 
 def points(difference: float | None) -> str:

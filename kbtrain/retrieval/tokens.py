@@ -13,16 +13,7 @@ from typing import Any
 
 import regex
 
-from kbtrain.answers.writing import (
-    CJK,
-    HANGUL,
-    HIRAGANA,
-    IGNORED,
-    KATAKANA,
-    SOUTHEAST_ASIAN,
-    UNSPACED,
-    has_unspaced,
-)
+from kbtrain.answers.writing import CJK, HANGUL, HIRAGANA, IGNORED, KATAKANA, SOUTHEAST_ASIAN, UNSPACED, has_unspaced
 from kbtrain.errors import UserError, at
 from kbtrain.io.jsonl import read_json
 
