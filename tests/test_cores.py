@@ -41,13 +41,9 @@ def test_what_the_user_chose_stays(monkeypatch):
     unset: dict[str, str] = {}
     assert share_cores(unset)
     assert unset == {"GOMP_SPINCOUNT": SPIN_COUNT}
-
-
-def test_nothing_is_set_too_late(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", sys)
-    unset: dict[str, str] = {}
-    assert not share_cores(unset)
-    assert unset == {}
+    monkeypatch.setitem(sys.modules, "torch", sys)  # too late
+    unset.clear()
+    assert not share_cores(unset) and unset == {}
 
 
 def test_a_server_s_event_loop_has_a_core_for_itself_while_few_questions_are_scored(monkeypatch):

@@ -184,12 +184,9 @@ def test_a_server_whose_answers_are_worth_nothing_stops_it(settings, line, tmp_p
     assert yaml.safe_load(path.read_text()).get("max_prompt_tokens") == (236 if "window" in settings else None)
 
 
-def test_answers_that_all_begin_with_one_mark_stop_it():
+def test_answers_that_begin_alike_stop_it_and_one_answer_to_all_is_named():
     with ModelServer(missing=("completions",), say=lambda body, i: f"<hmm> {say_town(body, i)} it is") as server:
         assert "begin with '<hmm>'" in str(check_server(server.url).problem)
-
-
-def test_one_answer_to_different_questions_is_named():
     with ModelServer(say=lambda body, i: "Lyon") as server:
         assert "different questions have one answer ('Lyon')" in check_server(server.url).thoughts.line()
 

@@ -14,10 +14,9 @@ from kbtrain.cli import main
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.llm.base import AnswerRequest, Sampling, cut_to_bytes, request_seed
+from kbtrain.llm.base import AnswerRequest, cut_to_bytes, request_seed
 from kbtrain.llm.check_server import check_server
-from kbtrain.llm.dialect import Server, find_model, read_models
-from kbtrain.llm.openai_llm import OpenAILLM
+from kbtrain.llm.dialect import find_model, read_models
 from kbtrain.llm.server_requests import read_error
 from kbtrain.net import Retry
 
@@ -184,21 +183,6 @@ def test_an_account_without_quota_is_one_line_at_once(ask: Any) -> None:
         with pytest.raises(UserError, match="no quota left"):
             check_server(server.url)
         assert len(server.requests) == 2
-
-
-def test_an_error_inside_a_reply_of_status_200_is_asked_again(ask: Any) -> None:
-    overloaded = (200, {"id": "gen-1", "error": {"message": "Upstream error from Nvidia: overloaded", "code": 502}})
-    broken = (
-        200,
-        {"choices": [{"index": 0, "message": {"role": "assistant", "content": "par"}, "finish_reason": "error"}]},
-    )
-    with DialectServer("together", failures=(overloaded, broken)) as server:
-        llm = OpenAILLM("m", None, Sampling(), Server(server.url, "m", chat=True, retry=QUICK))
-        from kbtrain.records import Question
-
-        request = AnswerRequest(Question("q", "Who?", ("A",), "test", "t"), "llm", None, 2)
-        (made,) = itertools.chain.from_iterable(llm.answer([request]))
-    assert made.refused is None and len(made.samples) == 2 and len(server.requests) == 4
 
 
 def test_evidence_for_the_chat_endpoint_is_cut_to_the_prompts_room(ask: Any, question: Any) -> None:

@@ -49,17 +49,30 @@ def test_titles_are_shown_by_the_rule_that_the_evidence_names_and_masked(files):
     assert '"titles"' not in files[1].read_text()  # files of before, in which no title was shown, stay as they were
 
 
-def test_evidence_of_other_questions_is_one_line_with_its_place(files):
-    lines = files[1].read_text().splitlines()
-    files[1].write_text("\n".join([lines[0], lines[2], lines[1]]) + "\n")
-    with pytest.raises(UserError, match=r"evidence.jsonl:2: evidence of 'q2' where 'q1' is due"):
-        check_files(*files)
+def swapped(file):
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0], lines[2], lines[1]]) + "\n")
 
 
-def test_a_question_without_an_answer_is_refused(tmp_path, files):
-    jsonl.write(files[0], [Question("q0", "Where?", (), "train", "t")])
-    jsonl.write(files[1], [Evidence("q0", "bm25", "Where?", ())])
-    with pytest.raises(UserError, match="field 'answers': question 'q0' has an empty answer or none"):
+def twice(file):
+    file.write_text(file.read_text() + file.read_text().splitlines()[0] + "\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ((lambda file: None, swapped), r"evidence.jsonl:2: evidence of 'q2' where 'q1' is due"),
+        ((twice, twice), "field 'id': duplicate 'q0'"),
+        (
+            (lambda file: jsonl.write(file, [Question("q0", "Where?", (), "train", "t")]), lambda file: None),
+            "field 'answers': question 'q0' has an empty answer or none",
+        ),
+    ],
+)
+def test_files_that_cannot_be_sampled_are_one_line(changes, line, files):
+    for change, file in zip(changes, files, strict=True):
+        change(file)
+    with pytest.raises(UserError, match=line):
         check_files(*files)
 
 
@@ -72,13 +85,6 @@ def test_a_question_that_has_no_gold_answer_is_asked_like_any_other(tmp_path, fi
     assert check_files(*files) == {"train": 3}
     asked = SamplingPlan(*files, ("llm",), {"train": 30}).requests()
     assert [(one.question.id, one.n) for one in asked] == [("q0", 30), ("q1", 30), ("q2", 30)]
-
-
-def test_a_repeated_question_is_refused(files):
-    for file in files:
-        file.write_text(file.read_text() + file.read_text().splitlines()[0] + "\n")
-    with pytest.raises(UserError, match="duplicate 'q0'"):
-        check_files(*files)
 
 
 def test_answers_may_have_64_tokens_and_no_configuration_of_a_sampling_shortens_them():

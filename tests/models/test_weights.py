@@ -59,12 +59,6 @@ def test_missing_tensors_are_refused_not_drawn_at_random(folder: Path, capfd: py
     assert "MISSING" not in "".join(capfd.readouterr())
 
 
-def test_foreign_tensors_are_refused(folder: Path) -> None:
-    changed(folder, lambda tensors: tensors.update(foreign=torch.ones(2)))
-    with pytest.raises(UserError, match=r"has no place for 1 tensor \(foreign\)"):
-        opened(folder)
-
-
 def test_a_pickle_is_refused_by_its_name(folder: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()

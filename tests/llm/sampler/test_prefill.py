@@ -59,16 +59,3 @@ def test_a_sampler_does_not_keep_a_head_of_earlier_weights(make_model, tokenizer
         model.model.layers[0].self_attn.v_proj.weight.mul_(-2)
     after = sampler.sample(prompts)
     assert after == BatchSampler(model, tokenizer, Sampling(max_new_tokens=6, stop=())).sample(prompts) != before
-
-
-def test_observed_copies_compute_a_common_prefix_once(make_model, tokenizer, monkeypatch):
-    built = []
-    cache = "kbtrain.llm.sampler.prefill.SharedPrefixCache"
-    monkeypatch.setattr(cache, lambda *args: built.append(args) or SharedPrefixCache(*args))
-    prompts = [PromptRows(str(i), "llm", (*HEAD, 3, i), (0,)) for i in range(3)]
-    sampler = BatchSampler(make_model("llama"), tokenizer, Sampling(max_new_tokens=2, stop=()))
-    for _ in range(2):
-        sampler.observed().sample(prompts)
-    assert len(built) == 1
-    sampler.replica().sample(prompts)
-    assert len(built) == 2  # another thread's model

@@ -108,28 +108,6 @@ def test_a_resumed_run_gives_the_same_answers_whatever_was_done_before(make_llm,
     assert all(whole[s.question_id] == s for s in rest)
 
 
-def test_out_of_memory_halves_the_group_and_goes_on(make_llm, question):
-    llm = make_llm(max_new_tokens=5)
-    asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=7) for i in range(5)]
-    expected = {s.question_id: s for s in answers(llm, asks)}
-    sample, sizes = llm._sampler.sample, []
-
-    def little_memory(batch):
-        rows = sum(len(p.indices) for p in batch)
-        sizes.append(rows)
-        if rows > 5:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
-        return sample(batch)
-
-    llm._sampler.sample = little_memory
-    with pytest.warns(UserWarning, match="out of memory"):
-        found = answers(llm, asks)
-    assert sizes[0] == 40 and {s for s in sizes if s <= 5} == {4}
-    assert {s.question_id: [a.text for a in s.samples] for s in found} == {
-        key: [a.text for a in s.samples] for key, s in expected.items()
-    }
-
-
 def test_evidence_that_does_not_fit_is_cut_from_its_tail_and_counted(make_llm, question, tokenizer):
     llm = make_llm(max_prompt_tokens=160)
     evidence = "first fact. " + "filler " * 60
