@@ -20,8 +20,6 @@ from kbtrain.gates.registry import read_card
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "tutorials" / "your-questions.md").read_text(encoding="utf-8")
 N = 96
-
-
 STEPS = PAGE[PAGE.index("## 2. The server") : PAGE.index("## Logs that hold both answers")]
 FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", STEPS, flags=re.DOTALL | re.MULTILINE)
 
@@ -105,9 +103,8 @@ def test_every_step_says_what_matters(followed: Any) -> None:
     block = dict(re.split(r"  +", line, maxsplit=1) for line in finished.stdout.splitlines())
     names = ["tested", "without search", "always searching", "with the gate", "is that real?", "cost", "next"]
     assert list(block) == names
-    assert re.match(
-        r"A thousand questions: [\d,]+ searches, [\d,]+ prompt and [\d,]+ completion tokens, ", block["cost"]
-    )
+    bill = r"A thousand questions: [\d,]+ searches, [\d,]+ prompt and [\d,]+ completion tokens, "
+    assert re.match(bill, block["cost"])
     assert block["is that real?"].startswith("Yes, on these questions")
     assert f"open {folder / 'runs' / 'mine' / 'report.html'}" in block["next"]
     # the folder notes both key and threshold

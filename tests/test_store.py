@@ -93,11 +93,9 @@ def test_beginning_a_run_again_asks_for_the_same_meta(tmp_path: Path) -> None:
         store.begin("main", {"model": "a", "seed": 1, "stops": ("\n",)})
         store.begin("main", {"stops": ["\n"], "seed": 1, "model": "a"})
         store.put("main", [made("q1")])
-        with pytest.raises(
-            UserError, match=r"s\.db: run 'main' was begun with model = \"a\", now it is \"b\"; .*"
-        ) as one:
+        told = r"s\.db: run 'main' was begun with model = \"a\", now it is \"b\"; [^\n]*$"
+        with pytest.raises(UserError, match=told):
             store.begin("main", {"model": "b", "seed": 1, "stops": ["\n"]})
-        assert "\n" not in str(one.value)
         with pytest.raises(UserError, match="begun with stops = "):
             store.begin("main", {"model": "a", "seed": 1})
         assert store.run_meta("main") == {"model": "a", "seed": 1, "stops": ["\n"]}
@@ -113,16 +111,10 @@ def test_a_foreign_broken_missing_or_newer_file_is_one_line(tmp_path: Path) -> N
     with sqlite3.connect(tmp_path / "newer") as db:
         db.execute("PRAGMA user_version = 9")
     (tmp_path / "folder").mkdir()
-    expected = {
-        "text": "not a sample store",
-        "foreign": "not a sample store",
-        "newer": "store of version 9, this kbtrain writes 3",
-        "folder": "is a folder, expected a file",
-    }
-    for name, message in expected.items():
-        with pytest.raises(UserError, match=rf"{name}: {message}.*") as caught:
+    expected = {**dict.fromkeys(("text", "foreign"), "not a sample store"), "folder": "is a folder, expected a file"}
+    for name, message in {**expected, "newer": "store of version 9, this kbtrain writes 3"}.items():
+        with pytest.raises(UserError, match=rf"{name}: {message}[^\n]*$"):
             SampleStore(tmp_path / name)
-        assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="gone: no such file"):
         SampleStore(tmp_path / "gone", read_only=True)
     assert not (tmp_path / "gone").exists()
@@ -275,24 +267,15 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path, monkeypatc
         pass
 
 
-def note(path):
-    write_meta(path, stage="sample", config={}, inputs=[])
-
-
-def finish(path, run, n):
-    """A sampling run of ``n`` questions that comes to its end."""
-    with SampleStore(path) as store:
-        store.begin(run, {})
-        store.put(run, [made(f"q{i}") for i in range(n)])
-
-
 def test_a_run_that_is_stopped_beside_one_that_ended_leaves_a_store_that_opens(tmp_path):
     path = tmp_path / "samples.db"
     stopped = SampleStore(path)
     stopped.begin("stopped", {})
-    finish(path, "ended", 20)
-    stopped.put("stopped", [made(f"q{1}")])
-    note(path)  # the log that the other still holds open is not in these bytes
+    with SampleStore(path) as store:
+        store.begin("ended", {})
+        store.put("ended", [made(f"q{i}") for i in range(20)])
+    stopped.put("stopped", [made("q1")])
+    write_meta(path, stage="sample", config={}, inputs=[])  # the log that the other holds open is not in these bytes
     stopped.close()
     with SampleStore(path, read_only=True) as store:
         assert [store.counts(run) for run in ("stopped", "ended")] == [{"llm": 1}, {"llm": 20}]

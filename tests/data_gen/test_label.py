@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, read_meta
 from kbtrain.io.store import SampleStore
@@ -86,49 +85,6 @@ def test_a_tau_that_leaves_a_class_empty_is_one_line_and_keeps_the_old_labels(
     assert error.startswith("error: key 'tau_mastery': none of 20 training questions lie above 1; they range from 0")
     assert "tau_mastery: 0.4 would put 50% above" in error
     assert file_sha256(run_folder / "labels.jsonl") == before and not list(run_folder.glob("*.draft"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--tau-mastry", "0.3"], "command line: unknown argument '--tau-mastry'; did you mean '--tau-mastery'?"),
-        (["--tau-mastery", "high"], "command line: key 'tau_mastery': input should be a valid number"),
-        (["--tau-mastery", "1.5"], "command line: key 'tau_mastery': input should be less than or equal to 1"),
-        (
-            ["--certainty", "paper", "--certainty-answers", "5"],
-            "key 'certainty_answers': counts with certainty: common",
-        ),
-        (["--sampling-run", "man"], "samples.db: no run 'man'; runs in it: main"),
-        (["--run", "gone"], "gone/samples.db: no such file"),
-        (["--config", "gone.yaml"], "gone.yaml: no such file"),
-    ],
-)
-def test_a_wrong_setting_is_one_line(run_folder: Path, script: Script, arguments: list[str], message: str) -> None:
-    done = script("label", *(["--run", str(run_folder)] if "--run" not in arguments else []), *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ") and message in done.stderr and done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"id": "x"', r"questions\.jsonl:31: broken JSON"),
-        ('{"id": "x", "text": "t", "split": "dev", "dataset": "d"}', r":31: field 'answers': missing$"),
-        ('{"id": "x", "text": "t", "answers": [], "split": "dev", "dataset": "d"}', r":31: field 'answers': no answer"),
-        ('{"id": "x", "text": "t", "answers": [" "], "split": "dev", "dataset": "d"}', r":31: field 'answers': an ans"),
-        ('{"id": "x", "text": " ", "answers": ["a"], "split": "dev", "dataset": "d"}', r":31: field 'text': empty$"),
-        ('{"id": "dev-0", "text": "t", "answers": ["a"], "split": "dev", "dataset": "d"}',
-         r":31: field 'id': duplicate 'dev-0', first in line 21$"),
-        ('{"id": "x", "text": "t", "answers": ["a"], "split": "valid", "dataset": "d"}', r":31: field 'split': input"),
-        ('{"id": "x", "txt": "t", "answers": ["a"], "split": "dev"}', r"'txt': unknown field; did you mean 'text'\?$"),
-    ],
-)  # fmt: skip
-def test_a_broken_question_is_one_line_with_its_place(run_folder: Path, label: Run, line: str, message: str) -> None:
-    with open(run_folder / "questions.jsonl", "a") as file:
-        file.write(line + "\n")
-    with pytest.raises(UserError, match=message) as caught:
-        label(run_folder)
-    assert "\n" not in str(caught.value) and not (run_folder / "labels.jsonl").exists()
 
 
 def test_answers_cut_at_the_token_limit_are_counted_and_warned_of(

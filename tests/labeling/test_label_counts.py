@@ -210,11 +210,6 @@ def test_quantile_equals_numpys_inverted_cdf() -> None:
         assert quantile(counted, share) == np.quantile(values, share, method="inverted_cdf")
 
 
-def test_a_quantile_without_training_questions_is_one_line() -> None:
-    with pytest.raises(UserError, match=r"^key 'tau_mastery': a quantile needs labelled training questions"):
-        choose_tau("tau_mastery", Quantile(quantile=0.5), Counter())
-
-
 @pytest.mark.parametrize(
     ("setting", "values", "which"),
     [
@@ -247,4 +242,6 @@ def test_the_middle_is_the_cut_nearest_to_halves_whatever_the_ties() -> None:
         assert choose_tau("tau_mastery", "middle", values) == tau
     with pytest.raises(UserError, match="no tau can separate them"):
         choose_tau("tau_mastery", "middle", Counter({1.0: 9}))
+    with pytest.raises(UserError, match=r"^key 'tau_mastery': a quantile needs labelled training questions"):
+        choose_tau("tau_mastery", Quantile(quantile=0.5), Counter())
     assert choose_tau("tau_certainty", "middle", Counter({0.0: 54})) == 0.0  # few answers: mastery can be learnt

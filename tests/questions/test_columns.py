@@ -71,17 +71,16 @@ def test_options_that_read_alike_keep_their_places(answer_as: AnswerAs, value: A
 @pytest.mark.parametrize(
     ("answer_as", "value", "message"),
     [
-        ("letter", "D", "field 'answer': expected one of A, B, C, found 'D'"),
-        ("number", 0, "field 'answer': expected 1 to 3, found 0"),
-        ("index", 3, "field 'answer': expected 0 to 2, found 3"),
-        ("index", 1.5, "field 'answer': expected a whole number"),
-        ("text", "w", "field 'answer': 'w' is not one of the options"),
+        ("letter", "D", "expected one of A, B, C, found 'D'"),
+        ("number", 0, "expected 1 to 3, found 0"),
+        ("index", 3, "expected 0 to 2, found 3"),
+        ("index", 1.5, "expected a whole number"),
+        ("text", "w", "'w' is not one of the options"),
     ],
 )
 def test_a_choice_out_of_reach_is_refused(answer_as: AnswerAs, value: Any, message: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"^x.csv:7: field 'answer': {message}"):
         question({"question": "Which?", "options": ["x", "y", "z"], "answer": value}, answer_as)
-    assert str(caught.value).startswith("x.csv:7: ") and message in str(caught.value)
 
 
 @pytest.mark.parametrize(
