@@ -278,7 +278,6 @@ def test_a_launcher_s_further_processes_do_not_do_the_same_work_again(
 
 
 def test_a_key_of_null_is_as_if_left_out():
-
     nulls = {"server_extra": None, "server_n": None, "server_logprobs": None, "temperature": None, "server_model": None}
     made = build(LLMConfig, None, {"backend": "openai", **nulls})
     assert made == build(LLMConfig, None, {"backend": "openai"}) and made.run_settings() == made.run_settings()

@@ -86,13 +86,7 @@ def test_open_and_choice_questions_in_one_run_are_each_graded_by_what_fits(
     assert by_judge == by_rule and by_judge["choice-0"] == 6
 
 
-def test_a_language_model_judges_through_any_back_end(run_folder: Path, script: Script) -> None:
-    done = script("judge", "--run", str(run_folder), "--judge", "llm", "--backend", "scripted", "--model", "none")
-    assert done.returncode == 0, done.stderr  # the scripted model says no 1 and no 0
-    assert "judged by llm:none: 0 right, abstained from 50" in done.stdout
-
-
-def test_a_missing_verdict_or_setting_is_one_line(run_folder: Path, script: Script) -> None:
+def test_any_back_end_judges_and_a_missing_verdict_or_setting_is_one_line(run_folder: Path, script: Script) -> None:
     done = script("label", "--run", str(run_folder), "--verdicts")
     assert done.returncode == 2 and "verdicts.jsonl: no such file" in done.stderr
     assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
@@ -103,6 +97,9 @@ def test_a_missing_verdict_or_setting_is_one_line(run_folder: Path, script: Scri
     keep_change(run_folder / "verdicts.jsonl")
     done = script("label", "--run", str(run_folder), "--verdicts", "--tau-mastery", "0.2")
     assert done.returncode == 2 and "question 'train-0': no verdict on" in done.stderr
+    done = script("judge", "--run", str(run_folder), "--judge", "llm", "--backend", "scripted", "--model", "none")
+    assert done.returncode == 0, done.stderr  # the scripted model says no 1 and no 0
+    assert "judged by llm:none: 0 right, abstained from 50" in done.stdout
 
 
 def test_verdicts_on_other_questions_are_told_and_made_again(run_folder: Path, script: Script) -> None:

@@ -37,11 +37,8 @@ def test_a_score_at_the_threshold_is_not_searched_for() -> None:
     assert found.retrieve.tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
     at_zero = decide(replace(GATE, given=0.0), DEV, DevRule("given", 0.5))  # 0 is a threshold too
     assert at_zero.threshold is not None and at_zero.threshold.value == 0.0 and at_zero.retrieve.all()
-
-
-def test_rule_given_without_one_is_the_ratio() -> None:
-    found = decide(GATE, DEV, DevRule("given", 0.3))
-    assert found.threshold is not None and found.threshold.rule == "ratio" and found.retrieve.sum() == 3
+    by_ratio = decide(GATE, DEV, DevRule("given", 0.3))  # none is given
+    assert by_ratio.threshold is not None and by_ratio.threshold.rule == "ratio" and by_ratio.retrieve.sum() == 3
 
 
 def test_expected_accuracy_chooses_where_dev_was_sampled() -> None:

@@ -83,7 +83,8 @@ def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
     assert lucky.noted.saved.mean == pytest.approx(0.9) and not lucky.certain
 
 
-def test_the_first_gate_is_the_one_of_the_largest_area_on_dev() -> None:
+def test_the_first_gate_is_the_one_of_the_largest_area_on_dev_and_none_is_judged_without() -> None:
+    assert savings([], TEST, {"good": scored(TEST, GOOD)}) == []
     gates = {
         "modest": scored(DEV, GOOD[::-1]) | scored(TEST, [0.0] * 10),
         "promising": scored(DEV, GOOD) | scored(TEST, [1.0] * 10),
@@ -112,10 +113,6 @@ def test_intervals_draw_questions_or_whole_clusters() -> None:
     # half of "a" is searched for, nothing of "b"; each is drawn twice in a quarter of the cases
     assert (grouped.noted.saved.low, grouped.noted.saved.high) == (pytest.approx(0.5), pytest.approx(1.0))
     assert whole.noted.saved.low == whole.noted.saved.high == whole.noted.saved.mean  # one cluster: nothing to draw
-
-
-def test_no_gate_is_judged_without_dev_questions() -> None:
-    assert savings([], TEST, {"good": scored(TEST, GOOD)}) == []
 
 
 def test_decisions_by_need_worked_by_hand() -> None:

@@ -53,10 +53,7 @@ def checked_error(native: Native, message: str) -> None:
 def changed(native: Native, place: tuple[str | int, ...], value: Any, record: int = 1) -> bytes:
     """The file with one value replaced; ``...`` takes it away."""
     records = copy.deepcopy(native.records)
-    inner = records[record]
-    if isinstance(inner, tuple):
-        inner = list(inner)
-        records[record] = inner
+    inner = records[record] = list(of) if isinstance(of := records[record], tuple) else of
     for key in place[:-1]:
         inner = inner[key]
     if value is ...:

@@ -43,9 +43,8 @@ def address() -> Iterator[str]:
 
 
 def service(address: str, **more: object) -> WebService:
-    return WebService.model_validate(
-        {"url": address, "results": "web.items", "title": "name", "text": "text", "attempts": 3, **more}
-    )
+    layout = {"results": "web.items", "title": "name", "text": "text"}
+    return WebService.model_validate({"url": address, **layout, "attempts": 3, **more})
 
 
 def test_results_become_hits_in_the_services_order(address: str) -> None:
