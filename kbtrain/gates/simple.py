@@ -17,6 +17,7 @@ from typing import Literal
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate, Reads
+from kbtrain.gate.trained_on import HeldOut, question_hash, write_held_out
 from kbtrain.gates.features.question import question_form
 from kbtrain.gates.registry import FIT_GATE, QUESTION, Kind
 from kbtrain.records import Evidence, Example, GateExample, Hit, Label, Outcome
@@ -194,16 +195,25 @@ class BySource(Gate):
 
     def __init__(self, card: BySourceCard) -> None:
         self.card: BySourceCard = card
+        self.held_out: list[HeldOut] = []  # of the training questions: the score without the question's own label
 
     @classmethod
     def fit(cls, examples: Sequence[GateExample], need: Sequence[float]) -> BySource:
-        """``need``: of each example, the probability that a search is needed, or its benefit."""
+        """``need``: of each of two or more examples, the probability that a search is needed, or its benefit."""
         by_group: dict[str, list[float]] = defaultdict(list)
         for example, value in zip(examples, need, strict=True):
             by_group[group_of(example)].append(value)
-        overall = sum(need) / len(need)
+        total, overall = sum(need), sum(need) / len(need)
         means = {group: (sum(v) + SHRINK * overall) / (len(v) + SHRINK) for group, v in sorted(by_group.items())}
-        return cls(BySourceCard(means=means, overall=overall))
+        gate = cls(BySourceCard(means=means, overall=overall))
+        for example, value in zip(examples, need, strict=True):
+            of_group, rest = by_group[group_of(example)], (total - value) / max(len(need) - 1, 1)
+            score = (sum(of_group) - value + SHRINK * rest) / (len(of_group) - 1 + SHRINK)
+            gate.held_out.append((question_hash(example.question), score))
+        return gate
+
+    def save_beside(self, folder: Path) -> None:
+        write_held_out(folder, {self.name: self.held_out})
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         return [self.card.means.get(group_of(example), self.card.overall) for example in examples]

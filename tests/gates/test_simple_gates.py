@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbtrain.errors import UserError
+from kbtrain.gate.trained_on import read_held_out
 from kbtrain.gates.features.gate import Features
 from kbtrain.gates.registry import load_gate
 from kbtrain.gates.simple import (
@@ -130,6 +131,15 @@ def test_it_comes_back_from_its_folder_and_single_scores_are_those_of_a_batch(tm
     again = load_gate(tmp_path)
     asks = [asked("x", "shop"), asked("y", "wiki"), asked("Who?")]
     assert again.score(asks) == gate.score_examples(asks) == [again.score([one])[0] for one in asks]
+
+
+def test_a_training_question_s_held_out_score_is_that_of_a_gate_fitted_without_it(tmp_path: Path) -> None:
+    gate = BySource.fit(TRAINING, NEED)
+    for i in (0, 25):
+        rest = BySource.fit([*TRAINING[:i], *TRAINING[i + 1 :]], [*NEED[:i], *NEED[i + 1 :]])
+        assert gate.held_out[i][1] == pytest.approx(rest.score_examples([TRAINING[i]])[0])
+    gate.save_beside(tmp_path)
+    assert read_held_out(tmp_path)["by_source"] == pytest.approx(dict(gate.held_out))
 
 
 def test_features_read_the_source_shrunk_and_fall_back_without_a_known_one() -> None:
