@@ -184,7 +184,7 @@ def promise_text(guarantee: Mapping[str, Any]) -> str:
 
 
 class GateCard(BaseModel):
-    """The content of ``gate.json``; each kind of gate adds its own fields in its room.
+    """The content of ``gate.json``; each kind of gate adds its own fields in its module.
 
     ``base_model`` None: the gate stands on no pretrained model. ``label_rule``, ``run`` and ``versions`` say what it
     was trained from, how, and with which packages. ``thresholds`` by gate name, e.g. ``kbm_mastery``. ``best``: the

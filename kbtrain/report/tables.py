@@ -106,14 +106,14 @@ def question_table(gates: Sequence[GateClassification]) -> str:
 
 
 def gate_table(gates: Sequence[GateTurns]) -> str:
-    """Mean over seeds, its 95 % interval over dialogues, and the standard deviation over seeds (sd)."""
+    """Mean over seeds with its 95 % interval over dialogues, standard deviation over seeds (sd); "-" if undefined."""
     rows = []
     for gate in gates:
         cells = []
         for metric in METRICS:
-            value, spread = gate.metrics[metric], gate.spread[metric]
+            value, spread = gate.metrics.get(metric), gate.spread.get(metric)
             sd = "" if spread is None else f" sd {spread:.3f}"
-            cells.append(f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]{sd}")
+            cells.append("-" if value is None else f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]{sd}")
         rows.append([gate.gate, str(len(gate.thresholds)), f"{gate.retrieved:.3f}", *cells])
     return aligned(("gate", "seeds", "retrieved", *(metric.title for metric in METRICS.values())), rows)
 

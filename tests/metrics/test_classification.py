@@ -143,6 +143,10 @@ def test_a_registered_metric_is_in_every_table(monkeypatch):
     truth, scores = np.array([True, False, True, False]), np.array([0.9, 0.8, 0.2, 0.1])
     found, _ = classify_turns(truth, ["a", "b", "c", "d"], {"gate": [SeedScores(scores, 0.15)]}, draws=50)
     assert found[0].metrics["searched"].mean == 0.75 and "searched" in gate_table(found).splitlines()[0]
+    monkeypatch.setitem(METRICS, "nothing", Metric("nothing", lambda decided: searched(decided) * np.nan))
+    undefined, _ = classify_turns(truth, ["a", "b", "c", "d"], {"gate": [SeedScores(scores, 0.15)]}, draws=50)
+    assert gate_table(undefined).splitlines()[-1].split()[-1] == "-"
+    monkeypatch.delitem(METRICS, "nothing")
     further = further_metrics(truth, scores, scores > 0.15)
     assert further["searched"] == 0.75
     classified = classify("needed", truth, scores, scores > 0.15)
