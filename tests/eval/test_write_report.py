@@ -259,7 +259,7 @@ def test_the_first_screen_and_every_gate_page_say_that_accuracy_is_the_expected_
 
 
 FOUR_FOLD = (
-    r"(\d+) repaired\s*(\d+) needless,\s*(\d+) broken\s*did not search\s*(\d+) missed\s*(\d+) saved,\s*(\d+) spared"
+    r"(\d+) repaired\s*(\d+) in vain,\s*(\d+) broken\s*did not search\s*(\d+) missed\s*(\d+) saved,\s*(\d+) spared"
 )
 
 
