@@ -109,7 +109,7 @@ def gates(config: MixedConfig) -> list[ChainStep]:
         *(chain_step("train_stack", " + ".join(members), 0.1, run=run, members=json.dumps(members), **examples,
                      keys="[benefit]", output=run / name) for name, members in stacks.items()),
         chain_step("score", "the stacks' scores", 0.2, run=run, model=config.model),
-        chain_step("end_to_end", "accuracy against searches", 0.2, run=run, threshold_rule="best_accuracy"),
+        chain_step("end_to_end", "accuracy against searches", 0.2, run=run, threshold_rule="max_loss"),
         chain_step("write_report", "the report", 0.1, run=run),
     ]  # fmt: skip
 
