@@ -107,8 +107,9 @@ def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[
     content = content or read_gate_json(folder)
     name = content["kind"]
     keys = {str(key) for key in (content.get("key"), *(content.get("keys") or ()))}
-    for what in (*(f"of kind '{name}'" for _ in GONE & {name}), *(f"for key '{key}'" for key in GONE_KEYS & keys)):
-        raise UserError(f"{at(Path(folder) / CARD)}: gates {what} are gone; kbtrain 0.1.0 is the last to read them")
+    gone = [f"of kind '{name}'"] if name in GONE else [f"for key '{key}'" for key in GONE_KEYS & keys]
+    if gone:
+        raise UserError(f"{at(Path(folder) / CARD)}: gates {gone[0]} are gone; kbtrain 0.1.0 is the last to read them")
     try:
         return name, kind_named(name)
     except KeyError:

@@ -204,11 +204,12 @@ class BySource(Gate):
         for example, value in zip(examples, need, strict=True):
             by_group[group_of(example)].append(value)
         total, overall = sum(need), sum(need) / len(need)
-        means = {group: (sum(v) + SHRINK * overall) / (len(v) + SHRINK) for group, v in sorted(by_group.items())}
+        sums = {group: sum(values) for group, values in sorted(by_group.items())}
+        means = {group: (of + SHRINK * overall) / (len(by_group[group]) + SHRINK) for group, of in sums.items()}
         gate = cls(BySourceCard(means=means, overall=overall))
         for example, value in zip(examples, need, strict=True):
-            of_group, rest = by_group[group_of(example)], (total - value) / max(len(need) - 1, 1)
-            score = (sum(of_group) - value + SHRINK * rest) / (len(of_group) - 1 + SHRINK)
+            group, rest = group_of(example), (total - value) / max(len(need) - 1, 1)
+            score = (sums[group] - value + SHRINK * rest) / (len(by_group[group]) - 1 + SHRINK)
             gate.held_out.append((question_hash(example.question), score))
         return gate
 

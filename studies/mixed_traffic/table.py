@@ -22,6 +22,7 @@ from pydantic import Field
 
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import read_outcomes
@@ -65,8 +66,10 @@ def main(config: TableConfig) -> None:
     policies = read_policies(config.run, outcomes)
     tables = {config.name: {"columns": HEAD, "rows": gate_rows(policies, prompt_tokens(config.run, outcomes))}}
     if config.by_source is not None:
-        policy = next(policy for policy in policies if policy.name == config.by_source)
-        rows = source_rows(policy, outcomes, questions_of(config.run))
+        by_name = {policy.name: policy for policy in policies}
+        if config.by_source not in by_name:
+            raise UserError(f"key 'by_source': no row '{config.by_source}'; {did_you_mean(config.by_source, by_name)}")
+        rows = source_rows(by_name[config.by_source], outcomes, questions_of(config.run))
         tables[f"{config.name}-by-source"] = {"columns": SOURCE_HEAD, "rows": rows}
     for table in tables.values():
         print("\n".join("| " + " | ".join(row) + " |" for row in (table["columns"], *table["rows"])), end="\n\n")
