@@ -150,9 +150,9 @@ $(DOCS): $(INSTALLED)
 	@$(LOCKED) -r locks/docs.txt
 	@touch $@
 
-# What only the tests need of the optional packages, so that nothing is skipped for want of it: DeepSpeed, bitsandbytes,
-# wandb, TensorBoard, Ray, bert-score, linters of compose and Kubernetes files. DeepSpeed comes as source and asks for the torch that is here; none of its kernels
-# is built.
+# The optional packages that only tests need, so that no test is skipped: DeepSpeed, bitsandbytes, wandb, TensorBoard,
+# Ray, bert-score, linters of compose and Kubernetes files. DeepSpeed comes as source and needs the torch that is
+# installed; none of its kernels is built.
 $(TRAINERS): $(INSTALLED)
 	@echo "installing DeepSpeed, bitsandbytes, wandb, TensorBoard, Ray, bert-score and two linters into $(VENV) (1 to 2 minutes)"
 	@DS_BUILD_OPS=0 $(LOCKED) -r locks/trainers.txt

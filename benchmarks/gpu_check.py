@@ -100,7 +100,7 @@ def one(check: Callable[[Here], Figures], here: Here) -> dict[str, Any]:
 
 
 def model_folder(config: GpuCheckConfig, work: Path) -> str:
-    """The model's folder; tiny or random: one with random weights of its class, and its tokenizer."""
+    """The model's folder; tiny or random: one of its class with random parameters, and its tokenizer."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -255,7 +255,7 @@ def processor(process: psutil.Process | None) -> float:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port on which nothing listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -1,9 +1,9 @@
 """Cost of each gate at your prices: money and seconds per question, with the gate's own cost, and break-even ratios.
 
 Reads results.json (end_to_end.py) for the thresholds, and questions.jsonl, samples.db and the gates' scores of the run
-folder; writes cost.json. A gate costs the machine's seconds that it took, one that asks a server its tokens; with one
-that is asked after the search every question is searched for. The break-even ratio is the share of questions a gate may
-retrieve for before retrieving always is cheaper (or faster).
+folder; writes cost.json. A gate costs the seconds of the machine that it runs on, or the tokens of the server that it
+asks; a gate that is asked after the search saves no search. The break-even ratio is the share of questions for which a
+gate may search before always searching is cheaper (or faster).
 
 Examples:
   kbtrain run cost --run runs/demo --prices eval/configs/prices.yaml

@@ -62,7 +62,7 @@ def main(config: ScoreReferenceConfig) -> None:
 def with_references(files: list[Path], splits: tuple[Split, ...]) -> list[GateExample]:
     """Every question of the splits with its passages, the plain question where nothing was found.
 
-    Raises :class:`UserError` for questions that were not searched for, and for passages of other questions.
+    Raises :class:`UserError` for questions without a search, and for passages of other questions.
     """
     check_unchanged(files[0])
     check_current(files[1], files[0])

@@ -209,7 +209,7 @@ class Paid:
         return thousand_questions(self.usage, retrieve, self.prices, self.asking)
 
     def money(self) -> list[float] | None:
-        """Of a thousand questions at each percent searched for, in the order of the scores; None without tokens."""
+        """Of a thousand questions at each percent of searches, in the order of the scores; None without tokens."""
         if not self.usage.has_tokens.all():
             return None
         ranks = np.argsort(np.argsort(-self.scores, kind="stable"))

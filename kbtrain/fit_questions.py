@@ -200,7 +200,7 @@ def agree(settings: Fit, config: Path, say: Say) -> float:
     """Show the forecast of all that will be asked, once, and ask whether to begin; RUN/fit.json notes the answer. The
     minutes of the forecast.
 
-    Raises :class:`UserError` where the answer is no, or nobody is there to give it.
+    Raises :class:`UserError` if the user declines, or if there is no terminal to ask on.
     """
     files = (settings.run / "questions.jsonl", settings.run / "candidates.jsonl", config)
     key = {"pilot": settings.pilot, "samples": settings.samples, **{path.name: file_sha256(path) for path in files}}

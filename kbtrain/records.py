@@ -22,7 +22,7 @@ Grading = Literal["exact", "contains", "option"]
 Gold = Literal["given", "none", "hidden"]
 Effect = Literal["beneficial", "neutral", "harmful"]
 GATE_NAME = "[a-z][a-z0-9_]{0,99}"  # of a gate in scores and results: a column, a file of the report
-Finish = Literal["eos", "stop", "length", "thought"]  # thought: it ended, and no answer followed its thought
+Finish = Literal["eos", "stop", "length", "thought"]  # thought: it ended, and no answer followed its reasoning
 Language = Literal["en", "zh"]
 Speaker = Literal["USER", "SYSTEM"]
 Titles = Literal["missing", "always", "never"]  # of passages, before their texts in a prompt; missing: not in the text
@@ -107,7 +107,7 @@ class Evidence:
 class Sample:
     """One generated answer. ``index`` counts samples from 0; -1 is the greedy answer.
 
-    ``text`` is what follows a thought, if there is one; ``n_tokens`` and ``logprob`` count the thought's tokens, too.
+    ``text`` is what follows the reasoning, if any; ``n_tokens`` and ``logprob`` count the tokens of the reasoning, too.
     ``logprob`` is the sum of the chosen tokens' natural log-probabilities at the sampling temperature.
     """
 
@@ -160,7 +160,7 @@ class Indicators:
     greedy_correct: bool | None
     n_abstained: int = 0  # answers without a verdict; mastery = n_correct / (n - n_abstained)
     n_cut: int = 0  # of n, answers skipped: the tokens were used up before they began
-    n_thought_only: int = 0  # of n, answers skipped: thoughts that no answer follows
+    n_thought_only: int = 0  # of n, answers skipped: reasoning that no answer follows
 
 
 @dataclass(frozen=True)

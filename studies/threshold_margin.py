@@ -4,7 +4,7 @@ A cell is an answering model and a data set. 300 times, 150 of a cell's test que
 miss is more than one point below the better of never and always there. Rules: ``best_accuracy`` with a margin of 0, 1
 and 2 standard errors, without and with the train questions and their held-out scores
 (:mod:`kbtrain.metrics.thresholds` has margin 2, with them); half: the same, but where never or always results and the
-two differ by less than a standard error, the half with the highest scores is searched for; and no gate: the better of
+two differ by less than a standard error, it searches for the half with the highest scores; and no gate: the better of
 never and always on the 150, on these and the train questions, and on all 500 test questions. The last one cannot be
 known: its misses are the floor.
 ``--nested true`` uses train questions alone: 150 choose, 150 more stand for the train questions, 200 measure. Margin

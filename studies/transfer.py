@@ -63,7 +63,7 @@ def main(config: TransferConfig) -> None:
     write_result(target, document, stage="transfer", config=config, inputs=inputs, started=started)
     print(as_text(table))
     if without:
-        print(f"no source, for want of dev questions: {', '.join(without)}")
+        print(f"no source, because there are no dev questions: {', '.join(without)}")
     shifted = sum(cell.shift.alarming for cell in transfers)
     print(f"{len(transfers)} transfers by {config.by}, scores shifted in {shifted} -> {target} and .md")
 

@@ -1,11 +1,11 @@
-"""Split a model's output into its thought and its answer: the answer is what follows the thought.
+"""Split a model's output into its reasoning and its answer: the answer is what follows the reasoning.
 
 The marks are those of the model families' chat templates and of the reasoning parsers of vLLM, SGLang and llama.cpp:
 ``<think>`` (DeepSeek-R1, Qwen3, GLM, EXAONE 4, Kimi K2, Granite 3.3, Hunyuan, SmolLM3 and others), ``<thought>``
 (EXAONE Deep), ``<seed:think>`` (Seed-OSS), ``<longcat_think>`` (LongCat), ``<|think|>``, ``<scratchpad>``,
 ``[THINK]`` (Magistral), ``◁think▷`` (Kimi-VL), channels (gpt-oss, Gemma 4), ``<|START_THINKING|>`` (Command A),
 ``<|inner_prefix|>`` (Apertus), ``<|begin_of_thought|>`` (OpenThinker), and the sentences of Granite 3.2 and Apriel.
-Some templates open the thought in the prompt: then the closing mark stands alone.
+Some templates open the reasoning in the prompt: then the closing mark stands alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WORDED = (  # marks of plain words count at the text's beginning alone
     # gpt-oss without its special tokens
     (re.compile(r"\s*analysis(?=[A-Z])"), re.compile(r"assistant(?:commentary.*?assistant)?final", re.DOTALL)),
 )
-_WRAPPER = r"answer|response|output|solution"  # Hunyuan, Granite 3.3, ERNIE 4.5; behind a thought alone
+_WRAPPER = r"answer|response|output|solution"  # Hunyuan, Granite 3.3, ERNIE 4.5; only after reasoning
 _WRAPPED = re.compile(
     rf"\s*(?:<(?:{_WRAPPER})>|<\|START_(?:RESPONSE|TEXT)\|>|<\|begin_of_solution\|>|\[BEGIN FINAL RESPONSE\])\s*",
     re.IGNORECASE,
@@ -58,7 +58,7 @@ _BLANK_LINES = re.compile(  # or a first line that says only that an answer foll
 
 @dataclass(frozen=True)
 class SplitText:
-    """``thought``: its text with its marks; None without one. ``answer`` is "" while the thought is ``unfinished``."""
+    """``thought``: its text with its marks, or None. ``answer`` is "" while the reasoning is ``unfinished``."""
 
     thought: str | None
     answer: str
@@ -66,12 +66,12 @@ class SplitText:
 
     @property
     def opened_by_prompt(self) -> bool:
-        """True for a thought that ends and does not begin: the prompt has opened it."""
+        """True for reasoning that ends without an opening mark: the prompt has opened it."""
         return self.thought is not None and not self.unfinished and not _OPENING.search(self.thought)
 
 
 def split_thought(text: str, opened: bool = False) -> SplitText:
-    """The thought and the answer of a model's output. ``opened``: the prompt has opened the thought."""
+    """The reasoning and the answer of a model's output. ``opened``: the prompt has opened the reasoning."""
     for begin, end in _WORDED:
         if begin.match(text) is not None:
             closing = end.search(text)
@@ -85,13 +85,13 @@ def split_thought(text: str, opened: bool = False) -> SplitText:
     opening_mark = _OPENING.search(text)
     if opened or (opening_mark is not None and not text[: opening_mark.start()].strip()):
         return SplitText(text, "", True)
-    if opening_mark is not None:  # a second thought behind an answer
+    if opening_mark is not None:  # more reasoning after an answer
         return SplitText(text[opening_mark.start() :], text[: opening_mark.start()])
     return SplitText(None, text)
 
 
 def _begins(text: str) -> bool:
-    """True if a text begins with a thought."""
+    """True if a text begins with reasoning."""
     return _OPENING.match(text.lstrip()) is not None
 
 
@@ -101,27 +101,27 @@ def _split(text: str, place: int) -> SplitText:
 
 
 def opens_thought(prompt: str) -> bool:
-    """True if a prompt, or its last characters, ends with the opening mark of a thought."""
+    """True if a prompt, or its last characters, ends with the opening mark of reasoning."""
     return _OPENED.search(prompt) is not None
 
 
 def without_thought(text: str) -> str:
-    """The answer of a whole output; "" for a thought without an answer."""
+    """The answer of a whole output; "" for reasoning without an answer."""
     return split_thought(text).answer
 
 
 def has_mark(token: str) -> bool:
-    """True for a token that opens or closes a thought, or a part of such a mark."""
+    """True for a token that opens or closes reasoning, or a part of such a mark."""
     return is_opening(token) or is_closing(token) or token in ("<|channel|>", "<|message|>")
 
 
 def is_opening(token: str) -> bool:
-    """True for a token that opens a thought by itself."""
+    """True for a token that opens reasoning by itself."""
     return _OPENING.fullmatch(token.strip()) is not None
 
 
 def is_closing(token: str) -> bool:
-    """True for a token that closes a thought by itself."""
+    """True for a token that closes reasoning by itself."""
     return _CLOSING.fullmatch(token.strip()) is not None
 
 
@@ -162,7 +162,7 @@ Silence = Literal["empty", "cut", "thought_only"]
 def silence(sample: Sample) -> Silence | None:
     """Kind of an answer that says nothing; None for one that says something.
 
-    ``cut``: the tokens were used up before it began (mostly by a thought); ``thought_only``: a thought that no answer
+    ``cut``: the tokens were used up before it began (mostly by reasoning); ``thought_only``: reasoning that no answer
     follows; ``empty``: the model ended at once.
     """
     if not is_empty(sample.text):
@@ -173,7 +173,7 @@ def silence(sample: Sample) -> Silence | None:
 
 
 def is_left_out(sample: Sample) -> bool:
-    """True for an answer that mastery, certainty and end-to-end scores skip and count: a cut or thought-only one.
+    """True for an answer that mastery, certainty and end-to-end scores skip and count: a cut or reasoning-only one.
 
     It shows a limit of tokens, or a stop string, and nothing of what the model knows. An empty answer is the model's
     own, and counts as wrong.

@@ -79,7 +79,7 @@ class Chosen:
 
 
 def above(threshold: float, dev_scores: Sequence[float]) -> str:
-    """Decision in words; no number where every dev question is searched for."""
+    """Decision in words, without a number if the gate searches for every dev question."""
     return "always retrieve" if threshold < min(dev_scores) else f"retrieve if score > {threshold:.4f}"
 
 

@@ -37,8 +37,8 @@ OF_TOKENS = (
 class Bill:
     """Mean cost of one question. ``money`` = ``searches`` + ``tokens`` + ``gate``; ``seconds`` one after the other.
 
-    ``searched``: share of the questions searched for; ``prompt_tokens`` and ``completion_tokens``: of the answer, and
-    of a gate that is paid by tokens.
+    ``searched``: share of questions with a search; ``prompt_tokens`` and ``completion_tokens``: of the answer, and of
+    a gate that is paid by tokens.
     """
 
     money: float
@@ -111,9 +111,9 @@ class GateTokens:
 
 @dataclass(frozen=True)
 class GateCost:
-    """Cost of asking a gate about one question. ``after_search``: it reads what was found, so that every question is
-    searched for, and skips passages. ``within_answer``: the cost is of the searched questions alone, in the mean
-    over all. ``seconds`` are those of a machine that is kept busy, ``alone`` those that a user waits for a question
+    """Cost of asking a gate about one question. ``after_search``: it reads what was found, so it drops passages but
+    saves no search. ``within_answer``: only questions with a search cost something; the mean is over all questions.
+    ``seconds`` are those of a machine that is kept busy, ``alone`` those that a user waits for a question
     asked by itself (None: not measured, ``seconds``).
     """
 

@@ -37,7 +37,7 @@ class StoredAnswers:
 
 @dataclass(frozen=True)
 class AnswerPolicy:
-    """Accuracy, share of questions searched for, share whose chunks were passed on, and prompt tokens read in all.
+    """Accuracy, share of questions with a search, share whose chunks were passed on, and prompt tokens read in all.
 
     ``gain``: accuracy minus that of as many chunks passed on at random.
     """
@@ -115,7 +115,7 @@ def judge_twice(
 
 
 def _random(share: float, read: StoredAnswers) -> AnswerPolicy:
-    """As many chunks passed on, of questions drawn at random, which only these are searched for: expected figures."""
+    """As many chunks passed on, of randomly drawn questions, the only ones with a search: expected figures."""
     accuracy = (1 - share) * read.llm.mean() + share * read.rag.mean()
     tokens = (1 - share) * read.llm_tokens.sum() + share * read.rag_tokens.sum()
     return AnswerPolicy("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0))

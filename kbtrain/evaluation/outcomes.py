@@ -57,7 +57,7 @@ class ConditionOutcome:
     """One question under one condition: the greedy answer's correctness, and the share of right samples (mastery).
 
     None without such an answer, or without a verdict on it. ``empty`` and ``cut_off`` (token limit) are of
-    the greedy answer, and so is ``left_out``: it was cut before it began, or is a thought alone. ``prompt_tokens`` is
+    the greedy answer, and so is ``left_out``: it was cut before it began, or is reasoning alone. ``prompt_tokens`` is
     what the model reads for it.
     """
 

@@ -164,7 +164,7 @@ def _dev(scores: Floats, answers: Correctness) -> thresholds.Dev:
 
 
 def band(scores: Floats, answers: Correctness, ratios: Floats, draws: int = 1_000) -> tuple[Floats, Floats]:
-    """95 % interval of a gate's accuracy at each share of questions searched for, by resampling the questions."""
+    """95 % interval of a gate's accuracy at each share of searches, by resampling the questions."""
     order = np.argsort(-scores, kind="stable")
     starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
     gain, n = (answers.rag - answers.llm)[order], len(order)
@@ -183,8 +183,7 @@ def band(scores: Floats, answers: Correctness, ratios: Floats, draws: int = 1_00
 class FourFold:
     """Numbers of questions by decision and need. Needed: right with retrieval and wrong without.
 
-    ``broken``, of those searched for in vain: right without retrieval, wrong with it. ``spared``, of those left alone
-    well: retrieval would have broken them.
+    ``broken`` counts needless searches that made a right answer wrong, ``spared`` skipped searches that would have.
     """
 
     searched_well: int

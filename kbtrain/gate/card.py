@@ -371,7 +371,7 @@ class KeyedCard(GateCard):
 class ClassifierCard(GateCard):
     """The card of gates that classify: encoder, probe, RAGate-MHA. ``reads`` are the settings of the input.
 
-    ``key``: label of questions that was learnt; ``seed`` tells trainings on the same data apart; ``base``: None; up to
+    ``key``: label of questions that was learnt; ``seed`` tells trainings on the same data apart; ``base``: None; before
     version 0.1.0 a gate whose log odds it added to.
     """
 

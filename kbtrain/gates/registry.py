@@ -39,7 +39,7 @@ GATES: dict[str, str] = {
     "dialogue_state": "kbtrain.gates.turns:KIND",
     "stack": "kbtrain.gates.stack:KIND",
 }
-# Kinds, and keys of kinds, that version 0.1.0 is the last to read.
+# Kinds, and keys of kinds, that were removed before version 0.1.0.
 GONE = frozenset({"average", "p_yes", "server", "structural"})
 GONE_KEYS = frozenset({"change"})
 _LONGEST_NAME = 255  # characters: what file systems take
@@ -109,7 +109,7 @@ def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[
     keys = {str(key) for key in (content.get("key"), *(content.get("keys") or ()))}
     gone = [f"of kind '{name}'"] if name in GONE else [f"for key '{key}'" for key in GONE_KEYS & keys]
     if gone:
-        raise UserError(f"{at(Path(folder) / CARD)}: gates {gone[0]} are gone; kbtrain 0.1.0 is the last to read them")
+        raise UserError(f"{at(Path(folder) / CARD)}: gates {gone[0]} were removed before 0.1.0 (CHANGELOG.md)")
     try:
         return name, kind_named(name)
     except KeyError:

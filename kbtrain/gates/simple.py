@@ -158,7 +158,7 @@ class RetrieverScore(Gate):
         self._none = min((score for score in self._scores.values() if score > -math.inf), default=0.0) - 1
 
     def knows(self, question_ids: Iterable[str]) -> bool:
-        """True if every one of these questions was searched for."""
+        """True if there was a search for each of these questions."""
         return all(question_id in self._scores for question_id in question_ids)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:

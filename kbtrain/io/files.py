@@ -84,7 +84,7 @@ def script_of(file: Path) -> str | None:
 def errors_of(path: Path | str | None = None) -> Iterator[None]:
     """Turn what the system says about ``path`` into :class:`UserError`, from any library that passes it on.
 
-    None: a whole program; what names no file and is not in the list above is a fault of the program.
+    None: a whole program; an error that names no file and is not in the list above is a bug of the program.
     """
     try:
         yield

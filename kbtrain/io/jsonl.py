@@ -22,7 +22,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class _Layout(NamedTuple):
-    """What is known of a kind of record: its fields, those with a default, and those left out at it."""
+    """A kind of record: its fields, those with a default, and those that are not written if they have it."""
 
     names: tuple[str, ...]
     optional: frozenset[str]

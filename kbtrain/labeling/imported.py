@@ -80,8 +80,8 @@ class ImportCounts:
     graded: dict[Condition, StatedVerdicts] = field(default_factory=dict)
     scores: list[GateScore] = field(default_factory=list)
     chinese: int = 0
-    thoughts: int = 0  # answers that came with a thought
-    thoughts_only: int = 0  # thoughts that no answer follows
+    thoughts: int = 0  # answers that came with reasoning
+    thoughts_only: int = 0  # reasoning that no answer follows
     without_gold: int = 0  # rows that are skipped
     gold: GoldCounts = field(default_factory=GoldCounts)
 

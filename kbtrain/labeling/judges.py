@@ -87,7 +87,7 @@ def judgement(question: Question, answer: str, name: str) -> Question:
 
 
 def parse_reply(text: str) -> bool | None:
-    """Verdict in a reply to figure 13: it begins with 1 or 0, behind a thought if there is one; None otherwise ("10",
+    """Verdict in a reply to figure 13: it begins with 1 or 0, after reasoning if there is any; None otherwise ("10",
     "yes", "")."""
     match = _REPLY.match(without_thought(text))
     return None if match is None else match[1] == "1"

@@ -81,7 +81,7 @@ def indicators(
     texts = [answer.text for answer in answers if rule.cut != "drop" or answer.finish != "length"]
     graded = grade(question, texts, verdicts)
     few = (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1)
-    # of many skipped answers only those with short thoughts would be left
+    # of many skipped answers only those with short reasoning would be left
     if few or len(stored) - len(answers) > MAX_EMPTY * len(stored):
         return None, graded
     silent = Counter(map(silence, stored))

@@ -33,7 +33,7 @@ MANY_COPIED = 0.9  # share of copies from which on the gold answers are taken fo
 
 _UNREAD = (
     ("yes_no_answers", "yes/no questions", "say neither yes nor no in a form that a rule can read"),
-    ("other_answers", "other questions", "hold the accepted answer and may deny it, in a form that no rule reads"),
+    ("other_answers", "other questions", "contain the reference answer and may deny it, in a form that no rule reads"),
 )
 
 

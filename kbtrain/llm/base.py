@@ -59,7 +59,7 @@ class Sampling:
 
     @property
     def max_output_tokens(self) -> int:
-        """The most tokens of an output, thought and answer together."""
+        """The most tokens of an output, reasoning and answer together."""
         return self.max_new_tokens + self.max_thought_tokens
 
 

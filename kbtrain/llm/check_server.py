@@ -54,7 +54,7 @@ _WAITS = Retry(tries=3, first=1.0, patience=30.0)
 _BUSY = {429: 6, 503: 6, 529: 6}  # tries by status
 _OF_FIELDS = frozenset({400, 403, 422, 500, 501})  # by which servers refuse a field, once they answer without it
 _OPTIONAL = frozenset({"stop", "max_tokens", "max_completion_tokens"})  # fields that stay out where they are refused
-_LONG = 5  # times the longest silence for an output with room for a thought
+_LONG = 5  # times the longest silence for an output with room for reasoning
 _TEMPLATE = 64  # tokens that a chat template may put around a prompt
 _GROWS = 1.5  # times the tokens of its half that a long prompt has at least
 SECONDS = 60.0  # longest silence of a server that is asked
@@ -150,8 +150,8 @@ class _Probe:
         self.headers: list[KeyHeader] = list(get_args(KeyHeader)) if has_key else ["Authorization"]  # the first counts
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
-        """The text of a reply; a passing fault (busy, starting) is waited for a little. Raises :class:`_Refused`, and
-        :class:`UserError` without a connection, a key or quota."""
+        """The text of a reply; after a passing problem (busy, starting) the request is repeated. Raises
+        :class:`_Refused`, and :class:`UserError` without a connection, a key or quota."""
         failed = 0
         first: ServerError | None = None
         while True:
@@ -296,7 +296,7 @@ def _asker(probe: _Probe) -> Ask:
         if "seed" in probe.fields:
             accepted["seed"] = probe.fields["seed"] + next(numbers)
         long = any((accepted.get(key) or 0) >= ROOM for key in ("max_tokens", "max_completion_tokens"))
-        probe.seconds = seconds * (_LONG if long else 1)  # a thought comes in one piece, after minutes
+        probe.seconds = seconds * (_LONG if long else 1)  # reasoning comes in one piece, after minutes
         try:
             return probe.ask(**accepted)
         finally:

@@ -1,7 +1,7 @@
-"""Settings under which a server's model gives answers and no thoughts, or thoughts with room for an answer behind them.
+"""Settings under which a server's model answers without reasoning, or has room for an answer after its reasoning.
 
-Fields that ask a model not to think are tried first. Where none works, a budget of tokens for the thought is measured,
-and no stop string is sent, since most servers apply those to the thought, too.
+Fields that ask a model not to reason are tried first. If none works, a budget of tokens for the reasoning is measured,
+and no stop string is sent, since most servers apply those to the reasoning, too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ NOT_TO_THINK: tuple[Mapping[str, Any], ...] = (
     {"reasoning": {"enabled": False}},  # OpenRouter
     {"reasoning_effort": "minimal"},  # OpenAI's older reasoning models
 )
-ROOM = 1024  # tokens of an output in which a thought should end
+ROOM = 1024  # tokens of an output in which reasoning should end
 _LEAST_BUDGET = 512
-_SPARE = 4  # thoughts about other questions are longer than the measured one
+_SPARE = 4  # reasoning about other questions may be longer than the measured one
 _TRIES = 3  # a model may end at once, and do otherwise with another seed
 LOOKS = 5  # answers of which the share that says nothing is stated
 
@@ -58,7 +58,7 @@ def check_thoughts(
 ) -> CheckedThoughts:
     """Ask with and without stop strings, with and without fields that ask the model not to think. ``ask`` sends a
     question with the stop string of a line's end; ``limit`` names the field that bounds its output of ``length``
-    tokens. A thought gets half of the server's ``context`` at most. ``asks``: fields of different questions."""
+    tokens. Reasoning gets half of the server's ``context`` at most. ``asks``: fields of different questions."""
     whole = {"stop": None, limit: ROOM}
     extra: dict[str, Any] = {}
     settings: dict[str, Any] = {}
@@ -115,12 +115,12 @@ def _silence(reply: Mapping[str, Any]) -> Silence | None:
 
 
 def _is_thinking(reply: Mapping[str, Any]) -> bool:
-    """True for a reply with a thought, one that is hidden included, or without an answer in all its room."""
+    """True for a reply with reasoning, hidden reasoning included, or without an answer in all its room."""
     details = (reply.get("usage") or {}).get("completion_tokens_details") or {}
     hidden = isinstance(details, Mapping) and bool(details.get("reasoning_tokens"))
     return hidden or _read(reply).thought or _silence(reply) == "cut"
 
 
 def _is_answered(reply: Mapping[str, Any] | None) -> bool:
-    """True for a reply with an answer and without a thought."""
+    """True for a reply with an answer and without reasoning."""
     return reply is not None and not _is_thinking(reply) and _silence(reply) is None

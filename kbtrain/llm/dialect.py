@@ -53,7 +53,7 @@ class Server:
     chat: bool = False
     asked_at_once: int | None = None  # requests; None: by the kind of server
     kind: str = "unknown"
-    opened: bool = False  # its template opens a thought in the prompt: a text without the closing mark is a thought
+    opened: bool = False  # its template opens reasoning in the prompt: a text without the closing mark is reasoning
     alias: bool = False  # ``model`` is the server's name for the very model whose tokenizer cuts the prompts
     timeout: float = 600.0
     key_env: str = "OPENAI_API_KEY"

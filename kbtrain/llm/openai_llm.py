@@ -79,7 +79,7 @@ class OpenAILLM:
         self._unusable = Counter[str]()
         self._so_far = RepliesSoFar(f"server {server.base}")
         self._sends_stop = sampling.max_thought_tokens == 0
-        self._n_opened = 0  # outputs that end a thought which their prompt has opened
+        self._n_opened = 0  # outputs that end reasoning which their prompt has opened
         self._thoughts = None if tokenizer is None else ThoughtTokens(tokenizer)
 
     @classmethod
@@ -102,7 +102,7 @@ class OpenAILLM:
                 )
         neutral = dict(NEUTRAL.get(kind, {}))
         if kind == "vllm" and tokenizer is not None and ThoughtTokens(tokenizer).special:
-            neutral = {**neutral, "skip_special_tokens": False}  # or a thought and its answer come as one text
+            neutral = {**neutral, "skip_special_tokens": False}  # or reasoning and its answer come as one text
         return cls(name, tokenizer, sampling, replace(server, neutral=neutral, kind=kind))
 
     def facts(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class OpenAILLM:
                 self._warn()
 
     def _warn(self) -> None:
-        """Warn of parts that could not be used, and of thoughts that were not declared."""
+        """Warn of parts that could not be used, and of reasoning that was not declared."""
         for part, n in self._unusable.items():
             if n:
                 warnings.warn(f"server {self.server.base}: {n} {_UNUSABLE[part]}", stacklevel=2)
@@ -252,7 +252,7 @@ class OpenAILLM:
         return True
 
     def _is_stopped_early(self, reply: Mapping[str, Any], opened: bool) -> bool:
-        """True if a stop string ended an output before its answer: most servers apply them to thoughts, too."""
+        """True if a stop string ended an output before its answer: most servers apply them to reasoning, too."""
         return any(choice.is_stopped_early(OutputRules(self.sampling.stop, opened)) for choice in choices_of(reply))
 
     def _prompt(self, request: AnswerRequest) -> tuple[dict[str, Any], int, int]:

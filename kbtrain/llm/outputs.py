@@ -1,4 +1,4 @@
-"""Outputs of a model: thought and answer in token ids, and shares of answers that say nothing, or the same."""
+"""Outputs of a model: reasoning and answer in token ids, and shares of answers that say nothing, or the same."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _ADVICE: dict[Silence, str] = {
 
 
 class ThoughtTokens:
-    """Marks of thoughts among a tokenizer's tokens; ``opening`` and ``closing``: ids of whole marks. ``special``: some
-    are special tokens (Magistral, gpt-oss, Command A). Decoding without these would make thought and answer one text,
+    """Marks of reasoning among a tokenizer's tokens; ``opening`` and ``closing``: ids of whole marks. ``special``: some
+    are special tokens (Magistral, gpt-oss, Command A). Decoding without these would make reasoning and answer one text,
     so such outputs are decoded with special tokens, which the answer then loses."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -50,16 +50,16 @@ class ThoughtTokens:
         self._specials = re.compile("|".join(map(re.escape, names))) if names else None
 
     def is_opened_by(self, prompt: Sequence[int]) -> bool:
-        """True if a prompt ends with the opening mark of a thought, as the templates of DeepSeek-R1's kind do."""
+        """True if a prompt ends with the opening mark of reasoning, as the templates of DeepSeek-R1's kind do."""
         return opens_thought(str(self._tokenizer.decode(list(prompt[-_TAIL:]))))
 
     def is_thinking(self, tokens: Sequence[int], opened: bool) -> bool:
-        """True if an output is surely in its thought, without decoding it; False where that is not known."""
+        """True if an output is surely in its reasoning, without decoding it; False where that is not known."""
         is_open = opened or (bool(tokens) and tokens[0] in self.opening)
         return is_open and bool(self.closing) and self.closing.isdisjoint(tokens)
 
     def decode(self, tokens: Sequence[int], opened: bool) -> SplitText:
-        """Thought and answer of an output. The answer has no special tokens."""
+        """Reasoning and answer of an output. The answer has no special tokens."""
         text = str(self._tokenizer.decode(list(tokens), skip_special_tokens=not self.special))
         return self.split(text, opened)
 

@@ -1,8 +1,8 @@
-"""Replies of a chat or completions endpoint: texts, thoughts, lengths and log-probabilities of their answers.
+"""Replies of a chat or completions endpoint: texts, reasoning, lengths and log-probabilities of their answers.
 
-Servers with a reasoning parser put the thought into ``reasoning_content`` or ``reasoning`` (vLLM, SGLang, llama.cpp,
+Servers with a reasoning parser put the reasoning into ``reasoning_content`` or ``reasoning`` (vLLM, SGLang, llama.cpp,
 Ollama, OpenRouter), or into parts of the content (Mistral), and then ``content`` may be null. Servers without one leave
-the thought in the text. Log-probabilities and usage are optional: one that cannot be used counts as missing.
+the reasoning in the text. Log-probabilities and usage are optional: one that cannot be used counts as missing.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def protocol() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class OutputRules:
-    """Rules for reading an output. ``opened``: its prompt has opened a thought, which is in the text; ``split`` takes
-    the thought off."""
+    """Rules for reading an output. ``opened``: its prompt has opened reasoning, which is in the text; ``split`` strips
+    the reasoning."""
 
     stop: Sequence[str] = ()
     opened: bool = False
@@ -89,7 +89,7 @@ class _Message(BaseModel):
         return self
 
     def output(self) -> tuple[str, str]:
-        """Its text, and its thought, "" where no field has one."""
+        """Its text, and its reasoning, "" where no field has one."""
         if isinstance(self.content, list):
             texts = (part.text or "" for part in self.content if part.type in _TEXT_PARTS)
             return "".join(texts), "".join(part.thought() for part in self.content)
@@ -134,7 +134,7 @@ class Choice(BaseModel):
         return self
 
     def output(self) -> tuple[str, str]:
-        """Its text, "" where its content is null, and its thought, "" where no field has one."""
+        """Its text, "" where its content is null, and its reasoning, "" where no field has one."""
         return (self.text or "", "") if self.message is None else self.message.output()
 
     def finish(self, stop: Sequence[str]) -> Finish:
@@ -145,7 +145,7 @@ class Choice(BaseModel):
         return "stop" if met else "eos"
 
     def answer(self, how: OutputRules) -> ReadAnswer:
-        """The answer without its thought."""
+        """The answer without its reasoning."""
         text, thought = self.output()
         split = how.split(text, how.opened and not thought)
         if split.thought is None and thought:
@@ -153,20 +153,20 @@ class Choice(BaseModel):
         return read_answer(split, self.finish(how.stop), how.stop)
 
     def is_stopped_early(self, how: OutputRules) -> bool:
-        """True if a stop string may have ended it before its answer began: in the thought, or at a blank line."""
+        """True if a stop string may have ended it before its answer began: in the reasoning, or at a blank line."""
         answer = self.answer(how)
         ended_by_itself = "stop_reason" in self.model_fields_set and not isinstance(self.stop_reason, str)
         silent = silence(Sample(0, answer.text, 0, answer.finish, 0.0))
         return silent in ("empty", "thought_only") and not ended_by_itself
 
     def is_opened_by_prompt(self) -> bool:
-        """True if the text ends a thought that it does not begin: the server's template has opened it in the prompt."""
+        """True if the text ends reasoning that it does not begin: the server's template has opened it in the prompt."""
         text, thought = self.output()
         return not thought and split_thought(text).opened_by_prompt
 
     def usable_logprobs(self) -> list[float] | None:
         """The chosen tokens' log-probabilities; None where the server gives none, or one that is not a finite number.
-        An empty list beside a text counts as none; of a thought alone it is as some servers give it."""
+        An empty list beside a text counts as none; of reasoning alone it is as some servers give it."""
         if self.logprobs is None:
             return None
         values = self.logprobs.token_logprobs
@@ -185,14 +185,14 @@ def samples(
     reply: Mapping[str, Any], first: int, n: int, how: OutputRules, tokenizer: PreTrainedTokenizerBase | None
 ) -> list[Sample]:
     """At most ``n`` samples numbered from ``first``; ``logprob`` is 0 where the server gives none that can be used.
-    Without log-probabilities and tokenizer the usage's tokens are shared out by the outputs' bytes, thoughts included.
+    Without log-probabilities and tokenizer the usage's tokens are shared out by the outputs' bytes, reasoning included.
     """
     choices, used = choices_of(reply), token_count(reply, "completion_tokens")
     outputs = [thought + text for text, thought in (choice.output() for choice in choices)]
     lengths, numbered = _lengths(outputs, used), []
     for i, choice in enumerate(choices[:n]):
         logprobs, answer = choice.usable_logprobs(), choice.answer(how)
-        if logprobs or (logprobs is not None and not outputs[i]):  # some servers give none of a thought's tokens
+        if logprobs or (logprobs is not None and not outputs[i]):  # some servers give none for tokens of reasoning
             count = len(logprobs)
         elif tokenizer is not None and (used is None or len(choices) > 1):
             ids = tokenizer(outputs[i], add_special_tokens=False)["input_ids"]

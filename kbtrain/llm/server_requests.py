@@ -1,4 +1,4 @@
-"""Send a request to a model server, repeated with back-off for passing faults, else one line with the cause.
+"""Send a request to a model server, repeated with back-off after passing errors, else one line with the cause.
 
 Repeated: no connection, a time-out, the statuses of :data:`PASSING`, and a reply of status 200 with wrong content (cut
 off, no JSON, no choices). A prompt that the server refuses is a :class:`PromptRefusal`. Bodies of errors are those of

@@ -179,7 +179,7 @@ class VllmLLM:
         return SampleSet(request.question.id, request.condition, tuple(drawn), greedy, len(begun.ids), begun.cut)
 
     def _is_stopped_early(self, outputs: Sequence[Any], opened: bool) -> bool:
-        """True if a stop string ended an output in its thought, or at a blank line: vLLM applies them to all text."""
+        """True if a stop string ended an output in its reasoning, or at a blank line: vLLM applies them to all text."""
         return any(isinstance(o.stop_reason, str) and is_empty(self._read(o, opened).text) for o in outputs)
 
     def begin_states(self, prompts: Sequence[Sequence[int]], draft_tokens: int) -> list[Callable[[], ServedStates]]:

@@ -121,7 +121,7 @@ def open_beside(base: str, adapter: Path, method: str, device: str, dtype: str) 
 
 
 def open_merged(base: str, adapter: Path, method: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """The adapter of a folder added to the weights of ``base`` in fp32, rounded to ``dtype`` once."""
+    """The adapter of a folder added to the parameters of ``base`` in fp32, rounded to ``dtype`` once."""
     import torch
 
     from kbtrain.models.load import load_model

@@ -141,7 +141,7 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
 
 
 def _answer(row: SourceRecord, column: str) -> ReadAnswer:
-    """The answer without its thought; an empty answer is an answer (a wrong one), a missing one is an error."""
+    """The answer without its reasoning; an empty answer is an answer (a wrong one), a missing one is an error."""
     value = plain_answer(reach(row, column))
     if not isinstance(value, str):
         raise row.error(column, f"expected an answer (text), found {type(value).__name__} {format_value(value)}")

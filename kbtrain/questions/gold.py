@@ -73,7 +73,7 @@ def is_doubtful(answer: str) -> bool:
 
 @dataclass
 class GoldCounts:
-    """Faults of gold answers in a stream of questions.
+    """Problems of reference answers in a stream of questions.
 
     ``doubtful``: :func:`is_doubtful` answers by their text. ``duplicates``: questions whose text an earlier one has;
     ``conflicting``: those of them that share no reference answer with it, and ``conflict``, the first such pair of ids.

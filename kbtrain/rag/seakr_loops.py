@@ -131,7 +131,7 @@ def _probabilities(pieces: Sequence[tuple[str, float]], start: int, end: int) ->
 def single_hop(question: Question, settings: SelfAwareSettings) -> QuestionCoroutine:
     """One question to its answer, as :func:`kbtrain.rag.seakr_loops.multi_hop`.
 
-    A direct answer that says nothing is searched for, however certain.
+    After a direct answer that says nothing the loop searches, however certain the answer is.
     The documents are tried one at a time; of answers that are not missing, the lowest U wins. Where the search finds
     nothing, or every document leads to no answer, the direct answer stands.
     """
@@ -208,7 +208,7 @@ def multi_hop(question: Question, settings: SelfAwareSettings) -> QuestionCorout
 
 
 def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[str | None]:
-    """One sentence; returns why the loop ends, or None. One that says nothing is searched for, however certain."""
+    """One sentence; returns why the loop ends, or None. It searches after one that says nothing, however certain."""
     (reply,) = cast(list[Reply], (yield [buffers.request("sentence")]))
     sentence, u = first_sentence(reply.thought.text), reply.thought.uncertainty
     silent = says_nothing(sentence)

@@ -137,7 +137,7 @@ class Summary:
         """All of it in one line."""
         cost = ", ".join(f"{name.replace('_', ' ')} {value:,.0f}" for name, value in self.spent.items())
         return (
-            f"{self.n} questions, right {self.correct:.3f}, EM {self.exact_match:.3f}, F1 {self.f1:.3f}, searched for "
+            f"{self.n} questions, right {self.correct:.3f}, EM {self.exact_match:.3f}, F1 {self.f1:.3f}, searches "
             f"{self.retrieved:.0%}; {cost}; errors {self.errors}, empty samples {self.empty_samples}, document tokens "
             f"cut {self.document_tokens_cut}" + (f", without gold {self.without_gold}" if self.without_gold else "")
         )

@@ -3,8 +3,8 @@
 Three steps (KBM, section 4.3): score the question; known: answer plainly; unknown: search, then answer.
 
 The prompts are those of sampling (own templates, where the gate was trained with such), so that a gate's labels are
-about what is asked here: a question that is not searched for, or for which nothing is found, is asked as under
-condition ``llm``; else as under ``rag``.
+about what is asked here: a question without a search, or whose search finds nothing, is asked as under condition
+``llm``; else as under ``rag``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Find = Callable[..., Sequence[Any]]  # a question (and how many) -> texts, mappi
 
 @dataclass(frozen=True)
 class GatedAnswer:
-    """One greedy answer, the gate's score, whether it was searched for, and the tokens that it cost.
+    """One greedy answer, the gate's score, whether there was a search, and the tokens that it cost.
 
     ``hits`` are what the answer read: empty where nothing was searched or found, and then the answer is the plain one.
     ``reason``: as of a decision (:class:`~kbtrain.records.Decision`).
@@ -81,8 +81,8 @@ def answer(
 def _answers(
     questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM, searcher: Searcher, k: int
 ) -> list[GatedAnswer]:
-    """A question is searched for iff its score > ``threshold``; small talk, instructions about a text and arithmetic
-    (:mod:`kbtrain.utterances`) never are. All questions go to the model in one stream.
+    """Search for a question iff its score > ``threshold``, but never for small talk, instructions about a text and
+    arithmetic (:mod:`kbtrain.utterances`). All questions go to the model in one stream.
     """
     card = gate.card
     scores = gate.score([example(question, None) for question in questions])

@@ -69,7 +69,7 @@ class Level:
 
 @dataclass(frozen=True)
 class SlidingCurve:
-    """A gate's curve for a page's slider, at each percent of the questions searched for.
+    """A gate's curve for a page's slider, at each percent of searches.
 
     ``right``: answers right, percent; ``money``: of a thousand questions, None without tokens; ``tops``: heights in the
     plot, in percent from its top; ``line`` and ``band``: corners for an SVG of 100 by 100. At the threshold:
@@ -262,8 +262,7 @@ def gate_looks(gates: Iterable[str]) -> dict[str, tuple[str, Dash]]:
 def score_bins(scores: Sequence[float], needed: Sequence[bool], threshold: float) -> str:
     """Share of questions that need retrieval in bins of equally many questions by score, with Wilson's intervals.
 
-    Below each bin its lowest and highest score and its n; the line separates what is searched for. Equal scores stay
-    in one bin.
+    Below each bin its lowest and highest score and its n; a line marks the threshold. Equal scores stay in one bin.
     """
     values, truth = np.asarray(scores), np.asarray(needed, dtype=bool)
     groups = equal_count_bins(values, 10)

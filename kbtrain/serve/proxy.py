@@ -40,7 +40,7 @@ from kbtrain.serve.upstream import ErrorEvents, Upstream, UpstreamReply
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 PREFIX = b"/v1/"
-REFUSES = {400, 422}  # statuses of an upstream that takes no inserted call: some want signatures or thoughts with it
+REFUSES = {400, 422}  # statuses of an upstream that takes no inserted call: some want signatures or reasoning with it
 _PRINTABLE = "".join(map(chr, range(33, 127)))
 _GROUP = re.compile(r"[a-z][a-z_-]{0,31}")
 

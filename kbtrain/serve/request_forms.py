@@ -354,7 +354,7 @@ FORMS: Mapping[str, RequestForm] = {
 
 
 def _message_of_item(item: Any) -> Any:
-    """An item of ``input`` as a message of a chat; calls and thoughts are the model's, outputs a tool's."""
+    """An item of ``input`` as a message of a chat; calls and reasoning are the model's, outputs a tool's."""
     kind = item.get("type") or "message" if isinstance(item, dict) else "message"
     if kind == "message" or not isinstance(kind, str):
         return item
@@ -377,7 +377,7 @@ def _with_content(messages: list[Body], place: int, content: Any) -> list[Body]:
 
 
 def thinks(body: Body) -> bool:
-    """True for a request that asks the model to think: such models take no forced tool and no call without thoughts."""
+    """True for a request that asks the model to reason: such models take no forced tool, no call without reasoning."""
     thinking = body.get("thinking")
     asked = isinstance(thinking, dict) and thinking.get("type") != "disabled"
     return asked or body.get("enable_thinking") is True

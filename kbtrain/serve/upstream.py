@@ -79,7 +79,7 @@ class Upstream(Protocol):
         ...
 
     async def models(self, headers: Iterable[Header] = ()) -> list[Any]:
-        """Entries of the list of models. Raises :class:`Refused` without it, 401 for want of a client's key."""
+        """Entries of the list of models. Raises :class:`Refused` without it, 401 without a client's key."""
         ...
 
     async def close(self) -> None:
@@ -272,7 +272,7 @@ def _read_models(data: bytes) -> list[Any]:
 
 BROKEN_OFF = {"error", "network_error", "abort", "failed", "insufficient_system_resource"}  # reasons of an end
 BROKEN = (b"error", b"failed", b"abort", b"insufficient_system_resource")  # a text with an error has one of these
-LONGEST_ERROR = 65_536  # bytes of a line, or of a body, that are searched for an error
+LONGEST_ERROR = 65_536  # bytes of a line, or of a body, in which an error is looked for
 
 
 class ErrorEvents:

@@ -141,7 +141,7 @@ def best_threshold(scores: Floats, none: Floats, one: Floats) -> float:
 
 @dataclass(frozen=True)
 class AtThreshold:
-    """Decisions on the test questions: accuracy, share searched for, and differences from fixed policies."""
+    """Decisions on the test questions: accuracy, share of searches, and differences from fixed policies."""
 
     threshold: float | None
     accuracy: float

@@ -28,7 +28,7 @@ class KnowledgeConfig(Config):
     run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
     know: Know | Literal["none"] = Field("none", description="none, tfidf, ranker or bm25: where knowledge comes from")
     ranker: Path | None = Field(None, description="folder of studies/train_ranker.py, for know: ranker")
-    corpus: Path | None = Field(None, description="passages, for know: bm25 (each context is searched for)")
+    corpus: Path | None = Field(None, description="passages, for know: bm25 (searches for each context)")
     device: str = Field("auto", description="auto, cpu or cuda")
 
     @property

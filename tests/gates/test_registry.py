@@ -97,9 +97,9 @@ def test_an_unknown_kind_is_one_line_with_the_nearest(tmp_path):
     ("card", "what"),
     [('{"kind": "p_yes"}', "of kind 'p_yes'"), ('{"kind": "features", "keys": ["change"]}', "for key 'change'")],
 )
-def test_what_is_gone_names_the_last_version_that_reads_it(tmp_path, card, what):
+def test_what_was_removed_is_said_with_its_version(tmp_path, card, what):
     (tmp_path / "gate.json").write_text(card)
-    with pytest.raises(UserError, match=rf"gates {what} are gone; kbtrain 0\.1\.0 is the last to read them"):
+    with pytest.raises(UserError, match=rf"gates {what} were removed before 0\.1\.0 \(CHANGELOG\.md\)"):
         kbtrain.load_gate(tmp_path)
 
 

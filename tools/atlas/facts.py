@@ -79,7 +79,7 @@ class Fact:
     """``region`` is where hard distractors come from.
 
     ``entities`` are all entities the fact is about, the answer included if it is one; ``open_safe`` is False where
-    the answer is also an everyday word, so that free text cannot be searched for it.
+    the answer is also an everyday word, so a search in free text cannot find it.
     """
 
     relation: str

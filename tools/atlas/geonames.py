@@ -138,7 +138,7 @@ def _wanted(population: int) -> int:
 
 
 def _choose(cities: list[Raw], number: int, home: str, names: Namesakes) -> list[Raw]:
-    """The best known places, the rest by lot: the long tail of small towns is part of the atlas."""
+    """The best known places, the rest drawn at random: the long tail of small towns is part of the atlas."""
     fit = [c for c in cities if _PLAIN_NAME.fullmatch(_name(c)) and names.unique(c, _name(c)) and _is_city(c)]
     fit.sort(key=lambda c: (-fame(c), c["geonameid"]))
     known = fit[: min(KNOWN, number)]
@@ -155,7 +155,7 @@ def _is_city(city: Raw) -> bool:
 
 
 def cities(raw: list[Raw], lands: list[Country], seats: Mapping[str, Raw], parts: list[State]) -> list[City]:
-    """Capitals, well-known cities and towns by lot of each country and US state; best known first."""
+    """Capitals, well-known cities and randomly drawn towns of each country and US state; best known first."""
     names = Namesakes(raw, {fold(n) for e in (*lands, *parts) for n in e.names})
     at_home: dict[str, list[Raw]] = defaultdict(list)
     for city in raw:

@@ -82,7 +82,7 @@ class Features(KeyedGate):
 
     @classmethod
     def fit_form(cls, examples: Sequence[GateExample], need: Sequence[float], key: Target) -> Features:
-        """From questions and labels alone: how they are put. No word's frequency is known, for want of a corpus.
+        """From the form of questions alone: without a corpus no word's frequency is known.
 
         Raises :class:`UserError` for fewer than 20 questions, and for one class.
         """

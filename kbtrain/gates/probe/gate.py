@@ -368,7 +368,7 @@ def load_heads(path: Path, keys: Sequence[Target]) -> dict[Target, Head]:
 
 
 def check_layers(heads: Mapping[Target, Head], reader: Reader, path: Path) -> None:
-    """Raise :class:`UserError` for a layer that the model lacks, or weights of another width."""
+    """Raise :class:`UserError` for a layer that the model lacks, or a head of another width."""
     config = reader.model.config.get_text_config()
     for key, head in heads.items():
         for layer in head.layers:

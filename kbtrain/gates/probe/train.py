@@ -198,14 +198,14 @@ def _page(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], checked: 
     reads += " and at the tokens of its draft of the answer" if draft else ""
     if card.answered_by is None:
         price = _DRAFT if draft else _FREE
-        holds = f"Holds for `{base}` with weights of fingerprint `{card.base_fingerprint}` only; both are checked."
+        holds = f"Valid only for `{base}` with fingerprint `{card.base_fingerprint}`; both are checked."
     else:
         what = "a draft" if draft else "one pass"
         price = f"A decision costs {what} of `{base}`, which only reads: `{card.answered_by}` answers."
         holds = (
             f"A proxy: labels are of the answers of `{card.answered_by}`, whose own states are not seen; the reader is "
         )
-        holds += f"`{base}` with weights of fingerprint `{card.base_fingerprint}`, which is checked."
+        holds += f"`{base}` with fingerprint `{card.base_fingerprint}`, which is checked."
     return training_page(
         title=f"{'Draft probe' if draft else 'Probe'} of {base}",
         what=f"Says from the states of `{base}`, {reads}, whether retrieval is needed.\n{price}",

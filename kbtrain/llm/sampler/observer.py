@@ -30,7 +30,7 @@ class PromptRows:
 @dataclass(eq=False)
 class Row:
     """One answer while it is drawn. ``feed``: token ids still to be fed, one a step; empty: the row is done. ``place``:
-    of its prompt in the batch. ``opened``: the prompt has opened a thought. ``notes``: what each observer has read.
+    of its prompt in the batch. ``opened``: the prompt has opened reasoning. ``notes``: what each observer has read.
     ``sample``: the answer, once the batch is drawn."""
 
     place: int

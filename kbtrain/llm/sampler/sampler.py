@@ -84,10 +84,10 @@ class DistinctSequences:
 
 
 class Stopper:
-    """Knows all end-of-sequence ids of model and tokenizer, and the stop strings, which end no thought. With stop
+    """Knows all end-of-sequence ids of model and tokenizer, and the stop strings, which end no reasoning. With stop
     strings blank lines before an answer are no part of it and do not stop it. ``first`` (None: all) gives the part of a
     text that counts, as its first sentence: an answer ends where more than it begins. ``opened`` in the methods: the
-    prompt has opened the thought."""
+    prompt has opened the reasoning."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> None:
         self.tokenizer = tokenizer
@@ -132,7 +132,7 @@ class Stopper:
         return self.read(tokens, "length", opened).text
 
     def read(self, tokens: Sequence[int], finish: Finish, opened: bool = False) -> ReadAnswer:
-        """The answer without thought, end tokens, special tokens and what follows the first stop string."""
+        """The answer without reasoning, end tokens, special tokens and what follows the first stop string."""
         answer_tokens = tokens[:-1] if tokens and tokens[-1] in self.eos else tokens
         answer = read_answer(self.thoughts.decode(answer_tokens, opened), finish, self.stop)
         if self.first is None:
@@ -142,7 +142,7 @@ class Stopper:
         return replace(answer, text=space + self.first(answer.text))
 
     def answer_text(self, tokens: Sequence[int], opened: bool = False) -> str:
-        """The decoded text from where the answer begins, without special tokens; "" within a thought."""
+        """The decoded text from where the answer begins, without special tokens; "" within reasoning."""
         return self._skipped(self.thoughts.decode(tokens, opened).answer)
 
     def _skipped(self, text: str) -> str:
