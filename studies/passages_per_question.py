@@ -4,6 +4,8 @@ Reads the pilot's greedy answers of a run (all splits, two numbers of passages),
 number over none, and chooses for each question the number with the largest predicted gain. How much more a passage has
 to gain before it is read is chosen on dev and held-out training questions; the test questions are evaluated once.
 
+The result is a table for `make figures TABLES=RUN/passages_per_question.json`.
+
 Examples:
   python data_gen/pilot.py --run runs/demo --splits "[train, dev, test]" --ks "[1, 3]" --k 1
   python studies/passages_per_question.py --run runs/demo --ks "[1, 3]"
@@ -60,9 +62,9 @@ def main(config: PassagesConfig) -> None:
     taken = choices(predicted, margins)
     fixed = 1 + int(np.argmax(right[chosen_on, 1:].mean(0)))
     facts = describe(config.ks, right[test], taken[test], fixed)
-    write_atomically(
-        config.run / "passages_per_question.json", json.dumps({"margins": margins, **facts}, indent=1) + "\n"
-    )
+    tables = {"passages-per-question": {"columns": ["", "value"], "rows": [list(fact) for fact in facts.items()]}}
+    document = {"margins": margins, "tables": tables}
+    write_atomically(config.run / "passages_per_question.json", json.dumps(document, indent=1) + "\n")
     print("\n".join(f"{name}: {value}" for name, value in facts.items()))
 
 
@@ -116,12 +118,12 @@ def describe(ks: Sequence[int], right: Floats, taken: np.ndarray, fixed: int) ->
     shares = [percent(float((taken == i).mean()), 0) for i in range(3)]
     return {
         "test questions": str(len(right)),
-        "never": percent(right[:, 0].mean()),
-        **{f"always {k}": percent(right[:, i + 1].mean()) for i, k in enumerate(ks)},
-        "oracle of none and the best fixed": percent(np.maximum(right[:, 0], right[:, fixed]).mean()),
-        "oracle of all three": percent(right.max(1).mean()),
-        "a number for each question": percent(own.mean()),
-        "its choices, %: " + ", ".join(["none", *(str(k) for k in ks)]): ", ".join(shares),
+        "never, % right": percent(right[:, 0].mean()),
+        **{f"always {k}, % right": percent(right[:, i + 1].mean()) for i, k in enumerate(ks)},
+        "oracle of none and the best fixed, % right": percent(np.maximum(right[:, 0], right[:, fixed]).mean()),
+        "oracle of all three, % right": percent(right.max(1).mean()),
+        "a number for each question, % right": percent(own.mean()),
+        **{f"chooses {k}, %": share for k, share in zip(("none", *ks), shares, strict=True)},
         f"against always {ks[fixed - 1]}, points": f"{points(change.mean())} {points_interval(delta)}",
     }
 

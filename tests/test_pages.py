@@ -33,6 +33,11 @@ def test_figures_of_a_page_are_those_of_the_store(page: Path) -> None:
     assert text.count("<!-- figures:") == len(blocks.pattern("figures").findall(text))
 
 
+def test_every_text_with_figures_is_on_a_page() -> None:
+    shown = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [name for name in figures.sentences() if f"<!-- figures: {name} -->" not in shown] == []
+
+
 def test_intervals_by_hand_that_stand_on_two_pages_are_in_the_store() -> None:
     interval = re.compile(r"[-+]?\d+\.\d+ \[[-+]?\d+\.\d+, [-+]?\d+\.\d+\]")
     store = figures.read_store()

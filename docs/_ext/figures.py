@@ -20,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from kbtrain.io.store import SampleStore
 from kbtrain.records import CONDITIONS, Question
 
 STORE = ROOT / "docs" / "results" / "figures.json"
+SENTENCES = ROOT / "docs" / "_ext" / "sentences.toml"
 PICTURE, SCREEN = ROOT / "docs" / "figures" / "report.png", "1280,990"
 EXAMPLE = "On which continent is Lyon?"  # a search breaks its answer: README shows both
 COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "command")
@@ -49,6 +52,7 @@ _FRONT_ROWS = {
     "features_benefit": "`features`, which calls no model",
     "oracle": "a perfect gate",
 }
+_WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # links stay whole
 _PILOT = ("passages", "right, %", "repaired", "broken", "prompt tokens")
 _PRICES = (0.0, 1.0, 5.0)  # USD for a thousand searches; the run's price list has 1.0
 _COSTS = ("", "searches", "prompt tokens", "completion tokens", "ms per question", "right answers",
@@ -58,6 +62,10 @@ _COSTS = ("", "searches", "prompt tokens", "completion tokens", "ms per question
 def read_store() -> dict[str, Any]:
     store: dict[str, Any] = json.loads(STORE.read_text(encoding="utf-8"))
     return store
+
+
+def sentences() -> dict[str, str]:
+    return tomllib.loads(SENTENCES.read_text(encoding="utf-8"))
 
 
 def pages() -> Iterator[Path]:
@@ -79,6 +87,8 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         columns = COLUMNS[:-1] if theme == "readme" else COLUMNS
         chosen = [claim for claim in store["claims"] if claim["theme"] == theme or theme in claim["on"]]
         return table(columns, [[_cell(column, claim) for column in columns] for claim in chosen])
+    if (text := sentences().get(name)) is not None:
+        return say(text, store)
     texts = {
         "demo-closing": lambda: "```text\n" + "\n".join(map(_wrapped, demo["closing"])) + "\n```",
         "demo-gates": lambda: table(demo["gates"]["columns"], demo["gates"]["rows"]),
@@ -86,8 +96,6 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         "demo-front": lambda: table(_FRONT, demo["front"]),
         "demo-pilot": lambda: table(_PILOT, demo["pilot"]),
         "demo-pilot-test": lambda: table(_PILOT, demo["pilot_test"]),
-        "demo-found": lambda: _found(demo),
-        "demo-areas": lambda: _areas(demo["areas"]),
         "demo-cost": lambda: table(_COSTS, list(_costs(demo))),
         "alternatives": lambda: _alternatives(store, store["alternatives"]["rows"]),
         "alternatives-measured": lambda: _alternatives(
@@ -97,43 +105,33 @@ def render(name: str, store: Mapping[str, Any]) -> str:
     return texts[name]()
 
 
-def _found(demo: Mapping[str, Any]) -> str:
-    """README's points on the demo: what a search repairs and breaks, what the best gate keeps of it, and re-splits."""
-    counts, areas, (_, skipped, gain, _, lost) = demo["counts"], demo["areas"], demo["resplits"]["rows"][0]
-    low, high = _range(areas, ("mastery", "certainty"))
-    points = (
-        f"**Counts.** A search repairs {counts['repaired']} of the {counts['questions']} answers and breaks "
-        f"{counts['broken']}. The best gate on dev makes {counts['searches']} searches, keeps {counts['kept']} of the "
-        f"repairs and avoids {counts['avoided']} of the breaks. *{EXAMPLE}* Without a search the model says: "
-        f'"{demo["example"]["llm"]}" With the passage, which names a time zone, it says: "{demo["example"]["rag"]}"',
-        f"**Is it luck?** On 300 other splits of the same questions the gate skips {skipped} of the searches and gains "
-        f"{gain.lstrip('+')} points on average. In {lost} of the splits it loses more than a point.",
-        f"**A simple baseline comes close.** The kind of question alone has an *area* of {areas['relation_only']}, "
-        f"where 0 is random searching and 1 an oracle (`features` {areas['features_benefit']}, `draft_probe` "
-        f"{areas['draft_probe_benefit']}). But it cannot keep the promise, so it always searches.",
-        "**What a gate learns decides.** These gates learn the *benefit* of a search: how much more often an answer is "
-        "right with passages. Gates that learn whether the model knows the answer, or is certain of it, order the same "
-        f"questions little better than chance (areas from {low} to {high}).",
-    )
+def say(text: str, store: Mapping[str, Any]) -> str:
+    """A text of ``sentences.toml`` with its figures. Each line is a paragraph or a point, and is wrapped."""
+    filled = re.sub(r"\{([^{}]+)\}", lambda found: _figure(store, *found[1].split("|")), text.strip())
     return "\n".join(
-        textwrap.fill(f"- {point}", 150, subsequent_indent="  ", break_long_words=False) for point in points
+        textwrap.fill(line, 158, subsequent_indent="  " * line.startswith("- "), **_WHOLE)
+        for line in filled.splitlines()
     )
 
 
-def _areas(areas: Mapping[str, str]) -> str:
-    """A sentence on the areas of gates for benefit, and of gates for mastery and certainty."""
-    small = {name: area for name, area in areas.items() if not name.startswith("kbm")}
-    benefit, other = (" to ".join(_range(small, labels)) for labels in (("benefit",), ("mastery", "certainty")))
-    return (
-        f"With one passage, gates for benefit have areas of {benefit}, and gates for mastery and certainty of {other}. "
-        f"A KBM trained on 500 questions learns little: its areas are {' to '.join(_range(areas, ('',), 'kbm'))}."
-    )
+def _figure(store: Mapping[str, Any], name: str, *keys: str) -> str:
+    """A cell of a stored table by other cells of its row and its column, or another value of the store."""
+    if name not in store["tables"]:
+        return str(reduce(lambda part, key: part[int(key) if isinstance(part, list) else key], keys, store[name]))
+    stored, (*cells, column) = store["tables"][name], keys
+    (row,) = (row for row in stored["rows"] if set(cells) <= set(row))
+    return str(row[stored["columns"].index(column)])
 
 
-def _range(areas: Mapping[str, str], labels: Sequence[str], kind: str = "") -> tuple[str, str]:
-    """The lowest and the highest area of the gates of a kind that predict one of the labels."""
-    some = [area for name, area in areas.items() if name.startswith(kind) and name.endswith(tuple(labels))]
-    return min(some, key=float), max(some, key=float)
+def ranges_of(areas: Mapping[str, str]) -> dict[str, list[str]]:
+    """The lowest and the highest area of gates by what they predict, those of the KBM apart."""
+    patterns = {
+        "benefit": "(?!kbm).*_benefit", "other": "(?!kbm).*_(mastery|certainty)", "kbm": "kbm.*",
+        "all_other": ".*_(mastery|certainty)",
+    }  # fmt: skip
+    groups = {key: [area for name, area in areas.items() if re.fullmatch(pattern, name)]
+              for key, pattern in patterns.items()}  # fmt: skip
+    return {key: [min(some, key=float), max(some, key=float)] for key, some in groups.items()}
 
 
 def _costs(demo: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -164,7 +162,7 @@ def _cell(column: str, claim: Mapping[str, Any]) -> str:
 
 def _wrapped(line: str) -> str:
     """A line of the closing block; its words begin in column 18."""
-    return textwrap.fill(line, 88, subsequent_indent=" " * 18, break_on_hyphens=False, break_long_words=False)
+    return textwrap.fill(line, 88, subsequent_indent=" " * 18, **_WHOLE)
 
 
 def store_run(store: dict[str, Any], run: Path) -> None:
@@ -248,6 +246,7 @@ def store_found(store: dict[str, Any], run: Path) -> None:
     areas = {name: gate["oracle_normalised_area"] for name, gate in results_of(run).items()}
     known = re.compile("relation_only|.*_(mastery|certainty|benefit)")
     demo["areas"] = {name: f"{area:.2f}" for name, area in areas.items() if known.fullmatch(name)}
+    demo["ranges"] = ranges_of(demo["areas"])
     (asked,) = (one for one in jsonl.read(Question, run / "questions.jsonl") if one.text == EXAMPLE)
     with SampleStore(run / "samples.db", read_only=True) as samples:
         stored = {condition: samples.get("main", asked.id, condition) for condition in CONDITIONS}

@@ -56,8 +56,9 @@ GATES = {
 class PublishedConfig(Config):
     path: tuple[Path, ...] = Field(min_length=1, description="files of published verdicts, one JSON object a line")
     index: Path | None = Field(None, description="folder of a BM25 index of passages; null: no word frequencies")
-    out: Path = Field(Path("runs/mixed_published.json"), description="file of all figures")
-    store: Path | None = Field(None, description="JSON file of the pages' figures that gets the table mixed-published")
+    out: Path = Field(
+        Path("runs/mixed_published.json"), description="file of all figures, and of the table for make figures TABLES="
+    )
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the test questions")
 
     def writes(self) -> tuple[Path, ...]:
@@ -83,12 +84,9 @@ def main(config: PublishedConfig) -> None:
         counts = {split: len(part) for split, part in parts.items()}
         figures[model] = {"n": counts, **{result.gate: facts(result) for result in results}}
         table += table_rows(model, counts["test"], results)
-    write_atomically(config.out, json.dumps(figures, indent=1) + "\n")
+    tables = {"mixed-published": {"columns": HEAD, "rows": table}}
+    write_atomically(config.out, json.dumps({"models": figures, "tables": tables}, indent=1) + "\n")
     print("\n".join("| " + " | ".join(row) + " |" for row in (HEAD, *table)))
-    if config.store is not None:
-        document = json.loads(config.store.read_text(encoding="utf-8"))
-        document["tables"]["mixed-published"] = {"columns": HEAD, "rows": table}
-        write_atomically(config.store, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def split_rows(rows: Sequence[Mapping], model: str) -> dict[Split, list[Row]]:

@@ -6,7 +6,7 @@ prompt that may ignore the passages (sampling run `free`). Money is searches alo
 Examples:
   python studies/mixed_traffic/table.py --run runs/mixed
   python studies/mixed_traffic/table.py --run runs/mixed --by-source stack_benefit
-  python studies/mixed_traffic/table.py --run runs/mixed --store docs/results/figures.json --name mixed-smollm2
+  python studies/mixed_traffic/table.py --run runs/mixed --name mixed-smollm2
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ HEAD = [
     "prompt tokens", "USD at 1 / 5 a thousand searches",
 ]  # fmt: skip
 SOURCE_HEAD = ["source", "questions", "never, % right", "always", "with the gate", "searches, %"]
+NAMES = {
+    "by_source": "by source", "features": "`features` with the source", "features_no_source": "`features`, no source",
+    "features_after": "`features` after the search",
+}  # fmt: skip
 FREE = "free"  # sampling run of the prompt that may ignore the passages
 DRAWS, SEED = 10_000, 0
 PRICES = (1.0, 5.0)  # USD for a thousand searches
@@ -47,8 +51,10 @@ PRICES = (1.0, 5.0)  # USD for a thousand searches
 class TableConfig(Config):
     run: Path = Field(Path("runs/mixed"), description="finished run folder of run.py")
     by_source: str | None = Field(None, description="also a table of this gate by source")
-    store: Path | None = Field(None, description="JSON file of the pages' figures that gets the tables")
-    name: str = Field("mixed", description="store: name of the table there")
+    name: str = Field("mixed", description="name of the table in RUN/mixed.json, for make figures TABLES=")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "mixed.json",)
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,7 @@ def main(config: TableConfig) -> None:
         tables[f"{config.name}-by-source"] = {"columns": SOURCE_HEAD, "rows": rows}
     for table in tables.values():
         print("\n".join("| " + " | ".join(row) + " |" for row in (table["columns"], *table["rows"])), end="\n\n")
-    if config.store is not None:
-        document = json.loads(config.store.read_text(encoding="utf-8"))
-        document["tables"] |= tables
-        write_atomically(config.store, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(config.run / "mixed.json", json.dumps({"tables": tables}, indent=1) + "\n")
 
 
 def questions_of(run: Path) -> dict[str, Question]:
@@ -136,8 +139,10 @@ def gate_rows(policies: Sequence[Policy], tokens: tuple[Floats, Floats]) -> list
         spent = np.where(policy.read > 0, tokens[1], tokens[0]).mean()
         searches = policy.searched.mean()
         against = "-" if by_source is None else difference(policy.right, by_source.right)
+        name = policy.name.removesuffix("_benefit")
         rows.append([
-            policy.name, percent(policy.right.mean()), percent(searches, 0), difference(policy.right, better), against,
+            NAMES.get(name, name), percent(policy.right.mean()), percent(searches, 0),
+            difference(policy.right, better), against,
             f"{spent:.0f}", " / ".join(f"{searches * price:.2f}" for price in PRICES),
         ])  # fmt: skip
     return rows

@@ -42,7 +42,7 @@ def test_published_verdicts_become_a_table(tmp_path: Path, capsys: pytest.Captur
     path = tmp_path / "outcomes.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     study.main(study.PublishedConfig(path=(path,), out=tmp_path / "figures.json", bootstrap_draws=100))
-    figures = json.loads((tmp_path / "figures.json").read_text())["gpt-4o"]
+    figures = json.loads((tmp_path / "figures.json").read_text())["models"]["gpt-4o"]
     assert figures["n"]["test"] == 80
     assert (figures["by_source"]["accuracy"], figures["by_source"]["searches"]) == (1.0, 0.5)
     assert "| by source | 100.0 | 50 |" in capsys.readouterr().out
@@ -57,8 +57,8 @@ def test_rows_count_searches_tokens_and_money() -> None:
         study.Policy("by_source", np.maximum(llm, rag), half, half), study.Policy("features_after", rag, every, half),
     ]  # fmt: skip
     rows = {row[0]: row for row in study.gate_rows(policies, (np.full(4, 10.0), np.full(4, 30.0)))}
-    assert rows["by_source"][1:3] == ["100.0", "50"] and rows["by_source"][5:] == ["20", "0.50 / 2.50"]
-    assert rows["features_after"][5:] == ["20", "1.00 / 5.00"]
+    assert rows["by source"][1:3] == ["100.0", "50"] and rows["by source"][5:] == ["20", "0.50 / 2.50"]
+    assert rows["`features` after the search"][5:] == ["20", "1.00 / 5.00"]
     assert rows["always"][3] == "-" and rows["never"][3].startswith("-25.0")
     outcomes = [Outcome(f"q{i}", "test", None, bool(llm[i]), bool(rag[i]), None, None, 0, 0) for i in range(4)]
     questions = {f"q{i}": Question(f"q{i}", "?", ("a",), "test", "d", source="ab"[i // 2]) for i in range(4)}
