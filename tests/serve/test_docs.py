@@ -146,13 +146,6 @@ def test_the_containers_commands_are_real_ones():
     config = parse_args(ServeConfig, [f"gate={command[1]}", *command[2:]])
     assert (config.host, str(config.keys), config.port) == ("0.0.0.0", "/run/secrets/key", 8000)
     assert SERVICES["kbtrain"]["ports"] == [f"127.0.0.1:8000:{config.port}"]
-    command = SERVICES["embed"]["command"]
-    assert command[:2] == ["run", "embed"]
-    embed = parse_args(load("data_gen/embed.py").EmbedConfig, command[2:])
-    assert Path(config.search) == Path(embed.run) / "vectors" and config.gate.parent == Path(embed.run)
-    hosts = {re.match(r"http://(\w+):", url)[1] for url in (embed.server_url,)}
-    assert hosts <= set(SERVICES)
-    assert embed.server_model in SERVICES["embeddings"]["command"]
 
 
 def test_what_containers_wait_for_mount_and_read_is_there():
