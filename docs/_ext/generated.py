@@ -12,6 +12,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
@@ -136,10 +137,10 @@ def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argpars
             yield from ((f"{name} {below}", other) for below, other in _subcommands(command))
 
 
-def script_keys() -> Iterator[Section]:
-    """Each stage and recipe with its keys."""
-    for path in shipped("stages", "recipes").values():
-        yield _keys(f"{path.parent.name}/{path.name}", about(path), config_of(path))
+def script_keys(folder: str) -> Iterator[Section]:
+    """Each stage or recipe of a folder with its keys."""
+    for path in (path for path in shipped("stages", "recipes").values() if path.parent.name == folder):
+        yield _keys(f"kbtrain run {path.stem}", about(path), config_of(path))
 
 
 def serve_keys() -> Iterator[Section]:
@@ -261,7 +262,7 @@ def _autodoc(kind: str, name: str) -> str:
 
 PAGES = {
     "commands": commands,
-    "script-keys": script_keys,
+    **{f"keys-{folder}": partial(script_keys, folder) for folder in ("data_gen", "recipes", "eval")},
     "serve-keys": serve_keys,
     "routes": routes,
     "server-metrics": server_metrics,
