@@ -122,7 +122,7 @@ def main(config: CollectConfig) -> None:
     pairs = [] if atlas else check_near(target, tally.splits)
     if n_passages:
         replace(questions, path=config.run / "passages.jsonl").finish()
-    # last: with its meta data in place the stage counts as done
+    # last: with its metadata in place the stage counts as done
     extra = {"splits": dict(tally.splits), "left_out": dict(tally.dropped), "impossible": tally.impossible,
              "near_duplicates": None if pairs is None else len(pairs), "n_passages": n_passages,
              **tally.gold.as_dict()}  # fmt: skip
@@ -141,7 +141,7 @@ def corpus_whole(run: Path) -> bool:
     corpus = run / "passages.jsonl"
     if path_exists(corpus):
         return unchanged(corpus)
-    # questions collected before the number was noted: the corpus' own meta data tell that there was one
+    # questions collected before the number was noted: the corpus' own metadata tell that there was one
     return not read_meta(run / "questions.jsonl").get("n_passages", path_exists(meta_path(corpus)))
 
 

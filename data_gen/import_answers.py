@@ -123,7 +123,7 @@ def main(config: ImportConfig) -> None:
         facts |= {"added": sorted({row_score.gate for row_score in other_scores})} if other_scores else {}
     else:
         remove_own(files.pop("imported_scores.jsonl"))
-    for path in reversed(files.values()):  # the questions last: with their meta data in place the stage counts as done
+    for path in reversed(files.values()):  # the questions last: with their metadata in place the stage counts as done
         replace(questions, path=path).finish(facts)
     warned = [f"warning: {line}" for line in warnings(imported.splits, (), imported.chinese)]
     warned += [f"warning: {problem}"] if problem else []

@@ -43,7 +43,7 @@ class JoinConfig(Config):
         "fail", description="training questions that are also in dev or test, or dev questions in test"
     )
     on_shared_entity: Literal["fail", "drop", "keep"] = Field(
-        "fail", description="the same for questions that only share an entity; keep: they are counted in the meta data"
+        "fail", description="the same for questions that only share an entity; keep: they are counted in the metadata"
     )
 
     @model_validator(mode="after")
@@ -110,7 +110,7 @@ def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
         if key == "benefit" and ranges[0] != ranges[1]:
             raise UserError(
                 f"{at(path)}: benefit_tail stretched its benefits over the range {ranges[1]}, those of {paths[0]} "
-                f"over {ranges[0]}: each run has a range of its own; build both runs with benefit_tail: 0"
+                f"over {ranges[0]}: each run has its own range; build both runs with benefit_tail: 0"
             )
         if key is not None:
             raise UserError(
@@ -135,8 +135,8 @@ def check_one_model(runs: Sequence[Path]) -> None:
     other = next((run for run, model in models.items() if first and model != models[first]), None)
     if first is not None and other is not None:
         raise UserError(
-            f"{at(other / 'labels.jsonl')}: labels about answers of '{models[other]}', those of {first} about "
-            f"'{models[first]}'; a gate is about one model: join the runs of one"
+            f"{at(other / 'labels.jsonl')}: labels describe answers of '{models[other]}', those of {first} describe "
+            f"'{models[first]}'; a gate is valid for one model: join runs of one model"
         )
 
 

@@ -133,7 +133,7 @@ def no_labels(config: LabelConfig, store: Path, source: Path, n_greedy: int) -> 
 def rule_facts(
     config: LabelConfig, tally: LabelCounts, taus: tuple[float, float], sampling: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All that the labels' values depend on, for the meta data and the gates that learn from them."""
+    """All that the labels' values depend on, for the metadata and the gates that learn from them."""
     judged, evidence = config.run / "verdicts.jsonl", config.run / "evidence.jsonl"
     rule: dict[str, Any] = {
         "by": config.by,

@@ -42,7 +42,7 @@ def main(config: MergeConfig) -> None:
     n_stored, shards = sum(part.stored for part in parts), f"of {len(parts)} shards"
     with writing(target, name):
         n_new = merge_into(target, parts, name) if has_content(target) else write_store(parts, name, target)
-    if not n_new and meta_path(target).exists():  # else a merge ended before its meta data, as on a full disk
+    if not n_new and meta_path(target).exists():  # else a merge ended before its metadata, as on a full disk
         return print(f"all {n_stored} question-conditions {shards} are in {target} already")
     meta, inputs = parts[0].meta, [part.path for part in parts]
     extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": len(gaps(parts))}
@@ -71,7 +71,7 @@ def write_store(parts: Sequence[ShardStore], name: str, target: Path) -> int:
     n_new = merge_into(partial, parts, name)
     if has_content(target):  # the lock is of this run alone: another may have begun the store in these minutes
         partial.unlink()
-        raise UserError(f"{at(target)}: begun by another command meanwhile; run the same command again")
+        raise UserError(f"{at(target)}: another command began it meanwhile; run the same command again")
     put_in_place(partial, target)  # closed, so its log is folded in: one file
     return n_new
 

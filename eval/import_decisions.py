@@ -51,7 +51,7 @@ _WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 class ImportDecisionsConfig(Config):
     run: Path = Field(description="run folder with questions.jsonl")
     path: Path = Field(description="JSON Lines or CSV file, one decision a row")
-    gate: str = Field(description="name of the system in the tables: small letters, digits and _")
+    gate: str = Field(description="name of the system in the tables: lowercase letters, digits and _")
     id: str = Field("id", description="column of the question's id")
     column: str = Field("score", description="column of the score, or of yes and no")
     lower_means_search: bool = Field(False, description="a lower score means that retrieval is more needed")
@@ -99,11 +99,11 @@ def main(config: ImportDecisionsConfig) -> None:
     decisions = read_decisions(config.path, config.id, config.column, config.choices, config.tools)
     stray = next((row for row in decisions.rows if row.id not in splits), None)
     if stray is not None and config.other_questions == "error":
-        raise UserError(f"{stray.place}: the run has no question '{stray.id}'; other_questions: drop leaves such out")
+        raise UserError(f"{stray.place}: the run has no question '{stray.id}'; other_questions: drop skips them")
     sign = -1.0 if config.lower_means_search else 1.0
     scores = [GateScore(row.id, config.gate, sign * row.score) for row in decisions.rows if row.id in splits]
     if not scores:
-        raise UserError(f"{config.path}: no row is of a question of {questions}")
+        raise UserError(f"{config.path}: no row names a question of {questions}")
     if config.as_gate:
         check_every_question(config, splits, {row.question_id for row in scores})
         check_free(config)
@@ -172,7 +172,7 @@ def check_every_question(config: ImportDecisionsConfig, splits_of: Mapping[str, 
     if missing:
         raise UserError(
             f"key 'as_gate': {config.path}: no score for {first_ids(missing)} of dev and test; without as_gate "
-            "eval/compare_scores.py compares on those that have one"
+            "eval/compare_scores.py compares the questions that have one"
         )
 
 

@@ -258,7 +258,7 @@ def finish_own(run: Path, say: Say, prices: str | None = None, gate: str = FEATU
             )
     if not meta_path(run / "samples.db").exists():  # written by the last answer
         raise UserError(
-            f"{run / 'samples.db'}: not all answers are in it; give the command that began it again: kbtrain run "
+            f"{run / 'samples.db'}: some answers are missing in it; repeat the command that began it: kbtrain run "
             f"sample --run {shlex.quote(str(run))} with its --config or --model"
         )
     warned = check_passages(run)

@@ -84,7 +84,7 @@ class Fit:
         """Raise :class:`UserError` for options that leave open what is to be done."""
         if self.answers is not None:
             if self.server or self.config:
-                raise UserError("command line: --answers: nothing is asked then; remove --server and --config")
+                raise UserError("command line: --answers: fit then sends no requests; remove --server and --config")
         elif self.corpus is None or (self.server is None) == (self.config is None):
             raise UserError("command line: give --corpus and --server (or --config), or --answers")
 
@@ -111,7 +111,7 @@ def fit(file: Path | str, run: Path | str, **options: Any) -> Fitted:
         with contextlib.redirect_stdout(sys.stderr):
             return fit_questions(settings, _say)
     except SystemExit:
-        raise UserError(f"{at(settings.run)}: a stage has failed; chain.log has its words") from None
+        raise UserError(f"{at(settings.run)}: a stage failed; chain.log shows why") from None
 
 
 def fit_questions(settings: Fit, say: Say) -> Fitted:

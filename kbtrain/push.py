@@ -88,7 +88,7 @@ def _send(settings: Push, files: dict[str, Path | bytes], kind: str, hub_token: 
     with hub_errors(name), quiet():
         api.create_repo(name, private=True if settings.private else None, exist_ok=True)
         if settings.private and not api.model_info(name).private:
-            raise UserError(f"{name}: is there already, and public; take another name, or leave --private out")
+            raise UserError(f"{name}: exists already and is public; take another name, or remove --private")
         there = [file for file in api.list_repo_files(name) if any(fnmatch(Path(file).name, one) for one in FILES)]
         operations: list[Any] = [
             *(CommitOperationDelete(file) for file in there if file not in files),
@@ -103,7 +103,7 @@ def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str
     bytes. Raises :class:`UserError` for a gate of a server, a folder of pickles, and parts of one name."""
     card, kind = read_card(folder), kind_of(folder)[1]
     if card.asks_server:
-        raise UserError(f"{at(folder / CARD)}: this gate is an address of yours and a key; it is not sent")
+        raise UserError(f"{at(folder / CARD)}: this gate names your server and the variable of its key; it is not sent")
     parts = {part: Path(part).name for part in card.parts()}
     if len(set(parts.values())) < len(parts):
         raise UserError(f"{at(folder / CARD)}: two of its parts have folders of one name; rename one, make it again")

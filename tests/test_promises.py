@@ -341,7 +341,7 @@ def test_other_settings_are_named_or_the_work_is_done_again(
 
 
 def exchanged(path: Path) -> None:
-    """Another whole file in its place, without meta data: a user's own."""
+    """Another whole file in its place, without metadata: a user's own."""
     path.write_text(path.read_text().replace("old is it", "big is it").replace(" is the ", " was the "))
     path.with_name(f"{path.name}.meta.json").unlink()
 

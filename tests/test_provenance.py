@@ -1,4 +1,4 @@
-"""Meta data beside a file: complete, true to the bytes, written whole."""
+"""Metadata beside a file: complete, true to the bytes, written whole."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_absent_broken_or_foreign_meta_is_one_line(tmp_path: Path, text: str | N
 def test_a_file_that_was_changed_is_told_from_one_that_was_not(tmp_path: Path) -> None:
     made = tmp_path / "made.jsonl"
     made.write_text("1\n2\n")
-    assert unchanged(made)  # no meta data: a user's own
+    assert unchanged(made)  # no metadata: a user's own
     write_meta(made, stage="s", config={}, inputs=[])
     assert unchanged(made)
     copy = tmp_path / "copy" / "made.jsonl"

@@ -55,7 +55,7 @@ Reader = Callable[[Path], object]
 JSON: dict[str, tuple[str, Reader]] = {
     "records": ("x.jsonl", lambda path: list(jsonl.read(GateScore, path))),
     "object": ("x.json", jsonl.read_json),
-    "meta data": ("x.meta.json", lambda path: read_meta(path.with_name("x"))),
+    "metadata": ("x.meta.json", lambda path: read_meta(path.with_name("x"))),
     "results": ("results.json", results.load),
     "passages": ("x.jsonl", lambda path: list(read_passages(path))),
     "questions": ("x.jsonl", lambda path: [list(json_rows(file)) for file in data_files(path, (".jsonl",))]),
@@ -77,7 +77,7 @@ OTHER: dict[str, tuple[str, Reader]] = {
     "log": ("x.jsonl", lambda path: list(read_log(path))),
     "store": ("x.db", lambda path: SampleStore(path, read_only=True)),
     "store to write": ("x.db", SampleStore),
-    "meta data": ("x.jsonl.meta.json", lambda path: unchanged(path.with_name("x.jsonl"))),
+    "metadata": ("x.jsonl.meta.json", lambda path: unchanged(path.with_name("x.jsonl"))),
     "kept responses": ("x.jsonl.key", lambda path: Records(_note(path, '{"id": "a"}\n'), {}, growing=True)),
 }
 NO_TEXT: dict[str, tuple[str, Reader]] = {

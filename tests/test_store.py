@@ -179,7 +179,7 @@ def test_memory_stays_flat_while_iterating(tmp_path: Path) -> None:
         ("DROP TABLE samples", r"tables or columns are missing: damaged database"),
         ("ALTER TABLE samples RENAME COLUMN text TO answer", r"tables or columns are missing: damaged database"),
         ("UPDATE samples SET text = CAST(x'ff' AS TEXT)", r"damaged database"),
-        ("UPDATE runs SET meta = '['", r"meta data of run 'main' cannot be read: damaged database"),
+        ("UPDATE runs SET meta = '['", r"metadata of run 'main' cannot be read: damaged database"),
     ],
 )
 def test_a_store_that_was_never_written_so_is_one_line(tmp_path: Path, damage: str, message: str) -> None:
@@ -236,7 +236,7 @@ def test_one_changed_byte_is_noticed_wherever_it_lies(tmp_path: Path) -> None:
     write_meta(path, stage="sample", config=None, inputs=[])
     path.unlink()
     SampleStore(path).close()
-    SampleStore(path).close()  # a new one, which meta data of a deleted store say nothing of
+    SampleStore(path).close()  # a new one, which metadata of a deleted store say nothing of
 
 
 HOLD = """import sys, time

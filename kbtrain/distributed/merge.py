@@ -15,7 +15,7 @@ from kbtrain.models.batching import windows
 from kbtrain.records import SampleSet
 
 BATCH = 200  # question-conditions in one transaction
-OF_A_SHARD = ("shard", "n_expected")  # what the shards' meta data may differ in
+OF_A_SHARD = ("shard", "n_expected")  # what the shards' metadata may differ in
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ EXCLUDED: dict[str, Reason] = {
 
 
 def result_meta(folder: RunFolder, settings: Settings, started: float) -> dict[str, Any]:
-    """``meta`` of ``results.json``: what was measured how, and the meta data of every stage before."""
+    """``meta`` of ``results.json``: what was measured how, and the metadata of every stage before."""
     dev, test = folder.dev, folder.test
     second, _ = oc.unmastered(test.outcomes, settings.tau_mastery)
     return {

@@ -217,7 +217,7 @@ STAGES = ("questions.jsonl", "passages.jsonl", "evidence.jsonl", "samples.db", "
 
 
 def stages(run: Path, scores: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Meta data of each file of a run, as far as there is any; package versions are listed once in the result."""
+    """Metadata of each file of a run, as far as there is any; package versions are listed once in the result."""
     by_file = {}
     for name in (*STAGES, *(path.relative_to(run).as_posix() for path in scores)):
         if path_exists(meta_path(run / name)):
@@ -227,7 +227,7 @@ def stages(run: Path, scores: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 
 def check_result(path: Path, sampling_run: str | None = None) -> None:
-    """Raise :class:`UserError` unless a result is what its meta data say, and its inputs are those in its folder.
+    """Raise :class:`UserError` unless a result is what its metadata say, and its inputs are those in its folder.
 
     Inputs that are not there any more (a result that was copied elsewhere) are not looked for. ``sampling_run``: whose
     answers are to stand beside it; those of another run in the store than it was computed from are refused.
@@ -236,7 +236,7 @@ def check_result(path: Path, sampling_run: str | None = None) -> None:
     if not path_exists(path):
         raise UserError(f"{at(path)}: no such file; run {command} --run {path.parent} first")
     if not path_exists(meta_path(path)):
-        raise UserError(f"{at(path)}: no meta data beside it that say where it is from; run {command} again")
+        raise UserError(f"{at(path)}: no metadata beside it says where it comes from; run {command} again")
     meta = read_meta(path)
     options = meta.get("config")
     of = options.get("sampling_run") if isinstance(options, dict) else None

@@ -69,7 +69,7 @@ def check_gate_name(name: str, place: str) -> None:
     if name in BASELINES or not re.fullmatch(GATE_NAME, name):
         raise UserError(
             f"{place}: '{name[:100]}' is not a name for a scored gate (taken: {', '.join(sorted(BASELINES))}; "
-            "else small letters, digits and _, at most 100); rename it"
+            "else lowercase letters, digits and _, at most 100); rename it"
         )
 
 
@@ -125,7 +125,7 @@ class StoredScores:
 
     ``meta``: ``seconds_per_question``, ``seconds_alone`` and ``spent_per_question`` by gate and split, the gates that
     ask a ``server`` and those asked ``after_search`` or ``within_answer``, and ``seen``, the questions that training
-    knew, as far as those files' meta data tell. ``behind``: the folder of each gate that they name, if it holds that
+    knew, as far as those files' metadata tell. ``behind``: the folder of each gate that they name, if it holds that
     gate still; ``missing``: else the reason. ``path``: of the folder, for messages.
     """
 
@@ -260,7 +260,7 @@ def seed_scores(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> See
 
 
 def added_gates(scores: Path) -> list[str]:
-    """Gates whose scores eval/import_decisions.py added to a file, as its meta data note them."""
+    """Gates whose scores eval/import_decisions.py added to a file, as its metadata note them."""
     meta = meta_of(scores)
     only = [meta["gate"]] if meta.get("stage") == "import_decisions" else []  # before several were noted
     added: list[str] = meta.get("added", only)

@@ -193,7 +193,7 @@ def _check_score_names(gates: Sequence[GateHandle], run: Path) -> None:
     if wrong := [name for gate in gates for name in gate.names if not re.fullmatch(GATE_NAME, name)]:
         raise UserError(
             f"{run}: scores would be named '{wrong[0]}', after a gate's folder: results hold no such name; "
-            "name it by small letters, digits and _"
+            "name it by lowercase letters, digits and _"
         )
     twice = [name for i, gate in enumerate(gates) for name in gate.names if any(name in o.names for o in gates[:i])]
     if twice:
@@ -209,7 +209,7 @@ class _Stored:
 
     names: dict[str, str]  # its own name -> the stored one
     scores: dict[tuple[str, str], float]
-    costs: Mapping[str, Any]  # as the scores' meta data have them
+    costs: Mapping[str, Any]  # as the scores' metadata have them
     model: str | None  # whose plain prompt and draft it reads, in one pass with others
 
     def scores_of(self, chunk: Chunk) -> ByName:
@@ -295,7 +295,7 @@ def stack_members(output: Path, handles: Mapping[Path, GateHandle]) -> tuple[Mem
     from kbtrain.gates.stack import Member
 
     if sum(len(gate.names) for gate in handles.values()) < 2:
-        raise UserError("a stack combines two scores at least; name more members")
+        raise UserError("a stack needs at least two scores; name more members")
     if len({folder.name for folder in handles}) < len(handles):
         raise UserError("key 'members': two folders have the same name; rename one")
     members = []
@@ -338,7 +338,7 @@ class StoredColumns:
             if trained:
                 raise UserError(
                     f"{file}: scores of questions that gate '{g.name}' was trained on ({trained}) teach nothing; "
-                    "leave it out, or set fit_on to dev and score without allow_trained"
+                    "remove it, or set fit_on to dev and score without allow_trained"
                 )
             scores = read_scores(file)
             for score, name in member.inputs().items():

@@ -270,7 +270,7 @@ class GateCard(BaseModel):
         for name, sha256 in self.weights_sha256.items():
             path = Path(folder) / name
             if not path.is_file():
-                raise UserError(f"{at(path)}: no such file; {CARD} names it, so the folder is not whole")
+                raise UserError(f"{at(path)}: no such file; {CARD} names it, so the folder is incomplete")
             if file_sha256(path) != sha256:
                 what = "weights" if path.suffix == ".safetensors" else "file"
                 raise UserError(f"{at(path)}: not the {what} that {CARD} names; copy the folder again, or train again")

@@ -143,7 +143,7 @@ def hub_errors(name: str, revision: str | None = None) -> Iterator[None]:
             f"{name}: no such folder here, and no repository on the hub that this token may read ({TOKEN})"
         ) from None
     except errors.LocalEntryNotFoundError:
-        raise UserError(f"{name}: the hub cannot be reached, and its cache here has no whole copy of it") from None
+        raise UserError(f"{name}: the hub cannot be reached, and its cache here has no complete copy of it") from None
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         refusals = dict.fromkeys((401, 403), f"refused (status {status}); set {TOKEN} to a token that may do this")

@@ -190,5 +190,5 @@ def _check_fetched(folder: Path) -> None:
     if read_card(folder).asks_server:
         raise UserError(
             f"{at(folder / CARD)}: this gate has an address and a key of the environment to send there; "
-            "it is not opened from the hub: read its gate.json, copy the folder, open the copy"
+            "kbtrain does not open it from the hub: read its gate.json, copy the folder, and open the copy"
         )

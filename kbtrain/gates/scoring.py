@@ -61,7 +61,7 @@ class Timing:
 
 
 def cost_facts(timings: Sequence[Timing], gates: Sequence[str], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Means of an example by gate and split, and the devices, as the scores' meta data have them.
+    """Means of an example by gate and split, and the devices, as the scores' metadata have them.
 
     ``spent``: requests, samples and tokens; empty for one request a question. ``before``: facts of the splits that were
     scored earlier. Where no batch notes its device, it is this process's.
@@ -138,7 +138,7 @@ class ScoreFile:
         names: Sequence[str],
         **facts: Any,
     ) -> None:
-        """Write the scores, once all of them are there, and their meta data with ``facts`` and costs by ``names``."""
+        """Write the scores, once all of them are there, and their metadata with ``facts`` and costs by ``names``."""
         self.close()
         key = {**self._before.get("key", {}), **self._inputs}
         costs = cost_facts([chunk.timing for chunk in self._chunks], names, self._before)

@@ -26,7 +26,7 @@ class Source:
 
 
 def sources_of(gate: GateHandle, run: Path) -> dict[str, dict[str, str]]:
-    """The gate behind each of a handle's scores, for their file's meta data; empty for one without a folder.
+    """The gate behind each of a handle's scores, for their file's metadata; empty for one without a folder.
 
     A folder inside the run is named relative to it, so that both can be moved.
     """
@@ -39,7 +39,7 @@ def sources_of(gate: GateHandle, run: Path) -> dict[str, dict[str, str]]:
 
 
 def source_of(run: Path, meta: Mapping[str, Any], gate: str) -> Source | None:
-    """The gate behind stored scores, by their meta data (see ``StoredScores``); None where those do not say."""
+    """The gate behind stored scores, by their metadata (see ``StoredScores``); None where those do not say."""
     facts = meta.get("gates", {}).get(gate, {})
     if not {"folder", "name"} <= set(facts):
         return None
@@ -122,6 +122,6 @@ def note_calibrated(folder: Path, name: str, chosen: Threshold, replace: bool = 
     if outcome.kept and outcome.old is not None:
         raise UserError(
             f"{folder}: gate '{name}' has threshold {outcome.old.threshold:.4f} with a guarantee ({outcome.old.rule}); "
-            "give --replace to note one that promises less"
+            "give --replace to store one that promises less"
         )
     return outcome

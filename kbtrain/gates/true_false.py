@@ -173,7 +173,7 @@ class Encoder:
             if not tokens:
                 raise UserError(
                     f"example '{example.id}': {encoded.length} tokens without a reference; raise max_length "
-                    f"({self.max_length}) or leave the question out"
+                    f"({self.max_length}) or remove the question"
                 )
             drop = min(encoded.length - self.max_length, len(tokens))
             cut += drop

@@ -45,7 +45,7 @@ PACKAGES = (
     "kbtrain", "torch", "transformers", "tokenizers", "peft", "accelerate", "datasets", "scikit-learn", "bm25s",
     "numpy", "pydantic", "pyarrow", "deepspeed", "bitsandbytes", "vllm",
 )  # fmt: skip
-MODEL_FILES = "model_files"  # a model's files with their hashes, in keys and meta data
+MODEL_FILES = "model_files"  # a model's files with their hashes, in keys and metadata
 ABSENT: Any = object()  # the value of a setting that is missing
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -88,14 +88,14 @@ def write_meta(
 def write_result(
     path: Path, document: Mapping[str, Any], *, stage: str, config: BaseModel, inputs: Sequence[Path], started: float
 ) -> None:
-    """Write a stage's result as JSON with its schema version first, and its meta data beside it."""
+    """Write a stage's result as JSON with its schema version first, and its metadata beside it."""
     text = json.dumps({"schema": SCHEMA, **document}, ensure_ascii=False, indent=1, allow_nan=False)
     write_atomically(path, text + "\n")
     write_meta(path, stage=stage, config=config, inputs=inputs, started=started)
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """The meta data beside a file (give the file, not its ``.meta.json``). Raises :class:`UserError`."""
+    """The metadata beside a file (give the file, not its ``.meta.json``). Raises :class:`UserError`."""
     source = meta_path(path)
     missing = f"run the stage that writes {Path(path).name} again"
     again = f"delete it, and {missing}"  # that stage reads it as well, to see whether it was done
@@ -119,7 +119,7 @@ def short_name(model: object) -> str:
 
 
 def unchanged(path: Path) -> bool:
-    """True if a file is what its meta data say, or has none. Raises :class:`UserError` for broken meta data."""
+    """True if a file is what its metadata say, or has none. Raises :class:`UserError` for broken metadata."""
     return not path_exists(meta_path(path)) or read_meta(path).get("sha256") == file_sha256(path)
 
 
@@ -276,7 +276,7 @@ class Artifact:
         return Records(self.path, self.key or {}, remedy)
 
     def finish(self, extra: Mapping[str, Any] | None = None) -> None:
-        """Note the whole file in its meta data."""
+        """Note the whole file in its metadata."""
         facts = {**({} if self.key is None else {"key": self.key}), **(extra or {})}
         write_meta(self.path, stage=self.stage, config=self.config, inputs=self.inputs, extra=facts,
                    started=self.started)  # fmt: skip

@@ -174,7 +174,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             raise UserError(f"{at(self.path)}: {begun}; set it back or name a new run")
 
     def run_meta(self, run: str) -> dict[str, Any]:
-        """The meta data with which a run was created. Raises :class:`UserError` for an unknown run."""
+        """The metadata with which a run was created. Raises :class:`UserError` for an unknown run."""
         row = self._fetch("SELECT meta FROM runs WHERE name = ?", (run,))
         if not row:
             names = ", ".join(self.runs()) or "none yet"
@@ -182,7 +182,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         with contextlib.suppress(ValueError):
             if isinstance(meta := files.loads(str(row[0][0])), dict):
                 return meta
-        raise UserError(f"{at(self.path)}: meta data of run '{run}' cannot be read: {_DAMAGED}")
+        raise UserError(f"{at(self.path)}: metadata of run '{run}' cannot be read: {_DAMAGED}")
 
     def runs(self) -> list[str]:
         """Names of the runs, oldest first."""
@@ -269,7 +269,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     def close(self) -> None:
         """Close the file; a writer folds the write-ahead log into it.
 
-        Where that changes the file, its meta data go, as in :meth:`put`: a run that ended while this one had the log
+        Where that changes the file, its metadata go, as in :meth:`put`: a run that ended while this one had the log
         open noted the bytes without it.
         """
         before = self._modified()

@@ -71,7 +71,7 @@ class _Group:
 
 
 class Distribution:
-    """Collects labels one by one; :meth:`as_dict` is what goes into the meta data of ``labels.jsonl``."""
+    """Collects labels one by one; :meth:`as_dict` is what goes into the metadata of ``labels.jsonl``."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], _Group] = defaultdict(_Group)

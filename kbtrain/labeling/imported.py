@@ -116,7 +116,7 @@ class ImportCounts:
             self.thoughts_only += answer.finish == "thought"
 
     def as_dict(self) -> dict[str, Any]:
-        """For the meta data."""
+        """For the metadata."""
         graded = {condition: dict(vars(stated)) for condition, stated in self.graded.items()}
         return {"splits": dict(self.splits), "scores": Counter(s.gate for s in self.scores), "graded": graded,
                 "thoughts": self.thoughts, "thoughts_only": self.thoughts_only, "without_gold": self.without_gold,

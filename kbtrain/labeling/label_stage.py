@@ -273,7 +273,7 @@ Tau = Annotated[float, Field(ge=0, le=1)] | Quantile | Literal["middle"]  # midd
 
 
 def passages_shown(evidence: Path, sampling: Mapping[str, Any]) -> tuple[Titles, int]:
-    """How passages showed their titles in a run's answers (``sampling``: its meta data), and the most that a prompt
+    """How passages showed their titles in a run's answers (``sampling``: its metadata), and the most that a prompt
     held, by the evidence they were drawn with; "missing" and 0 where that is not here any more."""
     if not path_exists(evidence) or sampling.get("evidence") != file_sha256(evidence):
         return "missing", 0

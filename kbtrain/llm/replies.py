@@ -46,7 +46,7 @@ def protocol() -> Iterator[None]:
         yield
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         why = " ".join(str(error).split())[:100]
-        raise UserError(f"server: a reply that does not follow OpenAI's protocol ({why}); is it one?") from None
+        raise UserError(f"server: its reply does not follow OpenAI's protocol ({why}); is its URL right?") from None
 
 
 @dataclass(frozen=True)
@@ -269,8 +269,8 @@ class RepliesSoFar:
         at_limit = len(fullest) >= _MANY and max(fullest) - max(min(fullest), longest_other) > _SPREAD
         if at_limit or (len(counts) >= _MANY and sum(counts) < _PART * sum(own)):
             raise UserError(
-                f"{self.where}: it reads at most {most} tokens of prompts that are longer, so that passages are not "
-                "seen; raise its context (Ollama: num_ctx, llama.cpp: --ctx-size), or lower max_prompt_tokens, and "
+                f"{self.where}: it reads at most {most} tokens of prompts that are longer, so it does not see the "
+                "passages; raise its context (Ollama: num_ctx, llama.cpp: --ctx-size), or lower max_prompt_tokens, and "
                 "sample into a new run"
             )
 
@@ -307,7 +307,7 @@ def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
             tops = [token.get("top_logprobs") for token in stated["content"]]
         if tops is None or (tops and all(top is None for top in tops)):
             raise UserError(
-                "server: gives no top log-probabilities, from which this gate reads; `kbtrain check-server` shows what "
+                "server: gives no top log-probabilities, which this gate reads; `kbtrain check-server` shows what "
                 "a server gives"
             )
         pairs = [

@@ -99,7 +99,7 @@ def _readable(what: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:  # also what base64 cannot read
-        raise UserError(f"the upstream's {what} cannot be read ({error!s:.80}); are both of one version?") from None
+        raise UserError(f"the upstream's {what} cannot be read ({error!s:.80}); are the versions equal?") from None
 
 
 def _floats(text: str) -> States:
@@ -263,7 +263,7 @@ def state_request(draft_tokens: int) -> dict[str, Any]:
 def own_end_token(tokenizer: PreTrainedTokenizerBase) -> int:
     """A tokenizer's end token. Raises :class:`UserError` for a tokenizer without one."""
     if tokenizer.eos_token_id is None:
-        raise UserError(f"model '{tokenizer.name_or_path}': its tokenizer has no end token, at which states are read")
+        raise UserError(f"model '{tokenizer.name_or_path}': its tokenizer has no end token, where states are read")
     return int(tokenizer.eos_token_id)
 
 

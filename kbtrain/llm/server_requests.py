@@ -275,7 +275,7 @@ async def post(
                     raise PromptRefusal("other", f"{error}, {failed} times") from None
                 raise UserError(
                     f"server {client.base_url}: {error}, {failed} times; what was finished is kept, run the same "
-                    "command again when the server is well"
+                    "command again when the server works"
                 ) from None
             await asyncio.sleep(retry.seconds(failed, error.asked))
 

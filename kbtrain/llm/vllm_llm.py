@@ -127,7 +127,7 @@ class VllmLLM:
             return cls(name, vllm.LLM(**arguments), sampling)
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             first = str(error).strip().splitlines()[0][:200]
-            raise UserError(f"model '{name}': vLLM cannot open it ({first}); its own log above says more") from None
+            raise UserError(f"model '{name}': vLLM cannot open it ({first}); see its log above") from None
 
     def facts(self) -> dict[str, Any]:
         import torch

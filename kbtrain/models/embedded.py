@@ -189,7 +189,7 @@ def _check(path: Path, expected: str) -> None:
     actual = file_sha256(path)
     if actual != expected:
         raise UserError(
-            f"{path}: sha256 is {actual[:16]}..., expected {expected[:16]}...; the file is damaged or another"
+            f"{path}: sha256 is {actual[:16]}..., expected {expected[:16]}...; the file is damaged or a different one"
         )
 
 

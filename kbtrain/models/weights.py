@@ -96,7 +96,7 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
     weights, config = folder / ADAPTER_WEIGHTS, folder / _ADAPTER_CONFIG
     if not weights.exists():
         _refuse_pickles(str(folder), str(folder))
-        raise UserError(f"{weights}: no such file; an adapter's weights are expected there")
+        raise UserError(f"{weights}: no such file; an adapter's parameters are expected there")
     shapes = shapes_in(weights)
     if (problem := _problem(config)) is not None:
         raise UserError(f"{config}: {problem}; copy the whole folder again")

@@ -229,7 +229,7 @@ def end_token(tokenizer: PreTrainedTokenizerBase) -> str:
     """The token that a tokenizer ends a text with. Raises :class:`UserError` for one that has none."""
     if not tokenizer.eos_token or tokenizer.eos_token_id is None:
         name = tokenizer.name_or_path
-        raise UserError(f"tokenizer of '{name}': it has no EOS token, so that a model could not learn to stop")
+        raise UserError(f"tokenizer of '{name}': it has no EOS token, so a model could not learn to stop")
     return str(tokenizer.eos_token)
 
 

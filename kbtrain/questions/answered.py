@@ -96,7 +96,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
         if column not in columns_with_values:
             raise UserError(f"{at(path)}: {name}: no row has a value under '{column.removeprefix('-')}'")
     if len(blank) > 1 and sum(blank.values()) > n / 2:  # in a table an arm without an answer is an empty cell
-        raise UserError(f"{at(path)}: in {sum(blank.values())} of {n} rows one arm's answer is empty; {_BOTH_ARMS}")
+        raise UserError(f"{at(path)}: in {sum(blank.values())} of {n} rows one of both answers is empty; {_BOTH_ARMS}")
 
 
 def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:

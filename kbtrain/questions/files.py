@@ -124,7 +124,7 @@ def _members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]]]:
     elif plain_name(path.name).lower().endswith(_TAR):
         yield from _tar_members(path)
     elif path.suffix == ".zip":
-        raise UserError(f"{at(path)}: not a whole zip archive; get the file again")
+        raise UserError(f"{at(path)}: not a complete zip archive; get the file again")
     else:
         yield path.name, str(path), opener_of(path)
 
@@ -139,7 +139,7 @@ def _tar_members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]
                     if member.isfile() and not _hidden(member.name):
                         yield member.name, f"{path}/{member.name}", partial(extract, member)
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            raise UserError(f"{at(path)}: not a whole tar archive ({error}); get the file again") from None
+            raise UserError(f"{at(path)}: not a complete tar archive ({error}); get the file again") from None
 
 
 def _hidden(name: str) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def cell(value: object) -> str:
-    """A value of the meta data as short text."""
+    """A value of the metadata as short text."""
     if isinstance(value, float):
         return f"{value:.6g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

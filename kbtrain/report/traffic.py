@@ -240,7 +240,7 @@ def roll_back(folder: Path, key: str | None = None) -> str:
         raise UserError(f"{folder}: thresholds of an audit or a calibration: {gates}; expected one (--key chooses)")
     ((gate, entry),) = replaced.items()
     if entry is None:
-        raise UserError(f"{folder}: gate '{gate}' had no threshold before; note one: kbtrain run calibrate")
+        raise UserError(f"{folder}: gate '{gate}' had no threshold before; choose one: kbtrain run calibrate")
     try:
         before = Threshold.model_validate(entry)
     except ValidationError as error:

@@ -87,7 +87,7 @@ class BM25:
         try:
             index = bm25s.BM25.load(folder, mmap=True, show_progress=False, backend=backend)
         except (FileNotFoundError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{at(folder)}: no whole BM25 index ({error}); build it again") from None
+            raise UserError(f"{at(folder)}: no complete BM25 index ({error}); build it again") from None
         return BM25(index, passages, tokens)
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
         counts = np.diff(np.load(folder / "indptr.csc.index.npy"))
         words = sorted(vocabulary, key=vocabulary.__getitem__)[: len(counts)]  # bm25s may add an empty word at the end
     except (UserError, EOFError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{at(folder)}: no whole BM25 index ({error}); build it again") from None
+        raise UserError(f"{at(folder)}: no complete BM25 index ({error}); build it again") from None
     return tokens, words, counts
 
 

@@ -206,8 +206,8 @@ def check_fields(body: Mapping[str, Any]) -> None:
             continue
         neutral = NEUTRAL.get(name, ())
         if not any(value == default and isinstance(value, bool) == isinstance(default, bool) for default in neutral):
-            leave = f"leave it out or give {json.dumps(neutral[0])}" if neutral else "leave it out"
-            raise Refused(400, "unsupported", f"field '{name:.40}': nothing this model can do; {leave}", f"{name:.40}")
+            leave = f"remove it or give {json.dumps(neutral[0])}" if neutral else "remove it"
+            raise Refused(400, "unsupported", f"field '{name:.40}': this model cannot do it; {leave}", f"{name:.40}")
 
 
 def chat_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]]) -> str:

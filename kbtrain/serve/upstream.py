@@ -214,7 +214,7 @@ class HttpUpstream:
                 if _has_begun(error):
                     self._metrics.upstream_failures.labels("head").inc()
                     logger.warning("upstream: %s in the head of its answer", type(error).__name__)
-                    raise Refused(502, "upstream_failed", "the upstream's answer is broken in its head") from None
+                    raise Refused(502, "upstream_failed", "the head of the upstream's answer is broken") from None
                 failed += 1
                 self._metrics.upstream_failures.labels("connection").inc()
                 logger.warning("upstream: %s, try %d of %d", type(error).__name__, failed, TRIES)
@@ -230,7 +230,7 @@ class HttpUpstream:
                 response = await self._request("GET", self._address("models"), self._headers(headers))
                 try:
                     if response.status == 401 and self._key is None and not self._own_keys:
-                        raise Refused(401, "invalid_api_key", "the upstream lists its models for a key alone")
+                        raise Refused(401, "invalid_api_key", "the upstream lists its models only with a key")
                     if response.status == 200:
                         models = _read_models(await read_whole(response.content.iter_any(), LARGEST))
                 finally:

@@ -199,7 +199,7 @@ def check_zero(accelerator: Any) -> None:
     """Raise :class:`UserError` for ZeRO-3, whose split weights the first rank cannot save alone."""
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
     if plugin is not None and int(plugin.zero_stage) == 3:
-        raise UserError("launcher: ZeRO-3 splits the weights, which no recipe saves; use the launch file zero2_4gpu")
+        raise UserError("launcher: ZeRO-3 shards parameters, which no recipe saves; use the launch file zero2_4gpu")
 
 
 def names_optimizer(accelerator: Any) -> bool:

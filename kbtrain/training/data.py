@@ -128,7 +128,7 @@ def _check_ids(examples: Sequence[Example], path: Path) -> None:
 def _check_classes(values: Sequence[float | None], key: Target, labels: Labels, path: Path) -> None:
     labelled = [value for value in values if value is not None]
     if not labelled:
-        raise UserError(f"{at(path)}: no example has a {labels} label '{key}'; label it, or take it out of keys")
+        raise UserError(f"{at(path)}: no example has a {labels} label '{key}'; label it, or remove it from keys")
     if len(set(labelled)) < 2:
         what = f"{bool(labelled[0])}" if labels == "hard" else f"{labelled[0]:g}"
         raise UserError(
@@ -235,7 +235,7 @@ def check_dialogues_apart(train: Iterable[TurnExample], dev: Iterable[TurnExampl
     both = {turn.dialogue_id for turn in dev}
     shared = next((turn.dialogue_id for turn in train if turn.dialogue_id in both), None)
     if shared is not None:
-        raise UserError(f"{at(path)}: dialogue '{shared}' stands in train and in dev")
+        raise UserError(f"{at(path)}: dialogue '{shared}' is in train and in dev")
 
 
 def class_weights(rows: Sequence[Labelled], strength: float = 1.0) -> tuple[float, float]:

@@ -55,8 +55,8 @@ def save_checked(ending: Ending, last: str) -> float:
     worst = float(ending.difference(staging))
     if not worst <= ending.tolerance:
         raise UserError(
-            f"{staging}: what was saved scores differently from the trained one (by up to {worst:.2g}); "
-            "nothing was put into the output folder"
+            f"{staging}: the saved gate scores differently from the trained one (by up to {worst:.2g}); "
+            "the output folder is unchanged"
         )
     write_atomically(staging / "README.md", ending.readme(worst))
     for name, threshold in kept_thresholds(read_json(staging / CARD), output).items() if last == CARD else ():
@@ -121,7 +121,7 @@ class Ending(ABC):
         return save_checked(self, self.last)
 
     def finish(self) -> str:
-        """Save, write configuration, meta data and scores, drop the checkpoints; returns the sentence to be said."""
+        """Save, write configuration, metadata and scores, drop the checkpoints; returns the sentence to be said."""
         output, config, state = self.config.output, self.config, self.state
         if state is not None:
             with replacing(output / "trainer_state.json") as partial:

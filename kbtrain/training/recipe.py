@@ -189,13 +189,13 @@ def claim_folder(folder: Path, run: Mapping[str, Any], defaults: Mapping[str, An
 
 
 def has_training(folder: Path) -> bool:
-    """True if a training left something in the folder: a checkpoint, weights, or meta data."""
+    """True if a training left something in the folder: a checkpoint, weights, or metadata."""
     left_files = (path for pattern in ("*.safetensors", "*.meta.json") for path in folder.glob(pattern))
     return any((folder / "checkpoints").glob("checkpoint-*")) or any(left_files)
 
 
 def finished(folder: Path, *files: str) -> bool:
-    """True if a training ended here: the files that it writes last and their meta data exist. A gate alone does not
+    """True if a training ended here: the files that it writes last and their metadata exist. A gate alone does not
     prove it: a training killed after saving still owes its scores."""
     return all((folder / name).exists() and meta_path(folder / name).exists() for name in files)
 

@@ -36,7 +36,7 @@ from kbtrain.records import CONDITIONS, Condition, Evidence, Question, SampleSet
 @dataclass
 class RunAnalysis:
     """Analyses of one sampling run, or of its questions from one ``dataset``; ``model`` and ``meta`` come from the
-    run's own meta data; :func:`name_runs` sets ``name``."""
+    run's own metadata; :func:`name_runs` sets ``name``."""
 
     model: str
     folder: Path

@@ -107,7 +107,7 @@ def _card(path: Path) -> ResponderCard | None:
 
 
 def _read_setting(path: Path, key: str) -> str | None:
-    """A setting that a file's meta data note."""
+    """A setting that a file's metadata note."""
     value = meta_of(path).get("config", {}).get(key)
     return None if value is None else str(value)
 

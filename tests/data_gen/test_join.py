@@ -88,7 +88,7 @@ def test_labels_about_two_models_are_not_joined(tmp_path):
     for run, model in zip(runs, ("Qwen/Qwen2-7B", "/models/Qwen2-7B/", "Llama-2-13b"), strict=True):
         jsonl.write(run / "labels.jsonl", [])
         write_meta(run / "labels.jsonl", stage="label", config=None, inputs=[], extra={"sampling": {"model": model}})
-    with pytest.raises(UserError, match=r"webqa/labels\.jsonl: labels about answers of 'Llama-2-13b', those of .*mmlu"):
+    with pytest.raises(UserError, match=r"webqa/labels\.jsonl: labels describe answers of 'Llama-2-13b', .*mmlu"):
         join(runs, tmp_path / "mix")
     join(runs[:2], tmp_path / "mix")
 

@@ -143,7 +143,7 @@ def test_a_second_run_and_a_missing_shard_are_added_to_the_store_that_is_there(
 
 
 def test_adding_goes_on_where_it_was_killed(sharded, merge, rows, make_run, sample):
-    """Between two transactions, or before the meta data."""
+    """Between two transactions, or before the metadata."""
     with SampleStore(shard(sharded, 1), read_only=True) as part, SampleStore(sharded / "samples.db") as other:
         found = list(part.iterate("main"))
         plain = {key: value for key, value in part.run_meta("main").items() if key not in OF_A_SHARD}
@@ -190,7 +190,7 @@ def test_a_run_begun_in_the_store_while_shards_are_merged_is_kept(sharded, monke
 
     monkeypatch.setattr(script, "merge", beside_another)
     with pytest.raises(
-        UserError, match=r"samples\.db: begun by another command meanwhile; run the same command again$"
+        UserError, match=r"samples\.db: another command began it meanwhile; run the same command again$"
     ):
         script.main(parse_args(script.MergeConfig, ["--run", str(sharded)]))
     with SampleStore(sharded / "samples.db", read_only=True) as store:

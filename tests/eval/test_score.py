@@ -227,7 +227,7 @@ def test_a_folder_whose_name_no_result_holds_is_told_before_anything_is_scored(
     """Its scores were written, and read to the end of the evaluation."""
     opened_from(run_folder / "KBM-2")
     module = script("score")
-    with pytest.raises(UserError, match=r"scores would be named 'KBM-2_mastery', after .* small letters, digits and _"):
+    with pytest.raises(UserError, match=r"scores would be named 'KBM-2_mastery', .* lowercase letters, digits"):
         module.main(build(module.ChoiceConfig, None, {"run": run_folder}))
 
 

@@ -157,9 +157,7 @@ def test_an_unknown_gate_or_schema_is_one_line(script: Script, written: Path, tm
     with pytest.raises(UserError, match="did you mean 'kbm_mastery'"):
         write(script, written, gate="kbm_masteri")
     (tmp_path / "results.json").write_text('{"schema": 2}')
-    with pytest.raises(
-        UserError, match=r"results.json: no meta data beside it that say where it is from; run eval/end"
-    ):
+    with pytest.raises(UserError, match=r"results.json: no metadata beside it says where it comes from; run eval/end"):
         write(script, tmp_path)
     write_meta(tmp_path / "results.json", stage="end_to_end", config={}, inputs=[])
     with pytest.raises(UserError, match=r"results.json: schema is 2, expected 1; run eval/end_to_end.py again"):

@@ -250,7 +250,7 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(text, seconds):
     ],
 )
 def test_a_reply_of_wrong_types_is_one_line(change):
-    with pytest.raises(UserError, match=r"^server: a reply that does not follow OpenAI's protocol \(") as caught:
+    with pytest.raises(UserError, match=r"^server: its reply does not follow OpenAI's protocol \(") as caught:
         samples(change, 0, 1, OutputRules(), None)
     assert "\n" not in str(caught.value)
 

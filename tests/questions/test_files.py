@@ -80,7 +80,7 @@ def test_only_names_the_members_to_read_and_split_overrides(tmp_path: Path) -> N
             "gz: cannot be read",
         ),
         ("x.jsonl.gz", gzip.compress(b'{"question": "a"}\n', mtime=0)[:9] + b"\xff" * 40, "gz: cannot be read"),
-        ("x.zip", b"PK\x03\x04 but no archive", "x.zip: not a whole zip archive; get the file again"),
+        ("x.zip", b"PK\x03\x04 but no archive", "x.zip: not a complete zip archive; get the file again"),
         ("x.tar.gz", b"neither", "x.tar.gz: cannot be read"),
     ],
 )

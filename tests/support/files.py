@@ -12,12 +12,12 @@ from kbtrain.io.provenance import file_sha256
 
 
 def keep_change(path: Path) -> None:
-    """Drop a file's meta data, as the error of a changed file says: what is in it now is the user's own."""
+    """Drop a file's metadata, as the error of a changed file says: what is in it now is the user's own."""
     path.with_name(path.name + ".meta.json").unlink()
 
 
 def note_change(path: Path) -> None:
-    """Write the changed file's hash into its meta data, as if its stage had made it so."""
+    """Write the changed file's hash into its metadata, as if its stage had made it so."""
     meta = path.with_name(path.name + ".meta.json")
     noted = json.loads(meta.read_text(encoding="utf-8"))
     meta.write_text(json.dumps({**noted, "sha256": file_sha256(path)}), encoding="utf-8")

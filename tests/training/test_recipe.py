@@ -99,7 +99,7 @@ def test_what_deepspeed_would_do_is_read_from_its_configuration():
         return SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
 
     check_zero(accelerator(2, {}))
-    with pytest.raises(UserError, match="launcher: ZeRO-3 splits the weights, which no recipe saves"):
+    with pytest.raises(UserError, match="launcher: ZeRO-3 shards parameters, which no recipe saves"):
         check_zero(accelerator(3, {}))
     assert names_optimizer(accelerator(2, {"optimizer": {"type": "AdamW"}}))
     assert not names_optimizer(SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=None)))

@@ -214,7 +214,7 @@ def turns_only(examples: Sequence[Example]) -> list[TurnExample]:
     turns = [example for example in examples if isinstance(example, TurnExample)]
     if len(turns) < len(examples):
         other = next(example for example in examples if not isinstance(example, TurnExample))
-        raise UserError(f"example '{other.id}': base 'dialogue_state' reads dialogue turns; leave the key 'base' out")
+        raise UserError(f"example '{other.id}': base 'dialogue_state' reads dialogue turns; remove the key 'base'")
     return turns
 
 

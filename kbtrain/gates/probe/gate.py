@@ -354,14 +354,14 @@ def load_heads(path: Path, keys: Sequence[Target]) -> dict[Target, Head]:
     except (SafetensorError, OSError) as error:
         raise UserError(f"{at(path)}: cannot be read ({error}); copy the whole folder") from None
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise UserError(f"{at(path)}: lacks or has a broken tensor ({error}); copy the whole folder") from None
+        raise UserError(f"{at(path)}: a missing or broken tensor ({error}); copy the whole folder") from None
     foreign = sorted(tensors.keys() - {f"{key}.{part}" for key in keys for part in _PARTS})
     if foreign:
         raise UserError(f"{at(path)}: has no place for tensor '{foreign[0]}'; copy the whole folder")
     for key, head in heads.items():
         kinds = "".join(tensors[f"{key}.{part}"].dtype.kind for part in _PARTS)
         if kinds != "fif" or head.weight.ndim != 2 or not 0 < len(head.layers) == len(head.weight):
-            raise UserError(f"{at(path)}: head '{key}': tensors of another form or format; copy the whole folder")
+            raise UserError(f"{at(path)}: head '{key}': tensors of another shape or format; copy the whole folder")
         if not (np.isfinite(head.weight).all() and np.isfinite(head.intercept)):
             raise UserError(f"{at(path)}: head '{key}' holds numbers that are not finite; train the probe again")
     return heads

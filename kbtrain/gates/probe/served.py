@@ -124,7 +124,7 @@ def check_reference(folder: Path, server: StatesServer) -> StatesDifference:
     reference = read_reference_states(folder)
     if not reference:
         raise UserError(
-            f"{at(folder)}: holds no {REFERENCE}, with which an engine's states are compared; fit the probe again "
+            f"{at(folder)}: holds no {REFERENCE}, which is compared with an engine's states; fit the probe again "
             "(recipes/train_probe.py)"
         )
     difference = compare_states(server, reference)

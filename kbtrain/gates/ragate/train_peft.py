@@ -53,7 +53,7 @@ def check_turns(examples: Sequence[Example], path: Path, features: Sequence[Peft
             try:
                 feature_value(example, name)
             except UserError as error:
-                raise UserError(f"{at(path)}: {error}, or take it out of features") from None
+                raise UserError(f"{at(path)}: {error}, or remove it from features") from None
         turns.append(example)
     return turns
 

@@ -128,7 +128,7 @@ def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:
             continue
         if any("att" in name for block in module for name, _ in block.named_children()):
             return module
-    raise UserError(f"{type(model).__name__}: its {count} layers stand in no list; its states cannot be read")
+    raise UserError(f"{type(model).__name__}: its {count} layers are not in a list; its states cannot be read")
 
 
 def mlp_name(block: torch.nn.Module) -> str:

@@ -177,8 +177,8 @@ class LockstepSampler:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling) -> None:
         if cache_argument(model) is None:  # it would forget the text so far
             raise UserError(
-                f"model type '{model.config.model_type}': its forward() takes no cache, with which answers "
-                "are drawn here; ask it behind vLLM or a server"
+                f"model type '{model.config.model_type}': its forward() takes no cache, which sampling "
+                "needs here; run it behind vLLM or another server"
             )
         self.model = model
         self.tokenizer = tokenizer

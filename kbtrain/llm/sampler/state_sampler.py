@@ -140,7 +140,7 @@ def end_token(stopper: Stopper, tokenizer: PreTrainedTokenizerBase) -> int:
     if tokenizer.eos_token_id is not None:
         return int(tokenizer.eos_token_id)
     if not stopper.eos:
-        raise UserError("this model has no end token, with which SeaKR closes every sample")
+        raise UserError("this model has no end token, which SeaKR needs at the end of every sample")
     return min(stopper.eos)
 
 
