@@ -134,7 +134,7 @@ def test_own_questions_are_not_finished_before_their_answers_are(tmp_path):
     jsonl.write(tmp_path / "questions.jsonl", [])
     jsonl.write(tmp_path / "evidence.jsonl", [])
     SampleStore(tmp_path / "samples.db").close()
-    with pytest.raises(UserError, match=r"samples\.db: not all answers are in it; give the command that"):
+    with pytest.raises(UserError, match=r"samples\.db: some answers are missing in it; repeat the command that"):
         finish_own(tmp_path, print)
 
 

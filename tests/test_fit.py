@@ -116,7 +116,7 @@ def test_a_search_that_only_helps_ends_with_advice(tmp_path: Path) -> None:
     [
         ({}, "give --corpus and --server"),
         ({"corpus": Path("p"), "server": "s", "config": Path("c")}, "give --corpus and --server"),
-        ({"answers": "{llm: a, rag: b}", "server": "http://h/v1"}, "nothing is asked then"),
+        ({"answers": "{llm: a, rag: b}", "server": "http://h/v1"}, "fit then sends no requests"),
     ],
 )
 def test_options_that_leave_open_what_is_asked_are_one_line(more: dict[str, Any], says: str) -> None:

@@ -97,7 +97,7 @@ def test_nothing_of_the_machine_nor_of_the_training_texts_is_sent(hub, gate, tmp
 
 def test_a_gate_that_is_to_be_private_is_not_sent_to_a_public_repository(hub, gate):
     hub.repositories[NAME] = Repository()
-    with pytest.raises(UserError, match=f"{NAME}: is there already, and public"):
+    with pytest.raises(UserError, match=f"{NAME}: exists already and is public"):
         lines(gate, private=True)
     assert set(hub.repositories[NAME].files) == {".gitattributes"} and not hub.large
 
@@ -192,7 +192,7 @@ def test_what_is_in_the_cache_opens_without_the_hub(hub, gate, monkeypatch):
     hub.status = 503
     assert kbtrain.load_gate(NAME).score(["Who?"]) == score
     with pytest.raises(
-        UserError, match="someone/other: the hub cannot be reached, and its cache here has no whole copy"
+        UserError, match="someone/other: the hub cannot be reached, and its cache here has no complete copy"
     ):
         kbtrain.load_gate("someone/other")
 

@@ -139,9 +139,9 @@ def test_the_page_escapes_everything_and_is_self_contained():
 def test_the_page_says_in_words_what_is_right_and_of_how_many_questions_its_shares_are():
     first, second = traces()
     page = render_traces([replace(first, correct=True), replace(second, answers=())], "t")
-    assert "Right: 1.000" in page and "(of the 1 with a gold answer); searched" in page
+    assert "Right: 1.000" in page and "(of the 1 with a reference answer); searches" in page
     assert page.count("right &middot; gold: Ann") == page.count("no gold answer") == 1
-    assert 'class="bad"' not in page and "with a gold answer" not in render_traces([first], "t")
+    assert 'class="bad"' not in page and "with a reference answer" not in render_traces([first], "t")
 
 
 def test_a_smaller_limit_chooses_a_part_of_a_larger_one():
