@@ -1,6 +1,6 @@
 """Seconds to sample 30 answers to a question: this sampler beside HF generate and vLLM, and the machine's own limit.
 
-Same model, prompts (atlas), precision and number of tokens; each peer in a process of its own, in turn, in one run,
+Same model, prompts (atlas), precision and number of tokens; each peer in its own process, in turn, in one run,
 warm-up not counted. vLLM is measured if its environment is there (make vllm-env). About 15 minutes on 2 cores.
 
 Examples:

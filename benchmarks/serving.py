@@ -46,7 +46,7 @@ model_list:
   - model_name: stub
     litellm_params: {{model: openai/stub, api_base: "http://127.0.0.1:{port}/v1", api_key: unused}}
 """
-LITELLM_ENVIRONMENT = {  # its proxy starts without a key of its own, and asks no network for prices
+LITELLM_ENVIRONMENT = {  # its proxy starts without its own key, and asks no network for prices
     "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
     "LITELLM_LOCAL_MODEL_COST_MAP": "true",
 }

@@ -1,5 +1,5 @@
 """What `kbtrain run sample` costs on top of vLLM: the same prompts by a bare script, by the stage offline, and by it
-through a vLLM server. Each in a process of its own, one after the other, with a warm-up that is not counted.
+through a vLLM server. Each in its own process, one after the other, with a warm-up that is not counted.
 
 Seconds are those from the open engine to the last stored answer. Needs vLLM's environment (make vllm-env). Seeds are
 given where vLLM can take them: its CPU build cannot.

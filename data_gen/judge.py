@@ -3,7 +3,7 @@
 data_gen/label.py --verdicts reads them. Each distinct answer (after normalisation) is judged once, without its
 question (KBM, figure 13 and A.2). Judges: llm (any back end, its reply is read), rules (each question's own rule).
 Resumable: an interrupted run resumes after its last batch. A model is not asked again about answers that stood there
-before more sampling or another sampling run; the verdicts of all stand in one file.
+before more sampling or another sampling run; the verdicts of all are in one file.
 
 Examples:
   kbtrain run judge --run runs/webqa --model Qwen/Qwen2-72B-Instruct --backend openai

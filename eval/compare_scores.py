@@ -42,7 +42,7 @@ from kbtrain.show import aligned, number
 
 class CompareScoresConfig(ResampleConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
-    split: Split = Field("test", description="questions to look at")
+    split: Split = Field("test", description="questions to compare")
     positive: Literal["llm_wrong", "needed"] = Field(
         "llm_wrong", description="llm_wrong: wrong without retrieval; needed: and right with it (greedy answers)"
     )

@@ -1,7 +1,7 @@
 """Import another system's decisions into kbtrain's tables: an id and a score, or yes or no, for each question.
 
 Reads JSON Lines (a column may be a path, a.b) or a CSV and RUN/questions.jsonl; adds the gate to
-RUN/imported_scores.jsonl, which eval/compare_scores.py sets beside our own. With --as-gate it stands among these
+RUN/imported_scores.jsonl, which eval/compare_scores.py sets beside our own. With --as-gate it is among these
 (RUN/scores/GATE.jsonl), in every table and page: accuracy against searches, p, thresholds; that takes a score of every
 dev and test question. Yes and no become 1 and 0; --choices maps other words, and --tools reads a model's
 own calls of tools from a log. Where outcomes are there, yes and no are compared with what a search changed: needless,

@@ -7,8 +7,8 @@ as long as what they depend on is the same: run it again after an interruption, 
 spreads the work over a Ray cluster.
 
 Dev and test questions that a gate was trained on, that ask about an entity of its training, or dev questions that
-stand in test (or share an entity with it), stop the stage; with allow_trained and allow_entities they are scored, and
-their numbers stand in every table of that gate.
+are in test (or share an entity with it), stop the stage; with allow_trained and allow_entities they are scored, and
+their numbers are in every table of that gate.
 
 Examples:
   kbtrain run score --run runs/demo --model smollm2-135m-instruct

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The parsed command line; what may be repeated may also stand behind options, as argparse allows not."""
+    """The parsed command line; what may be repeated may also be behind options, as argparse allows not."""
     parser, words = _parser(), sys.argv[1:] if argv is None else argv
     for number, word in enumerate(words, 1):
         if not is_text(word):  # it may hold a key, and is not repeated

@@ -45,7 +45,7 @@ class Config(BaseModel):
         """No counter, seed or array holds more than 64 bits: such a number would fail late, or never come to an end.
         True is not a number, though Python takes it for 1.
 
-        Texts stand in file names and in what is written: none of them can hold bytes that are no text. A key of null
+        Texts are in file names and in what is written: none of them can hold bytes that are no text. A key of null
         that has no meaning of its own is as if missing.
         """
         if isinstance(data, dict):

@@ -2,7 +2,7 @@
 
 questions -> evidence -> answers -> labels -> examples -> gates -> scores -> figures -> report. Each stage is a process
 of its own and resumes where it was, so the whole chain does when it is started again. Gates that are fitted in
-seconds come first: their table stands before the KBM's training begins.
+seconds come first: their table is printed before the KBM's training begins.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def chain(size: Size = "demo") -> list[ChainStep]:
                    splits="[train, dev, test]", only="[probe, draft_probe, features]", run=run),
         chain_step("train_stack", "all of them as one", 0.1, config="stack_demo", run=run, **data,
                    output=run / "stack"),
-        *(measured if size != "tiny" else []),  # a table that stands before the KBM's training begins
+        *(measured if size != "tiny" else []),  # a table that is printed before the KBM's training begins
         chain_step("train_kbm", "a fine-tuned model as a gate", training, **kbm, **data, output=run / "kbm"),
         *double,
         *measured,

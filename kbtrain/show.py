@@ -129,7 +129,7 @@ def _one_pass() -> LayoutEngine:
 
 
 def page(figure: Figure) -> str:
-    """A file of its own, on a white ground: the same bytes for the same figure."""
+    """Its own file, on a white ground: the same bytes for the same figure."""
     return _draw_svg(figure, transparent=False)
 
 

@@ -1,7 +1,7 @@
 """Fit the gate features: the form of a question and how often its words occur in the corpus, in a second on a CPU.
 
 Reads examples (data_gen/build.py) and the run's BM25 index (data_gen/retrieve.py), from which the words' document
-frequencies are taken; the folder keeps them, so that it stands alone. Without --index, as for a search of your own, the
+frequencies are taken; the folder keeps them, so that it stands alone. Without --index, as for your own search, the
 gate reads the form of a question alone. With --evidence the gate also reads what the
 search found: such a gate is asked after the search. Training questions get scores of gates that were fitted without
 them (held_out.jsonl), which eval/score.py takes for its split train.

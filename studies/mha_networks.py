@@ -1,6 +1,6 @@
 """RAGate-MHA's networks beside each other: the paper's grid of sizes, and inputs with one budget and several seeds.
 
-Each network is trained by recipes/train_ragate_mha.py in a folder of its own, so a killed study resumes. Dev chooses;
+Each network is trained by recipes/train_ragate_mha.py in its own folder, so a killed study resumes. Dev chooses;
 with --test each input's figures on test are compared over dialogues.
 
 Examples:

@@ -34,7 +34,7 @@ from kbtrain.report.summary import bootstrap_units
 class PipelinesConfig(ResampleConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
-    split: Split = Field("test", description="questions to look at")
+    split: Split = Field("test", description="questions to compare")
 
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "pipelines.json",)

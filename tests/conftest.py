@@ -1,4 +1,4 @@
-"""Settings of every test process; they must stand before torch or a tokenizer is imported."""
+"""Settings of every test process; they must be set before torch or a tokenizer is imported."""
 
 import gc
 import os

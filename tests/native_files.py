@@ -16,7 +16,7 @@ Path_ = tuple[str | int, ...]
 
 
 def as_list(records: list[Record]) -> str:
-    """A JSON list, one record a line: record i stands in line i + 2."""
+    """A JSON list, one record a line: record i is in line i + 2."""
     return "[\n" + ",\n".join(json.dumps(record, ensure_ascii=False) for record in records) + "\n]\n"
 
 
@@ -40,7 +40,7 @@ def under(key: str) -> Callable[[list[Record]], str]:
 
 
 def by_key(records: list[Record]) -> str:
-    """An object of objects: record i stands in line i + 2."""
+    """An object of objects: record i is in line i + 2."""
     return "{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in records) + "\n}\n"
 
 

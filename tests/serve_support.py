@@ -85,7 +85,7 @@ class Running:
         return self.ask("GET", path, None, headers)
 
     def metric(self, line: str) -> float:
-        """Value of a metric by its name and labels as they stand in ``/metrics``; 0 where it does not stand there."""
+        """Value of a metric by its name and labels as they are in ``/metrics``; 0 where it does not stand there."""
         for row in self.get("/metrics").body.decode().splitlines():
             if row.startswith(line + " "):
                 return float(row.rpartition(" ")[2])

@@ -11,7 +11,7 @@ from support.servers import ThreadedServer
 
 
 class StubUpstream(ThreadedServer):
-    """In a thread of its own; a context manager.
+    """In its own thread; a context manager.
 
     ``requests``: (path, headers, body bytes). ``hold``: "nothing", "first" (never a first byte), "head" (never a token
     behind status and headers) or "stream" (never more than the first token). ``fail``: connections that are closed

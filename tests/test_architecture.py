@@ -1,4 +1,4 @@
-"""The house stands beside the floors of imports, which import-linter checks (pyproject.toml); every test asserts."""
+"""The house is beside the floors of imports, which import-linter checks (pyproject.toml); every test asserts."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_what_the_terminal_s_encoding_cannot_hold_is_escaped(tmp_path):
 
 
 def test_names_of_other_bytes_are_refused(tmp_path):
-    """Names that are no UTF-8 could not stand in what is written: in an argument, and where the command runs."""
+    """Names that are no UTF-8 could not be in what is written: in an argument, and where the command runs."""
     done = in_folder(tmp_path, "ls", "--copy", "train_kbm", os.fsdecode(b"\xff.py"))
     assert (done.returncode, done.stderr) == (
         2, "error: command line: word 4: expected text without zero bytes, bytes that are not UTF-8, and halves of "

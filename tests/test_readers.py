@@ -1,4 +1,4 @@
-"""Whatever stands in the place of a file to be read is refused in one line that names it; nothing waits for a pipe."""
+"""Whatever is in the place of a file to be read is refused in one line that names it; nothing waits for a pipe."""
 
 from __future__ import annotations
 

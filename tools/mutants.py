@@ -71,7 +71,7 @@ def read_mutants() -> tuple[list[Mutant], list[tuple[Mutant, str]]]:
 
 
 def passes(tests: Sequence[str], copy: Path, timeout: float, fresh: bool) -> int | None:
-    """pytest's exit code with the copy of the package, in a process of its own; None after ``timeout`` seconds."""
+    """pytest's exit code with the copy of the package, in its own process; None after ``timeout`` seconds."""
     process = multiprocessing.get_context("fork").Process(target=_pytest, args=(tests, copy, fresh))
     process.start()
     process.join(timeout)

@@ -1,6 +1,6 @@
 """How the driver and its peers talk: one JSON request a line on stdin, one JSON reply a line on stdout.
 
-Each peer is a process of its own, so that memory and threads do not mix. Standard library only: a peer may live in an
+Each peer is its own process, so that memory and threads do not mix. Standard library only: a peer may live in an
 environment that has nothing of ours.
 """
 

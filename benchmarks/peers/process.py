@@ -49,7 +49,7 @@ class Peer:
             self.process.wait()
 
     def _signal(self, number: int) -> None:
-        # a group of its own in our session: if we are killed, the system wakes and ends stopped members
+        # its own group in our session: if we are killed, the system wakes and ends stopped members
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 

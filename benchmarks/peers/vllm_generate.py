@@ -1,4 +1,4 @@
-"""Peer: vLLM, all questions at once, prefix caching on. Runs in an environment of its own (``make vllm-env``).
+"""Peer: vLLM, all questions at once, prefix caching on. Runs in its own environment (``make vllm-env``).
 
 Arguments: model folder, dtype, 1 for eager mode, answers computed at once.
 """

@@ -1,4 +1,4 @@
-"""Figures that stand on more than one page: stored once in ``docs/results/figures.json``, written into marked blocks.
+"""Figures that are on several pages: stored once in ``docs/results/figures.json``, written into marked blocks.
 
 A block of a page begins with ``<!-- figures: NAME -->`` and ends with ``<!-- end figures -->``. This script rewrites
 what lies between. ``tests/test_pages.py`` fails where a block differs from the store.

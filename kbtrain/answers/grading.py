@@ -3,7 +3,7 @@
 Three rules (KBM, section 4.2): ``exact`` (NaturalQuestions, TriviaQA), ``contains`` (the rest), ``option`` (multiple
 choice). Texts are compared in the forms of :mod:`kbtrain.answers.forms`; traditional and simplified Chinese characters
 are alike. An answer that holds a gold answer must also claim it (:mod:`kbtrain.answers.claims`). A yes/no question has
-a rule of its own (:mod:`kbtrain.answers.yes_no`). Exact match and token F1 of short answers use the same forms.
+its own rule (:mod:`kbtrain.answers.yes_no`). Exact match and token F1 of short answers use the same forms.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
     ("The correct answer is: B", "B is correct", "答案是B"), and, without one of these, where it is spoken of
     ("option B", "选B"). Without any letter, the full text of one option counts if no other option's text stands
     there and nothing is asked back. "A:" before another letter, or another option's whole text, means "answer:".
-    "A or B", "A, B" and "A, perhaps B" name two; a list of options below an answer of its own line says nothing more.
+    "A or B", "A, B" and "A, perhaps B" name two; a list of options below its own answer line says nothing more.
     """
     letters = [chr(65 + i) for i in range(len(options))]
     text = _undressed(answer)

@@ -97,7 +97,7 @@ def mask_leak(masked: str, question: Question) -> tuple[str, ...]:
     (from four letters on: Paris in "Parisian"), spelled with spaces inside, as a number in another form, or in any form
     that grading counts (a date in another order, a person without middle names).
 
-    A Chinese numeral of one character ("七") does not leak "7": it stands in too many words.
+    A Chinese numeral of one character ("七") does not leak "7": it is in too many words.
     """
     folded, _ = fold(masked)
     return tuple(

@@ -140,7 +140,7 @@ def normalise(text: str) -> str:
 
 
 def without_articles(words: Sequence[str]) -> str:
-    """Words in a row. An article stands before a word, "a" before no Chinese one: "Vitamin A" and "A型" have none."""
+    """Words in a row. An article is before a word, "a" before no Chinese one: "Vitamin A" and "A型" have none."""
     if ARTICLES.isdisjoint(words):
         return " ".join(words)
     behind = (*words[1:], "")[: len(words)]

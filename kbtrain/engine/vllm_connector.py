@@ -58,7 +58,7 @@ class ReadStates(KVConnectorMetadata):
 @dataclass
 class StepStates(KVConnectorWorkerMetadata):
     """States (slots, layers, width) that one step read, in the order of :attr:`ReadStates.slots`; None: no slot. fp32,
-    as an array: a tensor between processes is pickled as a file of its own."""
+    as an array: a tensor between processes is pickled as its own file."""
 
     slots: list[tuple[str, int]] = field(default_factory=list)
     states: NDArray[np.float32] | None = None

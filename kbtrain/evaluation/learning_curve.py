@@ -161,7 +161,7 @@ def learning_curve(
 ) -> Iterator[CurvePoint]:
     """Points by size, draw, key and gate; ``done`` is called after each fit.
 
-    With two gates or more that have held-out scores, ``stack`` of them stands beside. Raises :class:`UserError` for a
+    With two gates or more that have held-out scores, ``stack`` of them is beside. Raises :class:`UserError` for a
     draw without both kinds of labels.
     """
     table = answers(outcomes, "greedy")

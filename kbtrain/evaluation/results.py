@@ -230,7 +230,7 @@ def check_result(path: Path, sampling_run: str | None = None) -> None:
     """Raise :class:`UserError` unless a result is what its metadata say, and its inputs are those in its folder.
 
     Inputs that are not there any more (a result that was copied elsewhere) are not looked for. ``sampling_run``: whose
-    answers are to stand beside it; those of another run in the store than it was computed from are refused.
+    answers are to be beside it; those of another run in the store than it was computed from are refused.
     """
     command = f"eval/{STAGE_OF.get(path.name, 'end_to_end')}.py"
     if not path_exists(path):

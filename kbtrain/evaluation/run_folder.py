@@ -124,7 +124,7 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
 
 
 def check_labelled(path: Path, sampling_run: str, named: bool = True) -> None:
-    """Raise :class:`UserError` for labels of another sampling run than the one whose answers are to stand beside them:
+    """Raise :class:`UserError` for labels of another sampling run than the one whose answers are to be beside them:
     what that one's model masters, and gains by a search, says nothing here. Labels that note none pass.
 
     ``named``: the run is named by the script's key ``sampling_run``, else by outcomes that are there.

@@ -121,7 +121,7 @@ def in_order(gate: str, scores: Mapping[str, float], ids: Iterable[str], path: P
 
 @dataclass(frozen=True)
 class StoredScores:
-    """The gates' scores of a run folder: ``by_gate`` and id of question or turn; ``files`` they stand in.
+    """The gates' scores of a run folder: ``by_gate`` and id of question or turn; ``files`` they are in.
 
     ``meta``: ``seconds_per_question``, ``seconds_alone`` and ``spent_per_question`` by gate and split, the gates that
     ask a ``server`` and those asked ``after_search`` or ``within_answer``, and ``seen``, the questions that training
@@ -171,7 +171,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     """The scores of ``RUN/scores/*.jsonl``.
 
     Warns of scores whose gate was trained again since. Raises :class:`UserError` if there are none (and ``required``),
-    or if a gate stands in two files.
+    or if a gate is in two files.
     """
     folder = run / "scores"
     files = sorted(folder.glob("*.jsonl"))

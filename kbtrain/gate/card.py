@@ -114,7 +114,7 @@ class _Dev(BaseModel):
 
 
 def _holding(form: type[BaseModel]) -> AfterValidator:
-    """A check that what is read of a mapping later has this form; more may stand in it."""
+    """A check that what is read of a mapping later has this form; more may be in it."""
 
     def check(value: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -210,7 +210,7 @@ class GateCard(BaseModel):
 
     @model_serializer(mode="wrap")
     def _in_file_order(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The kind's own fields stand before those about its making, as in every file written so far."""
+        """The kind's own fields are before those about its making, as in every file written so far."""
         fields: dict[str, Any] = handler(self)
         names = sorted(
             fields, key=lambda name: name in ("thresholds", "best", "label_rule", "run", "versions", "weights_sha256")

@@ -33,7 +33,7 @@ class Gate(ABC):
     ``reads``: the examples it takes. ``unit``: of the score; None where it is neither a probability nor log odds.
     ``card`` is None for gates without a folder. ``gates``: those that it is made of; ``server``: the one
     it asks, with its own :meth:`answer_within`. ``one_pass``: the model and prompts by which gates can be scored from
-    one pass, see :class:`~kbtrain.gates.answering.PassReader`; None for a gate that has a pass of its own.
+    one pass, see :class:`~kbtrain.gates.answering.PassReader`; None for a gate that has its own pass.
     """
 
     needs_evidence: bool = False

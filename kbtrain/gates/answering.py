@@ -74,7 +74,7 @@ def scores_of_one_pass(
 ) -> tuple[list[dict[str, list[float]]], Counter[str]]:
     """Scores of gates of one model at one prompt, each gate's by name, from one prefill and one draft; what was spent.
 
-    In 16 bits each example has a pass of its own, as where a probe reads it.
+    In 16 bits each example has its own pass, as where a probe reads it.
     """
     longest, observers = max(gates, key=lambda gate: gate.draft_tokens), [gate.observer() for gate in gates]
     sampler, to_draw = longest.drafter().observed(*observers), longest.rows_to_draw(examples)

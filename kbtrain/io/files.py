@@ -88,7 +88,7 @@ def errors_of(path: Path | str | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # each library has a class of its own for what the system says; all others pass
+    except Exception as error:  # each library has its own class for what the system says; all others pass
         refused = _refusal(error)
         other = refused.filename if refused else None  # of a file that is read on the way
         if refused is None or (path is None and refused.errno not in _PROBLEMS and not isinstance(other, str)):
@@ -189,7 +189,7 @@ def append(file: TextIO, text: str) -> None:
 
 
 def cut_torn_line(path: Path | str) -> int:
-    """Cut off what stands behind the last line end, as a killed process leaves it; the bytes that are left."""
+    """Cut off what is behind the last line end, as a killed process leaves it; the bytes that are left."""
     check_regular(path)
     with errors_of(path), open(path, "rb+") as file:
         size, end = file.seek(0, os.SEEK_END), -1

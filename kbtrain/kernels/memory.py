@@ -127,7 +127,7 @@ def _cgroups() -> list[Path]:
     except OSError:
         return []
     own = [_CGROUPS / line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")]
-    # in a container its own limit may stand at the root of what is mounted
+    # in a container its own limit may be at the root of what is mounted
     return [folder for group in own for folder in (group, *group.parents) if folder.is_relative_to(_CGROUPS)]
 
 

@@ -28,7 +28,7 @@ from kbtrain.records import Question, Sample
 class Graded:
     """A question's sampled answers after grading; ``groups`` are the sizes of the answer groups, largest first.
 
-    An empty answer agrees with no other: it is a group of its own. Of a question without gold answers none is correct,
+    An empty answer agrees with no other: it is its own group. Of a question without gold answers none is correct,
     and none graded.
     """
 
@@ -83,7 +83,7 @@ SEED = 20_241
 def group_sizes(keys: Iterable[str]) -> tuple[int, ...]:
     """Sizes of the groups of answers by their keys (:func:`kbtrain.answers.grading.group_key`), largest first.
 
-    An empty answer ("") agrees with no other, so each one is a group of its own.
+    An empty answer ("") agrees with no other, so each one is its own group.
     """
     counts = Counter(keys)
     empty = counts.pop("", 0)

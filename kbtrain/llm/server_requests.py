@@ -351,7 +351,7 @@ async def exchange(
 def ask_once(
     url: str, method: str, path: str, headers: Mapping[str, str], seconds: float, body: Mapping[str, Any] | None = None
 ) -> tuple[httpx2.Response, str]:
-    """:func:`exchange` with a client of its own, and at most ``seconds`` for connecting and for reading."""
+    """:func:`exchange` with its own client, and at most ``seconds`` for connecting and for reading."""
     address, query = split_query(url)
 
     async def ask() -> tuple[httpx2.Response, str]:

@@ -1,6 +1,6 @@
 """The vLLM back end: its offline engine, n answers from one prompt, prefixes cached, a seed for each request.
 
-The engine runs in a process of its own and is kept full: while answers are read and stored here, it draws the next.
+The engine runs in its own process and is kept full: while answers are read and stored here, it draws the next.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class VllmLLM:
 
     A sample's ``logprob`` is at the sampling temperature, as everywhere; the greedy answer's is at temperature 1,
     because vLLM takes temperature 0 for "greedy". A kill loses the answers under way.
-    Each request has a seed of its own, but not on a CPU, where vLLM (0.32) dies of seeded requests whose prompts it
+    Each request has its own seed, but not on a CPU, where vLLM (0.32) dies of seeded requests whose prompts it
     cuts in two: there the seed is the engine's, and a run that is drawn again gives other answers.
     """
 

@@ -74,7 +74,7 @@ _JUDGE = {  # figure 13 (Chinese); the English one is kbtrain's, in its form. Th
 
 @dataclass(frozen=True)
 class PromptedQuestion(Question):
-    """A question with a prompt of its own, which :func:`answer_prompt` gives for it (condition ``llm``)."""
+    """A question with its own prompt, which :func:`answer_prompt` gives for it (condition ``llm``)."""
 
     def prompt(self) -> str:
         """The prompt."""

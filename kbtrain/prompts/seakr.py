@@ -75,7 +75,7 @@ def final_answer(sentence: str) -> str | None:
     return None if match is None else clean_answer(match.group(1))
 
 
-CHAIN_STOP = ("\nQuestion:", "\nDocuments:")  # a model that continues with a demonstration of its own has ended
+CHAIN_STOP = ("\nQuestion:", "\nDocuments:")  # a model that continues with its own demonstration has ended
 
 
 def chain(text: str) -> tuple[tuple[str, ...], str | None]:

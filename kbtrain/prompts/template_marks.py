@@ -1,4 +1,4 @@
-"""Marks of chat templates in text that is data: a passage must not open a turn of its own.
+"""Marks of chat templates in text that is data: a passage must not open its own turn.
 
 The marks are those of the special tokens and of the plain words between turns, by family; where a tokenizer is known,
 its own special tokens are broken as well (:func:`break_special_tokens`). Text without a mark stays as it is.

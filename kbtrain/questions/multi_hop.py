@@ -175,7 +175,7 @@ def iirc(file: DataFile) -> Iterator[Loaded]:
     """IIRC (Ferguson et al. 2020), questions over the beginning of an article, answered from the articles it links to:
     ``[{"title", "text", "questions": [{"qid", "question", "answer": {"type": "span" | "value" | "binary" | "none",
     "answer_spans": [{"text"}], "answer_value", "answer_unit"}, "context": [{"passage": "main" | title, "text"}]}]}]``.
-    The linked articles themselves are a file of their own in the release; the passages here are the marked snippets.
+    The linked articles themselves are their own file in the release; the passages here are the marked snippets.
 
     Questions of type "none" (and "bad") have ``gold`` "none". Several spans are one answer, joined by commas; hops are
     the passages that are marked as needed.

@@ -59,7 +59,7 @@ class AnswerEngine(Protocol):
 class PromptEngine:
     """Render prompts with this number of ``demonstrations`` and generate with an :class:`Uncertainty` engine.
 
-    ``titles``: when a document's title stands before its text, by the rule of sampling.
+    ``titles``: when a document's title is before its text, by the rule of sampling.
 
     A chain has at most ``chain_tokens`` tokens. A prompt that is too long loses the tail of its last document first,
     never question, rationale or demonstrations.
@@ -214,7 +214,7 @@ def _search(working: Sequence[_Open], searcher: Searcher) -> None:
 
 
 def _think(working: Sequence[_Open], thinking: AnswerEngine) -> None:
-    """All prompts in one call; where one fails, each question's in a call of its own."""
+    """All prompts in one call; where one fails, each question's in its own call."""
     requests = [
         (open_question, open_question.request) for open_question in working if isinstance(open_question.request, list)
     ]

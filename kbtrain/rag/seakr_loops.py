@@ -100,7 +100,7 @@ def content_words(text: str) -> list[str]:
 def confident_words(pieces: Sequence[tuple[str, float]], sentence: str, confidence: float) -> list[str]:
     """Content words of ``sentence`` all of whose tokens had a probability of at least ``confidence``.
 
-    ``pieces`` are the generated tokens' texts and probabilities; ``sentence`` stands at their beginning.
+    ``pieces`` are the generated tokens' texts and probabilities; ``sentence`` is at their beginning.
     """
     text = "".join(piece for piece, _ in pieces)
     start = max(0, text.find(sentence))
@@ -249,7 +249,7 @@ def _aided(
 
 
 def _strategies(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[list[Strategy]]:
-    """The ways to the answer: A from the rationales; B from a chain of its own, reasoned over the kept documents.
+    """The ways to the answer: A from the rationales; B from its own chain, reasoned over the kept documents.
 
     Both answers are due behind "So the answer is:", so their uncertainties are those of one stage.
     """

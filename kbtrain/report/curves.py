@@ -160,7 +160,7 @@ def savings_figure(
     results: Results, savings: Sequence[Saving], first: str | None, shaded: Band | None, name: str = ""
 ) -> str:
     """Accuracy against searches, in the size that is legible on every screen: of all gates for a page (``name``: of its
-    ids), or of :func:`leaders` as a file of its own.
+    ids), or of :func:`leaders` as its own file.
 
     ``first`` is drawn with its band and the dot of its threshold from dev.
     """
@@ -201,7 +201,7 @@ def savings_figure(
 def name_ends(axes: Axes, labels: Sequence[LineLabel]) -> None:
     """Each name at the right of the axes, a thin line leading to its curve; none overlaps another one.
 
-    They stand in the order of the curves, as near to them as their heights allow.
+    They are in the order of the curves, as near to them as their heights allow.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None

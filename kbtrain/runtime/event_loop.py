@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class EventLoop:
-    """As :class:`asyncio.Runner`, which refuses to run where a loop runs already: there, in a thread of its own."""
+    """As :class:`asyncio.Runner`, which refuses to run where a loop runs already: there, in its own thread."""
 
     def __init__(self) -> None:
         is_running = asyncio._get_running_loop() is not None

@@ -24,7 +24,7 @@ def exit_code(work: Callable[[], None], interrupted: str) -> int:
     warnings.formatwarning = _one_line
     try:
         with errors_of():
-            # the folder that a command runs in stands in what it writes; it may be deleted meanwhile
+            # the folder that a command runs in is in what it writes; it may be deleted meanwhile
             with contextlib.suppress(FileNotFoundError):
                 if not is_text(folder := os.getcwd()):
                     raise UserError(f"{folder}: this folder's name is not UTF-8; go to another one")

@@ -52,7 +52,7 @@ class _Lines(tqdm):  # type: ignore[type-arg]  # tqdm is generic for the type ch
 
     @classmethod
     def write(cls, s: str, file: Any = None, end: str = "\n", nolock: bool = False) -> None:
-        """A line of its own on stderr."""
+        """Its own line on stderr."""
         sys.stderr.write(s + end)
         sys.stderr.flush()
 

@@ -39,7 +39,7 @@ def home() -> Path:
 
 def as_commands(text: str) -> str:
     """``text`` with scripts as the commands that run them, and configurations by their names. Within a sentence a
-    command stands in backquotes. Files that are not shipped keep their names."""
+    command is in backquotes. Files that are not shipped keep their names."""
     return _CONFIG.sub(_config, _SCRIPT.sub(_command, text))
 
 

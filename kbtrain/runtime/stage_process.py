@@ -45,7 +45,7 @@ def _signals_as_exceptions() -> Iterator[None]:
 @contextlib.contextmanager
 def _ending(group: int, reap: Callable[[], object]) -> Iterator[None]:
     """End a process group if the work with it is interrupted. ``reap`` collects the exit code of its first process. A
-    stage has a session of its own, with the processes that it starts itself (ranks of a training): a signal reaches all
+    stage has its own session, with the processes that it starts itself (ranks of a training): a signal reaches all
     of them, and a terminal's Ctrl-C reaches them through this process alone."""
     try:
         yield

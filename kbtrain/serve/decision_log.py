@@ -120,7 +120,7 @@ SCORES = (*(-edge for edge in reversed(BEYOND)), -0.5, -0.2, 0, *SHARES, *BEYOND
 
 
 class Metrics:
-    """All metrics of one server, in a registry of their own.
+    """All metrics of one server, in their own registry.
 
     ``unit``: of the first gate's scores; a histogram's buckets cannot change after a reload.
     """

@@ -56,7 +56,7 @@ class Exchange:
 
     @property
     def anthropic(self) -> bool:
-        """True for a client of Anthropic's API, whose errors have a form of their own."""
+        """True for a client of Anthropic's API, whose errors have their own form."""
         path = self.scope["path"]
         return path == "/v1/messages" or path.startswith("/v1/messages/") or b"anthropic-version" in self.first
 

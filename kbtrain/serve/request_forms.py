@@ -77,7 +77,7 @@ def gate_input(
     """The last question, or the dialogue for a gate of turns.
 
     ``field`` of the request holds the messages, all but the first ``before`` of them. The question is the last message
-    with words of the user's own: messages of the system, reminders and a begun answer may stand behind it. Tool
+    with words of the user's own: messages of the system, reminders and a begun answer may be behind it. Tool
     messages, images and prompts that are no questions pass ungated, with a reason. Messages of other roles are passed
     on. Raises :class:`Refused` for anything but a list of messages.
     """
@@ -177,7 +177,7 @@ def _check_messages(messages: Any, field: str, before: int) -> list[dict[str, An
 
 
 class RequestForm:
-    """Reading and changing the requests of ``/v1/chat/completions``, and of other routes where a form of their own does
+    """Reading and changing the requests of ``/v1/chat/completions``, and of other routes where their own form does
     not differ. Each change is a copy.
 
     ``field`` holds a text or the messages, the question in the one at ``place``; ``kind`` is the type of a text part.

@@ -78,7 +78,7 @@ def thread_search(name: str, find: Callable[[str, int], Sequence[Hit]], threads:
 
 
 def in_threads(most: int) -> Callable[[Callable[[], R]], Awaitable[R]]:
-    """A function that runs others, each in a thread of its own, ``most`` at a time."""
+    """A function that runs others, each in its own thread, ``most`` at a time."""
     free = asyncio.Semaphore(most)
 
     async def run(call: Callable[[], R]) -> R:

@@ -166,7 +166,7 @@ class Service:
         self._prepare(self.decider.loaded)
         self.decider.prepare = self._prepare
         self.log: DecisionLog | None = None
-        self.outcomes: DecisionLog | None = None  # a file of their own: no client's verdicts rotate decisions away
+        self.outcomes: DecisionLog | None = None  # their own file: no client's verdicts rotate decisions away
         if config.log is not None:
             self.log, self.outcomes = (
                 DecisionLog(path, config.log_max_mb, on_loss=self.metrics.log_lost.inc)

@@ -175,7 +175,7 @@ class BaseTrainer(Trainer):
         super()._load_best_model()
 
     def _let_state_go(self) -> None:
-        if self.optimizer is None or self.is_deepspeed_enabled:  # its engine keeps a state of its own, split or not
+        if self.optimizer is None or self.is_deepspeed_enabled:  # its engine keeps its own state, split or not
             return
         self.optimizer.state.clear()
         self.optimizer.zero_grad()

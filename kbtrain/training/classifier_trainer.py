@@ -1,6 +1,6 @@
 """transformers' Trainer for gates that classify: rows, batches, a loss weighed by class, a learning rate a layer.
 
-The nearer a layer is to the input, the slower it learns; new layers have a rate of their own.
+The nearer a layer is to the input, the slower it learns; new layers have their own rate.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class ClassifierTrainer(BaseTrainer):
         self.model_accepts_loss_kwargs = False  # the loss is a batch's mean: Trainer divides by the batches of a step
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """AdamW, with a rate of its own for the head where the objective has one."""
+        """AdamW, with its own rate for the head where the objective has one."""
         head_rate = self.objective.head_rate
         if head_rate is None or self.optimizer is not None:
             return super().create_optimizer()

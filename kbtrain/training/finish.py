@@ -86,7 +86,7 @@ class Ending(ABC):
     stage: str = "train"
     compared: str = "scores equal"  # result of the comparison, in words
     tolerance: float = TOLERANCE
-    questions: Sequence[Example] = ()  # training examples, whose hashes stand in the folder
+    questions: Sequence[Example] = ()  # training examples, whose hashes are in the folder
     members: Sequence[Path] = ()  # folders of gates that it is made of
     inputs: Sequence[Path] = ()  # further files that it was made from
     scored: tuple[HeldOutConfig, Gate, DevScores] | None = None  # gate that scores dev and test at the end

@@ -1,4 +1,4 @@
-"""Figures of the analyses of stored answers, each as one inline SVG; every model has a colour and a mark of its own."""
+"""Figures of the analyses of stored answers, each as one inline SVG; every model has a colour and its own mark."""
 
 from __future__ import annotations
 

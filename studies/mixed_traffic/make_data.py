@@ -79,7 +79,7 @@ def collecting(config: MixedDataConfig, comparisons: Path) -> list[ChainStep]:
 
 
 def pooling(config: MixedDataConfig, corpus: Path) -> list[ChainStep]:
-    """The mixture with a split of its own, and the passages found for each question."""
+    """The mixture with its own split, and the passages found for each question."""
     runs = json.dumps([str(config.run.parent / name) for name in GROUPS])
     return [
         chain_step(POOL, "as many questions of each", 0.2, runs=runs, output=config.run, train=config.train,

@@ -1,7 +1,7 @@
 """Gates that foresee wrong closed-book answers of several models, cross-validated over questions.
 
 A gate sees the question alone and what is known of it before any answer; it is fitted to the verdicts on one model's
-answers. The model's own confidence, which needs its answer, stands beside it. Higher score = more likely wrong.
+answers. The model's own confidence, which needs its answer, is beside it. Higher score = more likely wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEAN, CONFIDENCE = "model_mean", "own confidence"
 def of_popularity(rows: Sequence[ClosedBook]) -> ev.Fit:
     """The additive regression of the gate ``features`` on log(1 + count) of what is known before an answer.
 
-    A count that a row lacks is 0, and a number of its own says so.
+    A count that a row lacks is 0, and its own number says so.
     """
     names = sorted({name for row in rows for name in row.known_before})
     read = [

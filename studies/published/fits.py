@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Places = Sequence[int]
 Fit = Callable[[Places, "Floats", Places], "Floats"]  # (fitted places, their gains, scored places) -> scores
 DRAWS, SEED = 2000, 20_244
-RIVAL = "adaptive_rag_t5"  # Adaptive-RAG's classifier, whose published choices stand beside ours
+RIVAL = "adaptive_rag_t5"  # Adaptive-RAG's classifier, whose published choices are beside ours
 Z80 = 1.9600 + 0.8416  # both-sided 5 % and a power of 80 %, in standard errors
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kbtrain.arrays import Floats
     from kbtrain.gates.features.additive import Row
 
-FEWEST = 10  # train questions of a data set to which a gate of its own is fitted, in folds
+FEWEST = 10  # train questions of a data set to which its own gate is fitted, in folds
 MAX_LENGTH = 128  # tokens of a question that the encoder reads
 STEP = 5  # every fifth layer of the reader is tried: its neighbours say nearly the same
 

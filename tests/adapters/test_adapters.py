@@ -1,6 +1,6 @@
 """A gate inside LangChain, LangGraph, Haystack, LlamaIndex and DSPy: a pipeline of each takes both branches.
 
-The frameworks are in an environment of their own: ``make test-adapters``.
+The frameworks are in their own environment: ``make test-adapters``.
 """
 
 import asyncio

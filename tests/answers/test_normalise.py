@@ -83,7 +83,7 @@ def test_one_of_several_gold_answers_is_enough_and_none_is_not() -> None:
 
 
 def test_the_f1_of_words_worked_by_hand() -> None:
-    # two of three words said stand in the gold answer of four: 2 * 2 / (3 + 4)
+    # two of three words said are in the gold answer of four: 2 * 2 / (3 + 4)
     assert token_f1("red blue green", ["red blue white black"]) == pytest.approx(4 / 7)
     assert token_f1("red red", ["red"]) == pytest.approx(2 / 3)  # a repeated word counts once
     assert token_f1("red", ["blue", "red"]) == 1.0 and token_f1("yes it is", ["yes"]) == 0.0

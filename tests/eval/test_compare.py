@@ -45,7 +45,7 @@ def test_a_reference_that_is_given_and_not_there_is_one_line(script, made):
 
 
 def test_a_score_that_some_questions_lack_is_named_and_measured_where_it_is(script, made, capsys):
-    """Other people's scores in a file of their own; the area of the perfect order of need is the oracle's."""
+    """Other people's scores in their own file; the area of the perfect order of need is the oracle's."""
     outcomes = list(jsonl.read(Outcome, made / "outcomes.jsonl"))
     gain = [GateScore(o.question_id, "published", float(o.rag_correct) - o.llm_correct) for o in outcomes[:20]]
     jsonl.write(made / "imported_scores.jsonl", gain)

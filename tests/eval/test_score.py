@@ -327,7 +327,7 @@ def test_some_questions_of_each_split_are_timed_alone_and_paid_for_by_no_bill(
 def test_a_pass_is_within_the_answer_where_both_are_in_one_number_format(
     tmp_path: Path, answered: str | None, scored: str, within: bool
 ) -> None:
-    """A probe that reads in fp32 beside answers in bf16 has a pass of its own for every question."""
+    """A probe that reads in fp32 beside answers in bf16 has its own pass for every question."""
     gate_folders.probe(tmp_path / "probe")
     gate = handle(tmp_path / "probe")
     assert gate.within_answer and within_answer(tmp_path, gate, "auto")  # of answers that are not here

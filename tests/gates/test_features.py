@@ -67,7 +67,7 @@ def fit(folder, output, **changes):
 
 def test_frequencies_are_those_of_the_index_and_words_it_lacks_are_unknown(folder, tmp_path):
     found = Frequencies.of_index(folder / "bm25")
-    # "river" (and "rivers", one stem) stands in all 7 passages, rome in 2, oslo in 1
+    # "river" (and "rivers", one stem) is in all 7 passages, rome in 2, oslo in 1
     assert found.log_counts(["river", "rome", "oslo", "paris"]) == pytest.approx(
         [math.log(8), math.log(3), math.log(2), 0], abs=1e-3
     )

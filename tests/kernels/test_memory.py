@@ -11,7 +11,7 @@ from kbtrain.kernels import memory
 
 @pytest.fixture
 def cgroups(tmp_path, monkeypatch):
-    """Write /proc/self/cgroup and limits by path, in a folder of their own."""
+    """Write /proc/self/cgroup and limits by path, in their own folder."""
 
     def write(of_process, **limits):
         (tmp_path / "cgroup").write_text(of_process)

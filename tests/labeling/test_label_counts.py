@@ -147,7 +147,7 @@ def test_certainty_on_the_paper_s_own_scale_needs_equal_numbers_of_answers(
 def test_it_needs_them_inside_a_split_and_under_both_conditions_too(
     store: SampleStore, capital: Question, answered: Answered, condition: Condition
 ) -> None:
-    """Before, the most answers of each split were compared, so that a split of its own unequal ones passed."""
+    """Before, the most answers of each split were compared, so that unequal numbers in one split passed."""
     store.put("main", [answered("Paris", "Rome", question=f"q{i}") for i in (1, 2, 3)])
     store.put("main", [answered("Paris", "Rome", question=f"q{i}", condition="rag") for i in (1, 2, 3)])
     more = answered("Paris", "Rome", "Oslo", question="q4", condition=condition)

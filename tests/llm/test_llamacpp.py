@@ -1,6 +1,6 @@
 """llama.cpp's own server: check-server and the README's commands; run by ``make test-servers``.
 
-KBTRAIN_SERVERS_PYTHON names the Python of an environment of its own; without it these tests are skipped.
+KBTRAIN_SERVERS_PYTHON names the Python of its own environment; without it these tests are skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches of like length: within their budget, in an order of their own, and groups kept apart."""
+"""Batches of like length: within their budget, in their own order, and groups kept apart."""
 
 import pytest
 import torch

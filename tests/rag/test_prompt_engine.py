@@ -1,4 +1,4 @@
-"""Prompts and generated texts of SeaKR's loops on a tiny model: what stands in them, what is cut, what ends them."""
+"""Prompts and generated texts of SeaKR's loops on a tiny model: what is in them, what is cut, what ends them."""
 
 import math
 

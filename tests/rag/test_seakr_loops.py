@@ -243,7 +243,7 @@ def test_an_aided_sentence_that_says_nothing_goes_into_no_rationale_and_ends_not
     script = Script(then)
     (trace,) = run(script, Shelf(Guess_wrote=("a",)))
     assert [step.sentence for step in trace.steps] == [None, "So the answer is: Ann."]
-    reasoned = {ask.rationales for ask in script.asks if not ask.id.endswith("/documents")}  # B has a chain of its own
+    reasoned = {ask.rationales for ask in script.asks if not ask.id.endswith("/documents")}  # B has its own chain
     assert trace.stopped == "final answer" and reasoned == {()}
 
 

@@ -35,7 +35,7 @@ def corpus(tmp_path_factory):
 
 
 def asked(arguments, calls):
-    """Instructions, names of the tools, and the results of calls, from a server in a process of its own."""
+    """Instructions, names of the tools, and the results of calls, from a server in its own process."""
     from mcp import Client, StdioServerParameters
 
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

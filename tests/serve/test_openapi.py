@@ -1,4 +1,4 @@
-"""The OpenAPI document is of these routes, and no request that schemathesis makes of it fails because of a bug of the server."""
+"""The OpenAPI document is of these routes, and no request that schemathesis makes of it shows a bug of the server."""
 
 import json
 import warnings

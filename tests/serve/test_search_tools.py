@@ -1,4 +1,4 @@
-"""Requests that bring a search tool of their own: no passages are put in, and the gate decides about the tool."""
+"""Requests that bring their own search tool: no passages are put in, and the gate decides about the tool."""
 
 import pytest
 from serve_support import KNOWN, NEEDS, serving

@@ -27,7 +27,7 @@ BODY = b"x" * 200_000  # more than is written at once
 
 
 class Echo(ThreadedServer):
-    """A server in a thread of its own that answers with the head and the body's length it got, packed by gzip; or one
+    """A server in its own thread that answers with the head and the body's length it got, packed by gzip; or one
     that reads nothing. A context manager."""
 
     def __init__(self, deaf: bool = False) -> None:

@@ -112,7 +112,7 @@ QUESTIONS = [
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_a_window_s_own_request_is_known(task):
     assert no_question(task.replace("{chat}", CHAT)) == "client-task"
-    assert no_question(task.replace("{chat}", CHAT * 2000)) == "client-task"  # a long chat stands between the signals
+    assert no_question(task.replace("{chat}", CHAT * 2000)) == "client-task"  # a long chat is between the signals
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -97,7 +97,7 @@ def test_the_matrix_has_every_pair_and_names_the_parts_without_dev() -> None:
 
 
 def test_disagreement_of_drafts_is_one_minus_the_mode_s_share() -> None:
-    assert disagreement([[1, 2], [1, 3], [1]]) == pytest.approx((0 + 2 / 3) / 2)  # an ended draft is a token of its own
+    assert disagreement([[1, 2], [1, 3], [1]]) == pytest.approx((0 + 2 / 3) / 2)  # an ended draft is its own token
     assert disagreement([[4], [4], [4]]) == 0.0 == disagreement([[], [], []])
 
 

@@ -3,7 +3,7 @@
 What kbtrain depends on is lent from the environment of the tests (a path, so that none of its own installations of
 kbtrain come along); kbtrain itself, its scripts and its command come from the wheel.
 
-It is made once for the suite, in a process of its own (:class:`Making`): in the suite's first seconds one of the
+It is made once for the suite, in its own process (:class:`Making`): in the suite's first seconds one of the
 machine's cores imports what all tests need, and another would have nothing to do.
 """
 

@@ -1,4 +1,4 @@
-"""A package of one module with a gate of its own, as others write one, installed by pip from its sources."""
+"""A package of one module with its own gate, as others write one, installed by pip from its sources."""
 
 from __future__ import annotations
 

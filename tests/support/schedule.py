@@ -101,7 +101,7 @@ PLACE = {name: place for place, name in enumerate(SLOW)}
 
 
 def place(nodeid: str) -> int:
-    """Where the file of a test stands in :data:`SLOW`; behind all of them if it is quick."""
+    """Where the file of a test is in :data:`SLOW`; behind all of them if it is quick."""
     return PLACE.get(nodeid.split("::")[0].removeprefix("tests/"), len(SLOW))
 
 

@@ -1,6 +1,6 @@
 """The project's scripts as a user runs them (:func:`run`, :func:`start`), and as modules (:func:`load`).
 
-A script runs in a process of its own: exit code, output, environment, SIGKILL at any moment. The process is a fork of
+A script runs in its own process: exit code, output, environment, SIGKILL at any moment. The process is a fork of
 one that has torch and transformers imported already (``fork_server.py``, one for the whole suite), which saves 3 to
 8 s of CPU a script. ``fresh=True`` starts Python anew: what a test of imports or of a launcher needs.
 """

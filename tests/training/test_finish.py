@@ -46,7 +46,7 @@ def test_another_score_than_the_trained_model_s_leaves_the_folder_as_it_was(tmp_
     with pytest.raises(UserError, match=r"scores differently from the trained one \(by up to"):
         save_checked(ending(tmp_path, difference=difference), "gate.json")
     assert os.listdir(tmp_path) == ["saving"]
-    assert save_checked(ending(tmp_path), "gate.json") == 0  # what was left does not stand in the way
+    assert save_checked(ending(tmp_path), "gate.json") == 0  # what was left is not in the way
     assert set(os.listdir(tmp_path)) == {"adapter", "gate.json", "README.md"}
 
 

@@ -142,11 +142,11 @@ def test_an_answer_with_a_gate_is_not_searched_for_by_the_kind():
     [
         ("And can I carry them over into the next year?", True),  # begins as a continuation
         ("Where was he born and raised as a child?", True),  # an open pronoun
-        ("Was Napoleon married when he died in exile?", False),  # the name stands before it
+        ("Was Napoleon married when he died in exile?", False),  # the name is before it
         ("Does that apply to contractors in the field?", True),
         ("vacation", True),  # under five words
         ("How many?", True),
-        ("Who wrote Emma?", False),  # short, with a name of its own
+        ("Who wrote Emma?", False),  # short, with its own name
         ("Is there not any more of this?", True),
         ("And?", True),
         ("What is our parental leave policy?", False),

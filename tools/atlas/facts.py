@@ -83,7 +83,7 @@ class Fact:
     """
 
     relation: str
-    subject: str  # as it stands in the question
+    subject: str  # as it is in the question
     answers: tuple[str, ...]
     kind: str  # country, state, city, element: with `relation`, which wordings fit
     subject_id: str

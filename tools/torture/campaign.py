@@ -1,6 +1,6 @@
 """Tries of damage on every script, and what comes of them: it holds, or it breaks.
 
-A try copies the world of a script, damages one thing in it and runs the script's command in a process of its own. It
+A try copies the world of a script, damages one thing in it and runs the script's command in its own process. It
 *holds* if the script ends well, or says what is wrong in one line that names it. A traceback, several lines, a process
 that does not end or a line that names nothing: it *breaks*.
 """
@@ -174,7 +174,7 @@ def attempt(script: str, category: str, number: str, base: Path, folder: Path) -
 
 
 def judged(done: scripts.Done[str], names: Sequence[str]) -> str | None:
-    """What is wrong with how a command ended, or None. ``names``: one of them is to stand in an error's line."""
+    """What is wrong with how a command ended, or None. ``names``: one of them is to be in an error's line."""
     if done.returncode == 0:
         return "Traceback, exit 0" if "Traceback" in done.stderr else None
     lines = done.stderr.strip().splitlines() or [""]

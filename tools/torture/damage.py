@@ -195,7 +195,7 @@ def _of_text(path: Path) -> Iterator[tuple[str, Damage]]:
 
 
 def _of_lines(path: Path, rng: random.Random) -> Iterator[tuple[str, Damage]]:
-    """One record with a field missing, duplicate or of a wrong value; what stands in no line of text."""
+    """One record with a field missing, duplicate or of a wrong value; what is in no line of text."""
     lines = path.read_text(encoding="utf-8").splitlines()
     at = rng.randrange(len(lines))
 

@@ -1,4 +1,4 @@
-"""The gate ``features``: how a question is put, and how often its words stand in the corpus; no model is called.
+"""The gate ``features``: how a question is put, and how often its words are in the corpus; no model is called.
 
 ``after_search``: it also reads how well the retriever's passages fit, so it is asked when they are there.
 """

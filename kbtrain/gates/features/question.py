@@ -53,7 +53,7 @@ _DATE = re.compile(
     r"|\d+\s*[年月]",
     re.IGNORECASE,
 )
-# Names: words with a capital letter, and what stands in quotes.
+# Names: words with a capital letter, and what is in quotes.
 _QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”|《([^》]+)》|「([^」]+)」')
 _CAPITAL = re.compile(r"\b[^\W\d_a-z][\w'’-]*")
 _CHINESE = re.compile(f"[{CJK}]+")
@@ -72,7 +72,7 @@ class Frequencies:
 
     @classmethod
     def none(cls) -> Frequencies:
-        """Of no corpus: each word stands in no passage."""
+        """Of no corpus: each word is in no passage."""
         return cls(Tokens(), np.zeros(1, dtype=np.uint32), np.zeros(1, dtype=np.float16))
 
     @classmethod
@@ -174,7 +174,7 @@ def spelling_features(example: GateExample, frequencies: Frequencies) -> dict[st
 def names(text: str, cased: bool = True) -> list[str]:
     """Quoted parts and words with a capital letter; a question word at the beginning does not count.
 
-    Chinese has no capitals: of it only what stands in quotes is a name, and Latin words beside it are looked at alone.
+    Chinese has no capitals: of it only what is in quotes is a name, and Latin words beside it are looked at alone.
     ``cased`` False: letters without case and small ones beyond a to z count as capitals.
     """
     quoted = [next(part for part in groups if part) for groups in _QUOTED.findall(text)]
@@ -189,7 +189,7 @@ def evidence_features(example: GateExample, frequencies: Frequencies) -> dict[st
     """Features of what a search found, by name; all 0 where that is nothing.
 
     ``gap``: between the two best scores, as a share of the best (1: only one passage). ``overlap``: share of the
-    question's words that stand in the best passage, or in any.
+    question's words that are in the best passage, or in any.
     """
     hits, cut = example.hits, frequencies.tokens.words
     question_words = set(cut(example.question))

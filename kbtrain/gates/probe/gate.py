@@ -97,7 +97,7 @@ class ProbeCard(KeyedCard):
 
     @property
     def statistics(self) -> frozenset[Statistic]:
-        """States of the plain prompt where ``base_model`` answers; else the probe has a pass of its own."""
+        """States of the plain prompt where ``base_model`` answers; else the probe has its own pass."""
         return frozenset({self.STATISTIC}) if self.answered_by is None else frozenset()
 
     def layers_read(self, folder: Path) -> set[int]:
@@ -106,7 +106,7 @@ class ProbeCard(KeyedCard):
 
     @property
     def within_answer(self) -> bool:
-        """Of the plain prompt of the model that answers, in fp32: in 16 bits a probe has a pass of its own."""
+        """Of the plain prompt of the model that answers, in fp32: in 16 bits a probe has its own pass."""
         return bool(self.statistics) and self.dtype == "fp32"
 
 
@@ -149,7 +149,7 @@ class Reader:
         return [asked_ids(self.tokenizer, example, None, self.own) for example in examples]
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:
-        """(examples, layers, d). In 16 bits each prompt has a pass of its own, as a question that is asked alone.
+        """(examples, layers, d). In 16 bits each prompt has its own pass, as a question that is asked alone.
 
         There the batch moves a state by rounding, and with it one decision in twelve. In fp32 it moves none.
         """

@@ -121,7 +121,7 @@ class PeftEnding(ExampleEnding):
         super().__init__(config, gate, card, data, state, run)
 
     def write(self, folder: Path) -> None:
-        """Adapter, tokenizer and card; where asked for, a model of its own in 16 bits, for other software: its scores
+        """Adapter, tokenizer and card; where asked for, its own model in 16 bits, for other software: its scores
         differ from the gate's by rounding."""
         model, tokenizer, card = self.gate.scorer.model, self.gate.prompts.tokenizer, self.card
         save_adapter(model, folder / ADAPTER)

@@ -131,7 +131,7 @@ def _texts(samples: Answers) -> list[str]:
 
 
 # above what the logarithm of any state's squared norm, or any other of these numbers, can be; numbers and no infinity:
-# they stand in score files, quantiles and tables
+# they are in score files, quantiles and tables
 _LOGARITHM, _UNBOUNDED = 100.0, 1e9
 
 SIGNALS: dict[str, Signal] = {

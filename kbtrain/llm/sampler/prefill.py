@@ -32,7 +32,7 @@ def prefill(
 
     Padding stands on the right, where a causal model's real tokens cannot see it. ``blocks``: attention may be computed
     in blocks where that is faster; long prompts then go through the model one by one, and up to ``room`` places of
-    zeros stand behind them, where a decoder would else have to copy. ``prefix``: cache of a prefix common to all
+    zeros are behind them, where a decoder would else have to copy. ``prefix``: cache of a prefix common to all
     prompts, which are given without it; the returned cache includes it.
     """
     longest = max(len(ids) for ids in prompts)

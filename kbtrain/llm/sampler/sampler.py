@@ -39,7 +39,7 @@ LEAVE = 0.9  # sequences that no row has any more leave the batch once they are 
 
 class DistinctSequences:
     """The distinct token sequences of a batch. ``newest`` (sequences,): next token id of each. Each row knows its
-    sequence; ``feed[0]`` comes next behind it. ``merge`` False: every row is a sequence of its own."""
+    sequence; ``feed[0]`` comes next behind it. ``merge`` False: every row is its own sequence."""
 
     def __init__(self, rows: Sequence[Row], merge: bool = True) -> None:
         """From the first tokens, when a row's sequence is still its question's prompt."""
@@ -337,7 +337,7 @@ class BatchSampler(LockstepSampler):
     def replica(self) -> Self:
         """A sampler of its kind with the same weights, for another thread."""
         other = copy.copy(self)
-        # modules and a config of its own; the weights are shared
+        # modules and its own config; the weights are shared
         weights = {id(tensor): tensor for tensor in itertools.chain(self.model.parameters(), self.model.buffers())}
         other.model, other.tokenizer = copy.deepcopy(self.model, weights), copy.deepcopy(self.tokenizer)
         other.stopper = copy.copy(self.stopper)

@@ -61,7 +61,7 @@ class Layout:
 @dataclass
 class Prefix:
     """Keys and values of the prompts, (questions, kv heads, length + room, head size) per layer, padded on the right.
-    Scores to a row's own tokens stand in the room, which is all zeros, so that scores and their products with the
+    Scores to a row's own tokens are in the room, which is all zeros, so that scores and their products with the
     values are whole matrices, which need not be copied."""
 
     keys: list[torch.Tensor]
