@@ -1,9 +1,9 @@
-"""Kinds of utterances that need no search for any score of a gate (small talk, instructions about a text, sums), and
-messages that depend on the turns before them.
+"""Kinds of utterances that need no search for any score of a gate (small talk, instructions about a text, arithmetic),
+and messages that depend on the turns before them.
 
 The rules read English and Chinese. Small talk and arithmetic must be the whole message, so "Hi, who wrote Emma?" stays
-a question. An instruction must begin the first or the last line, and must need no fact: "Write a haiku" matches, "Write a
-report on Chad" does not.
+a question. An instruction must begin the first or the last line, and must need no fact: "Write a haiku" matches, "Write
+a report on Chad" does not.
 """
 
 from __future__ import annotations
