@@ -162,8 +162,8 @@ def row(name: str, straight: Load, even: Load, full: Load, spent: float, megabyt
     times = [even.quantile(0.5), even.quantile(0.99)]
     times += [added(even.first, straight.first, share) for share in (0.5, 0.99)]
     times += [added(even.whole, straight.whole, 0.5), spent]
-    rate, faults = len(full.whole) / full.seconds, [str(even.errors + full.errors), str(even.mixed + full.mixed)]
-    return [name, *(f"{one:.2f}" for one in times), f"{rate:.0f}", *faults, f"{megabytes:.0f}"]
+    rate, failures = len(full.whole) / full.seconds, [str(even.errors + full.errors), str(even.mixed + full.mixed)]
+    return [name, *(f"{one:.2f}" for one in times), f"{rate:.0f}", *failures, f"{megabytes:.0f}"]
 
 
 def batching(config: ServingBenchmarkConfig, gate: Path) -> str:

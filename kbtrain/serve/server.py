@@ -83,7 +83,7 @@ def startup_lines(service: Service) -> list[str]:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
         lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {service.decider.k}")
         if config.policy != "gate":
-            nothing = "nothing is searched; " if config.policy in NO_SEARCH else ""
+            nothing = "the server does not search; " if config.policy in NO_SEARCH else ""
             lines.append(f"policy {config.policy}: {nothing}the log says what the gate would do (would_search)")
     else:
         lines.append("no model: this server only decides (/v1/gate); for answers add --upstream URL or --model NAME")

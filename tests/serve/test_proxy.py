@@ -295,7 +295,7 @@ def test_a_trial_needs_no_threshold(stub, corpus, tmp_path):
         assert decision["score"] > 0.5 and decision["threshold"] is None and decision["retrieve"] is None
         assert "no threshold: policy pass records scores" in startup_lines(server.service)[1]
         assert startup_lines(server.service)[-1] == (
-            "policy pass: nothing is searched; the log says what the gate would do (would_search)"
+            "policy pass: the server does not search; the log says what the gate would do (would_search)"
         )
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(row["threshold"], row["retrieve"]) for row in rows] == [(None, None), (0.5, True), (None, None)]
