@@ -68,12 +68,12 @@ class RetrieveConfig(Config):
         """Refuse what would change nothing, and a search of another place than was named."""
         check_counts(self, "retriever", "web", "web")
         if self.retriever == "web" and self.corpus is not None:
-            raise ValueError("key 'corpus': retriever web searches none; name another retriever, or remove it")
+            raise ValueError("key 'corpus': retriever web searches no corpus; name another retriever, or remove it")
         if self.chunk_tokens is None:
             if self.chunk_overlap:
-                raise ValueError("key 'chunk_overlap': counts for chunks alone; give chunk_tokens, too, or omit it")
+                raise ValueError("key 'chunk_overlap': applies only to chunks; give chunk_tokens, too, or omit it")
         elif self.retriever != "bm25":
-            raise ValueError("key 'chunk_tokens': retriever bm25 alone cuts passages into chunks; remove it")
+            raise ValueError("key 'chunk_tokens': only retriever bm25 cuts passages into chunks; remove it")
         return self
 
     def writes(self) -> tuple[Path, ...]:

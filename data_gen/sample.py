@@ -131,7 +131,7 @@ def main(config: SampleConfig) -> None:
         silent.add(store.answers(job.run))
         n_missing = count_lacking(config, store, job) if n_stored else 0
         if n_missing:
-            print(f"states of {n_missing} questions are missing: their batches are drawn again, to the same answers")
+            print(f"states of {n_missing} questions are missing: their batches are sampled again, with equal answers")
         if n_stored >= job.total and job.run in store.runs() and not n_missing:
             print(f"all {n_stored} question-conditions are in {target} already")
         else:

@@ -72,7 +72,7 @@ class ImportDecisionsConfig(Config):
     @model_validator(mode="after")
     def _counts(self) -> ImportDecisionsConfig:
         if self.seconds and not self.as_gate:
-            raise ValueError("key 'seconds': counts with as_gate alone; give that, too, or remove it")
+            raise ValueError("key 'seconds': applies only with as_gate; give that, too, or remove it")
         if self.tools and self.choices:
             raise ValueError("key 'tools': give tools or choices, not both")
         return self
@@ -126,7 +126,7 @@ def main(config: ImportDecisionsConfig) -> None:
     if path_exists(outcomes) and {row.score for row in scores} <= {0.0, 1.0}:
         print(beside_benefit(config.gate, read_outcomes(config.run), {row.question_id: row.score for row in scores}))
     if config.as_gate and not config.seconds:
-        print("in tables of costs its decisions are free; --seconds gives the time of one")
+        print("in tables of costs its decisions are free; give the time of one by --seconds")
 
 
 def beside_benefit(gate: str, outcomes: Sequence[Outcome], decisions: Mapping[str, float]) -> str:

@@ -80,7 +80,7 @@ class LearningCurveConfig(StoredAnswersConfig):
         for key in {key for keys in KEYS_OF.values() for key in keys}:
             gates = [name for name, keys in KEYS_OF.items() if key in keys]
             if key in self.model_fields_set and getattr(self, key) is not None and not set(gates) & set(self.gates):
-                raise ValueError(f"key '{key}': counts for {' and '.join(gates)} alone; name one in gates")
+                raise ValueError(f"key '{key}': applies only to {' and '.join(gates)}; name one in gates")
         return self
 
     def base(self) -> Path:

@@ -118,7 +118,7 @@ def kind_to_fit(name: str) -> Kind:
     able = {kind_name: kind for kind_name, kind in registered.items() if kind.fit}
     if name in able:
         return able[name]
-    recipe = f"it has a recipe of its own: {registered[name].made_by}" if name in registered else ""
+    recipe = f"it has its own recipe: {registered[name].made_by}" if name in registered else ""
     raise UserError(f"key 'gate': '{name}' cannot be fitted here; {recipe or did_you_mean(name, able)}")
 
 

@@ -71,10 +71,10 @@ class MakeDraftConfig(Config):
     @model_validator(mode="after")
     def _check_server(self) -> Self:
         if twice := sorted(self.model_fields_set & set(_OF_FILE)) if self.server_config is not None else []:
-            raise ValueError(f"key '{twice[0]}': server_config gives it; leave one of the two out")
+            raise ValueError(f"key '{twice[0]}': server_config gives it; remove one of the two")
         without = self.server_url is None and self.server_config is None
         if unread := sorted(self.model_fields_set & {*_OF_SERVER, "top"}) if without else []:
-            raise ValueError(f"key '{unread[0]}': counts for a server alone; give server_url")
+            raise ValueError(f"key '{unread[0]}': applies only to a server; give server_url")
         if self.server_url is not None:
             check_url(self.server_url, "server_url")
         return self

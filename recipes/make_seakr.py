@@ -72,7 +72,7 @@ def main(config: MakeSeakrConfig) -> None:
         run={"seconds": round(time.monotonic() - started, 1), **git_state()},
         versions=package_versions(),
     )
-    description = "SeaKR's uncertainty: how far the states of the model's sampled answers lie apart, in nats a sample."
+    description = "SeaKR's uncertainty: how far the hidden states of sampled answers are apart, in nats per sample."
     write_made(config.output, card, f"{description} Nothing is trained.")
     print(
         f"SeaKR on {config.model}, layer {settings.layer} ({settings.mlp}) in {time.monotonic() - started:.0f} s "

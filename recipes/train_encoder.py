@@ -69,7 +69,7 @@ class TrainEncoderConfig(ClassifierConfig):
         if self.method != "probe" and self.base is not None:
             raise ValueError("base is for method probe, which reads the dialogue's state beside the text")
         if self.method == "probe" and self.act_weight:
-            raise ValueError("act_weight is for methods full and lora; a probe foresees nothing")
+            raise ValueError("act_weight is for methods full and lora; a probe predicts no acts")
         return self
 
 
@@ -140,7 +140,7 @@ def describe(config: TrainEncoderConfig, data: ClassifierData) -> str:
     steps = "" if config.method == "probe" else f"{-(-len(data.train) // rows_a_step)} steps an epoch and process; "
     return (
         f"{' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; {steps}"
-        f"acts foreseen: {', '.join(acts) or 'none'}; base: {config.base or 'none'}"
+        f"predicted acts: {', '.join(acts) or 'none'}; base: {config.base or 'none'}"
     )
 
 

@@ -62,7 +62,7 @@ def main(config: TrainFeaturesConfig) -> None:
         again=lambda folder: Features.load(folder).score_all(data.questions("dev")),
         held_out=held_out_scores(gate, data.train, config.seed),
         what="Says whether a question needs retrieval, from its form"
-        + (" and from how often its words stand in the corpus" if config.index else "")
+        + (" and from how often its words are in the corpus" if config.index else "")
         + (", and from what the search found" if after_search else "")
         + ". Score: p(retrieval needed) in [0, 1]; no model is called.",
         points=(
@@ -73,7 +73,7 @@ def main(config: TrainFeaturesConfig) -> None:
             + ", ".join(f"{key} {model.strength:g}" for key, model in gate.card.models.items()),
             *(f"{key}: {weights(model)}" for key, model in gate.card.models.items()),
         ),
-        limits="it knows this corpus and this model's answers; with another of either it is to be trained again.",
+        limits="it knows this corpus and this model's answers; if either changes, train it again.",
         inputs=[path for path in (config.index, config.evidence) if path],
     )
     print("train_features: " + KeyedEnding(config, data, fit, started).finish())

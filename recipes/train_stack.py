@@ -89,7 +89,7 @@ def main(config: TrainStackConfig) -> None:
                 for key, model in models.items()
             ),
         ),
-        limits="its members' folders lie where it names them: move them together.",
+        limits="its members' folders are where it names them: move them together.",
         inputs=files,
         members=list(handles),
     )

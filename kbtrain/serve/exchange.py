@@ -287,7 +287,7 @@ class Endpoint:
         else:
             self._admit_local(exchange)
         if Endpoint.inflight > self._config.max_inflight:
-            raise Busy(f"{Endpoint.inflight} requests are under way")
+            raise Busy(f"{Endpoint.inflight} requests are in progress")
 
     def _admit_local(self, exchange: Exchange) -> None:
         """Refuse what comes from elsewhere: without keys this machine alone is served."""

@@ -224,9 +224,9 @@ def chat_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str
         role, parts = message.get("role"), message.get("content")
         for part in parts if isinstance(parts, list) else ():
             if not isinstance(part.get("text"), str) or part.get("type") not in TEXT:
-                raise refused(place, "this model reads text alone")
+                raise refused(place, "this model reads only text")
         if name := next((name for name in UNREAD if message.get(name)), None):  # clients send empty ones along
-            raise refused(place, f"role '{role}', field '{name}': the model in this process reads text alone")
+            raise refused(place, f"role '{role}', field '{name}': the model in this process reads only text")
         turns.append({"role": role, "content": text(dict(message))})
     if not tokenizer.chat_template:
         return "\n".join(turn["content"] for turn in turns)

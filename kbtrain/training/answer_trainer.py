@@ -136,7 +136,7 @@ def dry_run(config: TrainingConfig, rows: Sequence[TrainingRow], rendered: str, 
     return (
         f"{rendered}\ndry run: {counts}, of {lengths[0]}-{lengths[-1]} tokens (median {lengths[len(lengths) // 2]}); "
         f"{cut}; {n_steps(config, len(rows), devices)} steps of {a_step} rows, "
-        f"{round(sum(lengths) * config.epochs):,} tokens; weights and optimiser "
+        f"{round(sum(lengths) * config.epochs):,} tokens; parameters and optimizer "
         f"{states_bytes(config, devices) / 1e9:.1f} GB a device"
     )
 

@@ -335,7 +335,7 @@ class ClassifierEnding(ExampleEnding):
             what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. "
             "Score: p(retrieval needed) in [0, 1].",
             points=points,
-            limits="trained on the data named below; other dialogues, domains and languages were not tried.",
+            limits="trained on the data named below; other dialogues, domains and languages were not tested.",
             run=card.run,
             versions=card.versions,
         )

@@ -209,7 +209,7 @@ class SingleEnding(Ending):
                 *((f"Stands on {base}.",) if base else ()),
                 *(f"{name}: {value}" for name, value in (*learnt.items(), *self.chosen.items())),
             ),
-            limits="it was fitted to the data named below; other data were not tried.",
+            limits="it was fitted to the data named below; other data were not tested.",
             run=self.run,
             versions=package_versions(),
         )

@@ -131,7 +131,7 @@ def test_as_a_gate_its_costs_are_asked_for_and_it_may_be_imported_again(run_fold
         (lambda run, rows: rows.pop(), (), r"key 'as_gate': .*no score for 1 question \(test-199\) of dev and test"),
         (lambda run, rows: None, ("--gate", "own"), r"key 'gate': 'own' is there already \(.*/own\); import it under"),
         (lambda run, rows: None, ("--gate", "kbm"), r"key 'gate': 'kbm' is there already \(.*/scores/kbm\.jsonl\)"),
-        (lambda run, rows: None, ("--as-gate", "false", "--seconds", 1), "key 'seconds': counts with as_gate alone"),
+        (lambda run, rows: None, ("--as-gate", "false", "--seconds", 1), "key 'seconds': applies only with as_gate"),
     ],
 )
 def test_as_a_gate_it_takes_every_question_and_a_name_of_its_own(

@@ -122,7 +122,7 @@ def test_probes_of_the_prompt_and_of_a_draft_read_states_of_their_own(labelled_r
     ],
 )
 def test_a_key_that_no_gate_of_the_curve_reads_is_refused(script, given, gates):
-    with pytest.raises(UserError, match=f"key '{next(iter(given))}': counts for {gates} alone; name one in gates"):
+    with pytest.raises(UserError, match=f"key '{next(iter(given))}': applies only to {gates}; name one in gates"):
         build(script("learning_curve").LearningCurveConfig, None, given)
 
 

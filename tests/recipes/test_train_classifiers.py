@@ -224,7 +224,7 @@ def killed(script, arguments, checkpoints):
     [
         ("encoder", {"features": "[syn-resp]"}, "has no 'syn-resp'; make it first"),
         ("encoder", {"model": "./nowhere"}, "model './nowhere': no such folder"),
-        ("encoder", {"act_weight": 1, "method": "probe"}, "a probe foresees nothing"),
+        ("encoder", {"act_weight": 1, "method": "probe"}, "a probe predicts no acts"),
         ("encoder", {"base": "dialogue_state", "method": "probe", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("ragate_mha", {"heads": 3}, "d_model 16 must be even and divisible by 3 heads"),
     ],
