@@ -25,6 +25,7 @@ GREEDY = "{train: 0, dev: 0, test: 0}"
 FREE_SAMPLES = "{test: 0}"
 MEMBERS = ("probe", "draft_probe", "features", "by_source")
 WITHOUT_SOURCE = ("probe", "draft_probe", "features_no_source")
+OF_TRAINING = "[probe, draft_probe, features, features_no_source, by_source]"  # stacks learn from their held-out scores
 ANSWER = "Answer with a short phrase or, of a multiple choice question, the letter of the right option."
 FREE_PROMPTS = {
     "llm": f"{ANSWER}\nquestion: {{question}}\nanswer: ",
@@ -42,6 +43,9 @@ class MixedConfig(Config):
     ks: tuple[int, ...] = Field((1, 2, 3, 5), min_length=1, description="numbers of passages to compare on dev")
     pilot: int | None = Field(None, ge=1, description="at most this number of dev questions in the pilot; null: all")
     max_new_tokens: int = Field(20, ge=1, description="longest answer, in tokens")
+    kbm: str | None = Field("kbm_smollm2", description="configuration of train_kbm.py; null: no KBM")
+    seakr: int = Field(10, ge=0, description="samples of SeaKR for each question; 0: no SeaKR")
+    dtype: str = Field("auto", description="number format of the scores")
 
 
 def main(config: MixedConfig) -> None:
@@ -103,15 +107,30 @@ def gates(config: MixedConfig) -> list[ChainStep]:
                    states=run / "states/llm", output=run / "probe"),
         chain_step("train_probe", "one that reads its draft, too", 1, **probe, condition="draft",
                    states=run / "states/draft", output=run / "draft_probe"),
-        chain_step("make_draft", "a gate without training", 0.1, model=config.model, output=run / "draft"),
-        chain_step("score", "their scores of every question", 8, run=run, model=config.model,
-                   splits="[train, dev, test]"),
+        chain_step("make_draft", "TARG: a gate without training", 0.1, model=config.model, output=run / "draft"),
+        *untrained_and_kbm(config),
+        chain_step("score", "their scores of training questions", 3, run=run, splits="[train, dev, test]",
+                   only=OF_TRAINING, dtype=config.dtype),
+        chain_step("score", "all gates' scores", 8, run=run, model=config.model, dtype=config.dtype),
         *(chain_step("train_stack", " + ".join(members), 0.1, run=run, members=json.dumps(members), **examples,
                      keys="[benefit]", output=run / name) for name, members in stacks.items()),
-        chain_step("score", "the stacks' scores", 0.2, run=run, model=config.model),
+        chain_step("score", "the stacks' scores", 0.2, run=run, model=config.model, dtype=config.dtype),
         chain_step("end_to_end", "accuracy against searches", 0.2, run=run, threshold_rule="max_loss"),
         chain_step("write_report", "the report", 0.1, run=run),
     ]  # fmt: skip
+
+
+def untrained_and_kbm(config: MixedConfig) -> list[ChainStep]:
+    """SeaKR and the KBM, where they are asked for."""
+    run, steps = config.run, list[ChainStep]()
+    if config.seakr:
+        steps.append(chain_step("make_seakr", "SeaKR: a gate without training", 0.1, model=config.model,
+                                k=config.seakr, output=run / "seakr"))  # fmt: skip
+    if config.kbm:
+        steps.append(chain_step("train_kbm", "a fine-tuned model as a gate", 5, config=config.kbm,
+                                model=config.model, keys="[mastery, benefit]", **data_of(run / "examples"),
+                                output=run / "kbm"))  # fmt: skip
+    return steps
 
 
 def data_of(folder: Path) -> dict[str, object]:

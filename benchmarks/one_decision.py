@@ -1,0 +1,116 @@
+"""What one user waits for: each gate of a run asked one question at a time, beside the same model's plain answer.
+
+Median and 95th percentile, in milliseconds: of the gate opened in Python (`load_gate(folder).score([question])`), and
+of `POST /v1/gate` of a `kbtrain serve` that holds it. The answer is the model's greedy one without a search, drawn
+alone. Where the model answers in the same process or behind vLLM, the pass of a probe is the answer's own prefill.
+
+Examples:
+  python benchmarks/one_decision.py --run runs/demo
+  python benchmarks/one_decision.py --run runs/demo --gates "[features, probe]" --questions 50
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from http.client import HTTPConnection
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.gates.registry import load_gate
+from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.llm.base import AnswerRequest
+from kbtrain.questions.checks import read_questions
+from kbtrain.records import Question
+from kbtrain.show import aligned
+
+sys.path.insert(0, str(Path(__file__).parent))
+from serving import kbtrain
+
+WARM = 3  # questions that are asked before the clock runs
+
+
+class OneDecisionConfig(Config):
+    run: Path = Field(Path("runs/demo"), description="run folder with gates and questions.jsonl")
+    gates: tuple[str, ...] = Field(
+        ("features", "probe", "draft_probe", "stack", "kbm"), min_length=1, description="folders of gates in it"
+    )
+    model: str = Field("smollm2-135m-instruct", description="the answering model")
+    max_new_tokens: int = Field(64, ge=1, description="longest answer, in tokens")
+    questions: int = Field(100, ge=1, description="test questions to ask")
+    output: Path = Field(Path("runs/bench/one_decision.json"), description="where the numbers go")
+
+
+def main(config: OneDecisionConfig) -> None:
+    asked = [question for _, question in read_questions(config.run / "questions.jsonl") if question.split == "test"]
+    asked = asked[: config.questions]
+    answer = time_answer(config, asked)
+    measured = {"the model's plain answer": {"python": answer}}
+    for name in config.gates:
+        folder = config.run / name
+        measured[name] = {"python": time_gate(folder, asked), "served": time_served(folder, asked)}
+    config.output.parent.mkdir(parents=True, exist_ok=True)
+    about = {"config": config.model_dump(mode="json"), "milliseconds": measured}
+    config.output.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    print(aligned(HEAD, [row(name, times, answer[0]) for name, times in measured.items()]))
+
+
+HEAD = ["gate", "python: median, ms", "95 %", "served: median, ms", "95 %", "python / answer"]
+
+
+def row(name: str, times: dict[str, tuple[float, float]], answer: float) -> list[str]:
+    """One line of the table."""
+    served = [f"{value:.1f}" for value in times.get("served", ())] or ["", ""]
+    return [name, *(f"{value:.1f}" for value in times["python"]), *served, f"{times['python'][0] / answer:.3f}"]
+
+
+def time_answer(config: OneDecisionConfig, questions: Sequence[Question]) -> tuple[float, float]:
+    llm = open_llm(LLMConfig(model=config.model, max_new_tokens=config.max_new_tokens))
+
+    def answer(question: Question) -> None:
+        for _ in llm.answer([AnswerRequest(question, "llm", None, 0)]):
+            pass
+
+    return timed(answer, questions)
+
+
+def time_gate(folder: Path, questions: Sequence[Question]) -> tuple[float, float]:
+    gate = load_gate(folder)
+    return timed(lambda question: gate.score([question.text]), questions)
+
+
+def time_served(folder: Path, questions: Sequence[Question]) -> tuple[float, float]:
+    with kbtrain(folder, None) as (port, _), contextlib.closing(HTTPConnection("127.0.0.1", port)) as connection:
+
+        def ask(question: Question) -> None:
+            body = json.dumps({"questions": [question.text]})
+            connection.request("POST", "/v1/gate", body, {"content-type": "application/json"})
+            if (reply := connection.getresponse()).status != HTTPStatus.OK:
+                raise UserError(f"{folder}: the server answered {reply.status}: {reply.read()[:200]!r}")
+            reply.read()
+
+        return timed(ask, questions)
+
+
+def timed(ask: Callable[[Question], object], questions: Sequence[Question]) -> tuple[float, float]:
+    """Median and 95th percentile of a call, in milliseconds."""
+    for question in questions[:WARM]:
+        ask(question)
+    spent = []
+    for question in questions:
+        start = time.perf_counter()
+        ask(question)
+        spent.append(1000 * (time.perf_counter() - start))
+    return float(np.median(spent)), float(np.quantile(spent, 0.95))
+
+
+if __name__ == "__main__":
+    run_script(main, OneDecisionConfig, __doc__)
