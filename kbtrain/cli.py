@@ -180,7 +180,7 @@ def _add_fit(parsers: Parsers) -> None:
     _add(fit, "--samples", "N", "answers sampled for each question of train and dev", type=_count, default=10)
     _add(fit, "--prices", "FILE", "price list", type=Path, default=argparse.SUPPRESS)
     _flag(fit, "--yes", "start after the forecast without asking")
-    fit.add_argument("--continue", action="store_true", dest="go_on", help="go on if the pilot shows nothing to gain")
+    fit.add_argument("--continue", action="store_true", dest="go_on", help="continue if there is nothing to gain")
 
 
 def _add_server(parsers: Parsers) -> None:
@@ -260,7 +260,7 @@ def _add_use(parsers: Parsers) -> None:
     )
     _add(calibrate, "folder", "FOLDER", "the gate's folder; its gate.json stores the threshold")
     _add(calibrate, "--log", "FILE", "the log; rotated files are read as well")
-    _add(calibrate, "--ratio", "SHARE", "share of the questions that should be searched", type=_finite)
+    _add(calibrate, "--ratio", "SHARE", "share of questions with a search", type=_finite)
     _add(calibrate, "--key", "NAME", _KEY)
     _flag(calibrate, "--check", "only compare with dev and with the current threshold")
     _flag(calibrate, "--replace", "replace a threshold even if it has a promise")

@@ -244,7 +244,7 @@ def check_counts(config: Config, key: str, value: str, *names: str) -> None:
         return
     for name in names:
         if name in config.model_fields_set and getattr(config, name) not in (None, {}):
-            raise ValueError(f"key '{name}': counts with {key}: {value} alone; set that, or remove this key")
+            raise ValueError(f"key '{name}': applies only with {key}: {value}; set that, or remove this key")
 
 
 def check_each_once(key: str, values: Sequence[object], what: str = "key") -> None:

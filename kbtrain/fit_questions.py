@@ -209,7 +209,7 @@ def agree(settings: Fit, config: Path, say: Say) -> float:
     if noted.get("agreed") == key:
         return float(noted["minutes"])
     prices = settings.prices.name, read_prices(settings.prices)
-    say(f"{MEASURED} prompts are asked, to measure the time")
+    say(f"{MEASURED} prompts are sent to measure the time")
     expected = forecast(read_llm_config(config), lambda: _requests(settings), MEASURED)
     _tell(f"forecast, {settings.pilot} questions of the pilot included:", *expected.lines(prices))
     if not settings.yes:

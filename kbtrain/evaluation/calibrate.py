@@ -44,7 +44,7 @@ def warn_of_dependence(questions: Sequence[Question]) -> None:
     if entities < len(questions):
         warnings.warn(
             f"the {len(questions)} dev questions ask about {entities} entities, and the promise counts "
-            "each question as drawn by itself: it may fail more often than it says",
+            "each question as drawn by itself: it may fail more often than stated",
             stacklevel=2,
         )
 
@@ -94,7 +94,7 @@ def choices(dev: Dev, cut: DevRule) -> list[str]:
         chosen = calibrate(dev, DevRule("max_loss", max_loss=cut.max_loss, delta=cut.delta))
         lines.append(f"{name}: {chosen.effect}. {sure.more}".rstrip())
     else:
-        lines.append(f"{name}: not to be promised. {sure.more}".rstrip())
+        lines.append(f"{name}: cannot be promised. {sure.more}".rstrip())
     return lines
 
 

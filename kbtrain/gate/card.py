@@ -460,7 +460,7 @@ def kept_thresholds(card: Mapping[str, Any], folder: Path) -> dict[str, Threshol
     for name, threshold in thresholds.items():
         if threshold.evidence:
             was = f"{threshold.threshold:.4g} ({threshold.rule})"
-            warnings.warn(f"{folder}: threshold {was} of {name} was another gate's, and is gone", stacklevel=2)
+            warnings.warn(f"{folder}: threshold {was} of {name} was another gate's and is removed", stacklevel=2)
     return {}
 
 

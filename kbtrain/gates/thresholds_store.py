@@ -54,7 +54,7 @@ def has_other_gate(source: Source) -> bool:
 def missing_reason(source: Source) -> str:
     """Reason why no threshold can be noted for scores of this gate; empty if it is there as it was."""
     if not (source.folder / CARD).exists():
-        return f"{source.folder} is not there any more"
+        return f"{source.folder} no longer exists"
     if has_other_gate(source):
         return f"{source.folder} holds another gate than the one that made the scores"
     return ""

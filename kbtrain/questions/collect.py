@@ -215,6 +215,6 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, chinese: int
         for (split, other), pairs in by_splits.items()
     ]
     if chinese:  # in use a question's language follows from its characters
-        taken = f"{chinese} questions with Chinese characters are taken for English, and will be asked so"
+        taken = f"{chinese} questions with Chinese characters are treated as English"
         lines.append(f"{taken}, other than in use; give --language zh, or a column 'language'")
     return lines

@@ -109,7 +109,7 @@ def worst_errors(answered: AnsweredRun, scores: Mapping[str, float], cut: float)
     vain.sort(key=lambda o: (not _broken(o), -scores[o.question_id], o.question_id))
     missed.sort(key=lambda o: (scores[o.question_id], o.question_id))
     kinds = (
-        ("False positives", "retrieved although it was not needed; those that broke a right answer first", vain),
+        ("False positives", "searched without need; those that broke a right answer first", vain),
         ("False negatives", "not retrieved although it was needed; lowest score first", missed),
     )
     evidence = answered.path / "evidence.jsonl"

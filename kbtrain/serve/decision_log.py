@@ -83,7 +83,7 @@ class DecisionLog:
                 self._lost += 1
                 if self._lost == 1:  # a disk that stays full would fill the other log, too
                     reason = error.strerror if isinstance(error, OSError) else error
-                    logger.error("%s: a decision is lost, and those that follow until it can be written (%s)",
+                    logger.error("%s: this decision and the next ones are lost until the log can be written (%s)",
                                  self.path, reason)  # fmt: skip
                 continue
             if self._lost:

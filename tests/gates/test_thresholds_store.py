@@ -106,7 +106,7 @@ def test_scores_name_their_gate_wherever_the_run_is_moved_and_no_other(folder, t
     (moved / "kbm" / CARD).write_text(json.dumps({**card, "max_length": card["max_length"] + 1}))
     assert "holds another gate than the one that made the scores" in missing_reason(found)
     shutil.rmtree(moved / "kbm")
-    assert "is not there any more" in missing_reason(found)
+    assert "no longer exists" in missing_reason(found)
     assert source_of(moved, meta, "prompt") is None
 
 

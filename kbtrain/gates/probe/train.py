@@ -217,7 +217,7 @@ def _page(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], checked: 
             f"Labels: {', '.join(f'{key} {value}' for key, value in card.label_rule.items()) or 'rule not recorded'}",
             f"Prompt fingerprint: `{card.prompt_fingerprint}` (checked when the gate is opened).",
         ),
-        limits="trained on questions like those named below; probes of this kind fall on other domains. The scores of "
+        limits="trained on questions like those named below; such probes get worse on other domains. The scores of "
         "ridge are estimates, not bounded to [0, 1].",
         dev={"On dev (95 % intervals: questions resampled)": table(areas) or NO_DEV},
         checked=checked,
