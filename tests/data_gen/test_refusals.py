@@ -38,7 +38,7 @@ REFUSED = [
     ("retrieve", f"--retriever web --corpus own.jsonl {WEB}", "key 'corpus': retriever web searches no corpus"),
     ("retrieve", "--retriever web", "key 'web': retriever web needs a service"),
     ("retrieve", "--chunk-overlap 2", "key 'chunk_overlap': applies only to chunks"),
-    ("retrieve", "--retriever fixed --chunk-tokens 50", "key 'chunk_tokens': retriever bm25 alone cuts passages"),
+    ("retrieve", "--retriever fixed --chunk-tokens 50", "key 'chunk_tokens': only retriever bm25 cuts passages"),
     ("sample", "--run /nowhere", "/nowhere/questions.jsonl: no such file"),
     ("sample", "--run broken", "broken/questions.jsonl:5: broken JSON"),
     ("sample", MODEL, "model './no/such/model': no such folder"),
