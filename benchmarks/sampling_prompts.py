@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kbtrain.io import jsonl
 from kbtrain.prompts.kbm import answer_prompt, encode
-from kbtrain.questions.catalogue import atlas_passages, load_questions
+from kbtrain.questions.catalogue import atlas_passages, load
 from kbtrain.records import Question
 
 SPREAD = 37  # passages between the first ones of neighbouring questions: prompts share no evidence
@@ -33,7 +33,7 @@ class Prompts:
 
 def open_questions(count: int) -> list[Question]:
     """Evenly spread open questions: short prompts of like length."""
-    questions = [question for question in load_questions("atlas") if question.form == "open"]
+    questions = [loaded.question for loaded in load("atlas") if loaded.question.form == "open"]
     return questions[:: len(questions) // max(1, count) or 1][:count]
 
 

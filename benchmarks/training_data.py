@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 
-from kbtrain.questions.catalogue import atlas_passages, load_questions
+from kbtrain.questions.catalogue import atlas_passages, load
 from kbtrain.records import GateExample
 
 
 def long_and_short(count: int, longest: int) -> list[GateExample]:
     """``count`` labelled examples; references of 0 to about ``longest`` tokens (4 letters a token), evenly spread."""
-    questions = [question for question in load_questions("atlas") if question.form == "open"]
+    questions = [loaded.question for loaded in load("atlas") if loaded.question.form == "open"]
     passages = [passage.text for passage in atlas_passages()]
     draw = random.Random(0)
     made = []

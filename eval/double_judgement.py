@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import Field
@@ -20,7 +20,7 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import DevRule
 from kbtrain.evaluation.double_judgement import DoubleJudgement, judge_double
-from kbtrain.evaluation.outcomes import AccuracyKind, clusters_of, drawn_units
+from kbtrain.evaluation.outcomes import AccuracyKind, drawn_units
 from kbtrain.evaluation.run_folder import (
     ResampleConfig,
     RunFolder,
@@ -30,7 +30,7 @@ from kbtrain.evaluation.run_folder import (
     seen_note,
 )
 from kbtrain.evaluation.scores import read_scores
-from kbtrain.io.provenance import check_current, meta_of, write_atomically, write_result
+from kbtrain.io.provenance import check_current, write_atomically, write_result
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import Column, Table, Value, as_markdown, as_text
@@ -67,12 +67,11 @@ def judged_twice(config: DoubleJudgementConfig, run: RunFolder, cut: DevRule) ->
     path = config.run / "scores_reference.jsonl"
     sources = (config.run / name for name in ("questions.jsonl", "evidence.jsonl"))
     check_current(path, *sources, command="eval/score_reference.py")
-    again = replace(run, stored=replace(run.stored, by_gate=read_scores(path), meta=meta_of(path)))
-    gates = [gate for gate in config.gates if gate in again.stored.by_gate]
+    again = read_scores(path)
+    gates = [gate for gate in config.gates if gate in again]
     if not gates:
         raise UserError(f"{path}: no scores of {', '.join(config.gates)}")
-    clusters = clusters_of(config.resample, run.test.questions)
-    return [judge_double([run], [again], gate, cut, clusters) for gate in gates]
+    return [judge_double(run, again, gate, cut, config.resample) for gate in gates]
 
 
 def double_judgement_table(rows: Sequence[DoubleJudgement], note: str) -> Table:

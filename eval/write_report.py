@@ -37,7 +37,7 @@ from kbtrain.records import Outcome, Question
 from kbtrain.report.curves import Band, curve_band, savings_figure, score_bins, sliding_curve
 from kbtrain.report.examples import AnsweredRun, questions_of, split_rows, telling_examples, worst_errors
 from kbtrain.report.first_screen import FirstScreen, closing_block, first_screen, rule_of, sentences
-from kbtrain.report.page import Report, render_gate, render_html, render_markdown
+from kbtrain.report.page import Report, render_gate, render_report
 
 LEVELS = {"never": "llm_only", "always": "all_rag"}
 
@@ -121,9 +121,10 @@ def main(config: ReportConfig) -> None:
         bills=current_bills(run),
         **parts(read, answered, gate),
     )
+    html, markdown = render_report(report)
     pages = {
-        "report.html": render_html(report),
-        "report.md": render_markdown(report),
+        "report.html": html,
+        "report.md": markdown,
         "savings.svg": savings_figure(read.results, read.savings, gate and gate.gate, band),
         **{report.pages[g.gate]: gate_page(report, g, answered, read) for g in read.gates},
     }

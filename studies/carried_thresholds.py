@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from several_runs import gate_input
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import dev_table
-from kbtrain.evaluation.gate_inputs import gate_input
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness, Resample
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.metrics.calibration import Shift, shift

@@ -6,8 +6,10 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from published.tables import ranged, signed_range
+
 from kbtrain.report.curves import gate_looks
-from kbtrain.report.words import gate_name, ranged, signed_range
+from kbtrain.report.words import gate_name
 from kbtrain.show import FILE_WIDTH, legend_above, new_figure, page
 
 _GATES = {"probe": "encoder_probe"}  # the candidate whose name elsewhere is that of another gate

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from published import fits as ev
 from published.sheet import Sheet, sheet_of
-from published.tables import as_dict, models_of
+from published.tables import as_dict, models_of, signed_range
 from pydantic import Field
 
 from kbtrain.arrays import Floats
@@ -29,7 +29,6 @@ from kbtrain.config import Config, Paths, run_script
 from kbtrain.io.provenance import write_atomically
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import interval, resampled_areas
-from kbtrain.report.words import signed_range
 
 MEMBERS = ("features", "encoder", "reader")
 DRAWS = 1000

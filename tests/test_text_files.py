@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from support.questions import load_questions
 from support.scripts import load
 
 from kbtrain.config import read_yaml
@@ -26,7 +27,6 @@ from kbtrain.io import jsonl
 from kbtrain.io.text_files import read_text
 from kbtrain.questions.answered import AnswerColumns, read_answered
 from kbtrain.questions.base import Columns, Reading
-from kbtrain.questions.catalogue import load_questions
 from kbtrain.records import GateScore
 from kbtrain.retrieval.corpus import read_passages
 

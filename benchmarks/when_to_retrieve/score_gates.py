@@ -32,13 +32,13 @@ from kbtrain.metrics.significance import Delta, holm
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.files import data_files
 from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
-from kbtrain.report.words import percent, points, points_interval, ranged, signed_range
+from kbtrain.report.words import percent, points, points_interval
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
 
 from published.fits import RIVAL, best_threshold, of_set
 from published.outcomes import Judged, read_judged
-from published.tables import part_figures, two_sided_p
+from published.tables import part_figures, ranged, signed_range, two_sided_p
 
 FIXED = ("never", "always", "oracle")
 

@@ -17,11 +17,12 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.io.jsonl import read_value
 from kbtrain.io.provenance import write_atomically
-from kbtrain.report.words import percent, ranged
+from kbtrain.report.words import percent
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
 
 from published.report import MODELS
+from published.tables import ranged
 
 DIRECT = "nq, squad, trivia"  # the sets of which SeaKR has scores before a search, and TARG was run
 

@@ -107,13 +107,6 @@ def mask_leak(masked: str, question: Question) -> tuple[str, ...]:
     )
 
 
-def is_mask(answer: str) -> bool:
-    """True if an answer is ``MASK``, copied from the evidence (figure 2): the word in capitals, also with others around
-    it ("the MASK", "MASK市"), or nothing but "mask"."""
-    copied = regex.search(rf"(?<!{_LETTER}){MASK}(?!{_LETTER})", answer) is not None
-    return copied or regex.sub(r"[\W_]", "", answer).casefold() == MASK.casefold()
-
-
 def gold_texts(question: Question) -> tuple[str, ...]:
     """The gold answers as texts, longest first."""
     texts = question.answers

@@ -64,7 +64,16 @@ def merge(parts: Sequence[ShardStore], run: str, target: SampleStore) -> Iterato
     if has_runs:  # into a new store nothing is read twice: put() finds an overlap
         _check_answers(parts, run, target, done)
     target.begin(run, parts[0].meta)
-    yield from _copied(parts, run, target, done)
+    for part in parts:
+        with SampleStore(part.path, read_only=True) as store:
+            for sets in windows(store.iterate(run), BATCH):
+                missing = [answers for answers in sets if (answers.question_id, answers.condition) not in done]
+                try:
+                    if missing:
+                        target.put(run, missing)
+                except ValueError as error:
+                    raise UserError(f"{at(part.path)}: overlaps another shard ({error}); remove one of them") from None
+                yield len(sets)
 
 
 def _check_answers(parts: Sequence[ShardStore], run: str, target: SampleStore, done: Set[tuple[str, str]]) -> None:
@@ -83,19 +92,6 @@ def _sets(parts: Sequence[ShardStore], run: str) -> Iterator[tuple[Path, SampleS
     for part in parts:
         with SampleStore(part.path, read_only=True) as store:
             yield from ((part.path, answers) for answers in store.iterate(run))
-
-
-def _copied(parts: Sequence[ShardStore], run: str, target: SampleStore, done: Set[tuple[str, str]]) -> Iterator[int]:
-    for part in parts:
-        with SampleStore(part.path, read_only=True) as store:
-            for sets in windows(store.iterate(run), BATCH):
-                missing = [answers for answers in sets if (answers.question_id, answers.condition) not in done]
-                try:
-                    if missing:
-                        target.put(run, missing)
-                except ValueError as error:
-                    raise UserError(f"{at(part.path)}: overlaps another shard ({error}); remove one of them") from None
-                yield len(sets)
 
 
 def gaps(parts: Sequence[ShardStore]) -> list[str]:

@@ -57,9 +57,7 @@ class JudgedTurns:
 
     def dev(self) -> Dev:
         """The turns that people judged, for a threshold rule."""
-        judged = self.judged
-        llm, rag = self.llm[judged], self.rag[judged]
-        return Dev(self.scores[judged], llm, rag, (rag > llm).astype(np.float64))
+        return Dev(*(column[self.judged] for column in (self.scores, self.llm, self.rag)))
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,17 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import decisions
 from kbtrain.evaluation.decisions import DevRule, GateInput, choose_threshold
 from kbtrain.evaluation.end_to_end import Settings
-from kbtrain.evaluation.outcomes import AccuracyKind, answers, dev_answers, entities_of, is_needed
+from kbtrain.evaluation.outcomes import AccuracyKind, answers, dev_kind, entities_of
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import RunFolder
-from kbtrain.evaluation.savings import Saving, dev_rank
-from kbtrain.evaluation.scores import in_order
+from kbtrain.evaluation.savings import Saving
 from kbtrain.gate.card import BestKey, KeyedCard, TestFigures, Threshold, promise_text, set_best
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.thresholds_store import Source, note
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores
+from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import draw_policies, interval
 from kbtrain.metrics.thresholds import Dev, Rule, promised
 from kbtrain.records import Outcome, Question, Target
@@ -96,14 +96,6 @@ def choices(dev: Dev, cut: DevRule) -> list[str]:
     else:
         lines.append(f"{name}: cannot be promised. {sure.more}".rstrip())
     return lines
-
-
-def dev_table(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome], path: Path) -> Dev:
-    """Scores and greedy answers of the dev questions among ``outcomes``. Raises :class:`UserError` without a score."""
-    dev = [outcome for outcome in outcomes if outcome.split == "dev"]
-    graded = answers(dev, "greedy")
-    values = np.array(in_order(gate, scores, [outcome.question_id for outcome in dev], path))
-    return Dev(values, graded.llm, graded.rag, is_needed(dev).astype(np.float64))
 
 
 def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:
@@ -215,7 +207,7 @@ def results_at_rule(results: Sequence[GateResult], rule: Rule | None) -> list[Ga
 def _note_best_keys(
     behind: Mapping[str, Source], gates: Sequence[GateInput], dev: Sequence[Outcome], kind: AccuracyKind
 ) -> list[str]:
-    """Note the key of each folder that ranks dev best by :func:`dev_rank`; a line where it was another one before."""
+    """Note the key of each folder with the largest area on dev; a line where it was another one before."""
     by_folder: dict[Path, dict[Target, GateInput]] = {}
     cards: dict[Path, KeyedCard] = {}
     for gate in gates if dev else ():
@@ -226,13 +218,12 @@ def _note_best_keys(
         if isinstance(card, KeyedCard) and len(card.keys) > 1 and source.name in card.names():
             cards[source.folder] = card
             by_folder.setdefault(source.folder, {})[card.keys[card.names().index(source.name)]] = gate
-    lines, answers = [], dev_answers(dev, kind) if by_folder else None
+    lines, graded = [], answers(dev, dev_kind(dev, kind))
     for folder, keys in by_folder.items():
-        assert answers is not None
-        ranks = {key: dev_rank(gate.dev, answers) for key, gate in keys.items()}
-        best = max(ranks, key=lambda key: ranks[key])
-        areas = {key: None if area == -math.inf else round(area, 6) for key, area in ranks.items()}
-        set_best(folder, BestKey(key=best, rule=BEST_RULE, n_dev=len(dev), areas=areas))
+        areas = {key: normalised_area(gate.dev, graded.llm, graded.rag) for key, gate in keys.items()}
+        best = max(areas, key=lambda key: -math.inf if (area := areas[key]) is None else area)
+        rounded = {key: area and round(area, 6) for key, area in areas.items()}
+        set_best(folder, BestKey(key=best, rule=BEST_RULE, n_dev=len(dev), areas=rounded))
         if best != cards[folder].best_key():
             lines.append(f"{folder}: key {best} decides (before: {cards[folder].best_key()}), {BEST_RULE}")
     return lines

@@ -187,10 +187,11 @@ def share_cost(run: Path, sampling_run: str, share: float, prices: Prices) -> st
 
 def asking_of(stored: StoredScores, gate: str) -> GateCost:
     """Cost of asking a gate about a test question, as it was measured while scoring."""
-    return GateCost(
-        stored.seconds(gate), gate_tokens(stored, gate), stored.has("after_search", gate),
-        alone=stored.seconds_alone(gate),
-    )  # fmt: skip
+    spent = stored.took(gate, "spent_per_question") or {}
+    told = stored.has("server", gate) and spent.get("prompt_tokens")  # else its own machine is paid
+    tokens = GateTokens(float(spent["prompt_tokens"]), float(spent.get("tokens", 0.0))) if told else None
+    after_search, alone = stored.has("after_search", gate), stored.took(gate, "seconds_alone")
+    return GateCost(float(stored.took(gate) or 0.0), tokens, after_search, alone=alone)
 
 
 def thousand_questions(used: Usage, retrieve: Floats, prices: Prices, asking: GateCost = NO_GATE) -> str:
@@ -287,14 +288,6 @@ def _check_tokens(run: RunFolder, used: Usage, prices: Prices) -> None:
             f"(imported, or of a server that counts none); set {', '.join(OF_TOKENS)} to 0 to bill searches and gates "
             "alone"
         )
-
-
-def gate_tokens(stored: StoredScores, gate: str) -> GateTokens | None:
-    """Those of a test question; None for a gate of the own machine, or where the server told none while scoring."""
-    spent = stored.spent(gate)
-    if not stored.has("server", gate) or not spent.get("prompt_tokens"):
-        return None
-    return GateTokens(float(spent["prompt_tokens"]), float(spent.get("tokens", 0.0)))
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def decide(gate: GateInput, dev: Sequence[Outcome], cut: DevRule) -> GateDecisio
 
 def dev_table(gate: GateInput, dev: Sequence[Outcome], kind: AccuracyKind = "greedy") -> Dev:
     """A gate's dev scores beside the answers' correctness, expected only where every dev question was sampled."""
-    correctness = oc.dev_answers(dev, kind)
+    correctness = oc.answers(dev, oc.dev_kind(dev, kind))
     return Dev(gate.dev, correctness.llm, correctness.rag, oc.is_needed(dev).astype(np.float64), gate.train)
 
 

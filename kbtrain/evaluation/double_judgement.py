@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.decisions import DevRule, GateDecisions, decide
-from kbtrain.evaluation.gate_inputs import gate_input
-from kbtrain.evaluation.outcomes import AccuracyKind
+from kbtrain.evaluation.decisions import DevRule, GateInput, decide
+from kbtrain.evaluation.outcomes import AccuracyKind, Resample
 from kbtrain.evaluation.run_folder import GradedSplit, RunFolder
+from kbtrain.evaluation.scores import ByGate, in_order
 from kbtrain.metrics.significance import Delta, draw_policies, interval
 from kbtrain.metrics.thresholds import Dev, choose
-from kbtrain.records import Condition
 
 DRAWS, SEED = 5_000, 20_243
 
@@ -74,9 +73,7 @@ def second_threshold(rule: str, searched: NDArray[np.bool_], with_reference: Flo
     if rule == "0.5" or not searched.any():
         return 0.5
     # "retrieve" of the rule, which prefers few of them, is "pass the chunks on" here: the scores change their sign
-    passed_on = Dev(
-        -with_reference[searched], read.llm[searched], read.rag[searched], (read.rag > read.llm)[searched].astype(float)
-    )
+    passed_on = Dev(-with_reference[searched], read.llm[searched], read.rag[searched])
     # passed on: -score > value; judge_twice passes on what is not above the second threshold
     return float(np.nextafter(-choose("best_accuracy", passed_on).value, -np.inf))
 
@@ -121,33 +118,23 @@ def _random(share: float, read: StoredAnswers) -> AnswerPolicy:
     return AnswerPolicy("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0))
 
 
-def judge_double(
-    runs: Sequence[RunFolder], referenced: Sequence[RunFolder], gate: str, cut: DevRule,
-    clusters: Sequence[str] | None = None
-) -> DoubleJudgement:  # fmt: skip
-    """``referenced``: the same runs with the scores that the gate gives when it sees the chunks; ``clusters`` of the
-    test questions, which intervals draw as a whole."""
-    first, second = gate_input(runs, gate), gate_input(referenced, gate)
-    chosen = decision(runs, gate, cut)
-    threshold = chosen.threshold.value if chosen.threshold else 0.5
-    on_dev = oc.dev_kind([o for run in runs for o in run.dev.outcomes], cut.kind)
-    dev, test = _read([run.dev for run in runs], on_dev), _read([run.test for run in runs], cut.kind)
+def judge_double(run: RunFolder, referenced: ByGate, gate: str, cut: DevRule, resample: Resample) -> DoubleJudgement:
+    """``referenced``: the scores that the gate gives when it sees the chunks; ``resample``: what intervals draw."""
+    _, plain = run.stored.scores_of(gate)
+    first, second = (
+        GateInput(gate, *(np.array(in_order(gate, scores, part.ids, run.stored.path)) for part in (run.dev, run.test)))
+        for scores in (plain, referenced[gate])
+    )
+    chosen = decide(first, run.dev.outcomes, cut).threshold
+    threshold = chosen.value if chosen else 0.5
+    dev, test = _read(run.dev, oc.dev_kind(run.dev.outcomes, cut.kind)), _read(run.test, cut.kind)
     other = second_threshold(cut.rule, first.dev > threshold, second.dev, dev)
+    clusters = oc.clusters_of(resample, run.test.questions)
     return judge_twice(gate, first.test, second.test, replace(test, clusters=clusters), (threshold, other))
 
 
-def _read(parts: Sequence[GradedSplit], kind: AccuracyKind) -> StoredAnswers:
-    correctness = oc.answers([outcome for part in parts for outcome in part.outcomes], kind)
-    return StoredAnswers(correctness.llm, correctness.rag, _tokens(parts, "llm"), _tokens(parts, "rag"))
-
-
-def _tokens(parts: Sequence[GradedSplit], condition: Condition) -> Floats:
-    return np.array([answer.prompt_tokens for part in parts for answer in part.graded[condition]], dtype=np.float64)
-
-
-def decision(
-    runs: Sequence[RunFolder], gate: str, cut: DevRule, answers_of: Sequence[RunFolder] | None = None
-) -> GateDecisions:
-    """One gate's decision; the threshold comes from the dev questions of ``runs``."""
-    dev = [outcome for run in runs for outcome in run.dev.outcomes]
-    return decide(gate_input(runs, gate, answers_of), dev, cut)
+def _read(part: GradedSplit, kind: AccuracyKind) -> StoredAnswers:
+    correctness = oc.answers(part.outcomes, kind)
+    arms = (part.graded["llm"], part.graded["rag"])
+    tokens = (np.array([answer.prompt_tokens for answer in arm], dtype=np.float64) for arm in arms)
+    return StoredAnswers(correctness.llm, correctness.rag, *tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +26,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint, stages
 from kbtrain.evaluation.run_folder import Reason, RunFolder
 from kbtrain.gates.simple import RETRIEVER_SCORES
-from kbtrain.io.provenance import device, git_state, package_versions, peak_rss_mb
+from kbtrain.io.provenance import surroundings
 from kbtrain.metrics.ranking import drawn_areas, retrieval_curve
 from kbtrain.metrics.registry import Classification, classify, expected_at_random
 from kbtrain.metrics.significance import holm, interval, mcnemar
@@ -234,11 +233,5 @@ def result_meta(folder: RunFolder, settings: Settings, started: float) -> dict[s
         **{k: v for k, v in asdict(settings).items() if k not in ("kind", "rule")},
         "sampling": dict(folder.sampling),
         "stages": stages(folder.path, folder.stored.files),
-        "packages": package_versions(),
-        **git_state(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": device(),
-        "wall_seconds": round(time.monotonic() - started, 3),
-        "peak_rss_mb": peak_rss_mb(),
+        **surroundings(started),
     }

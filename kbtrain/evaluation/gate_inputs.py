@@ -5,7 +5,6 @@ Also the folders behind scored gates, with the thresholds noted there, and the q
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ import numpy as np
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import GradedSplit, RunFolder
+from kbtrain.evaluation.run_folder import GradedSplit
 from kbtrain.evaluation.scores import StoredScores, in_order, seen_of
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import question_hash, read_held_out
@@ -75,38 +74,18 @@ def _input(
     return GateInput(gate.name, np.array(gate.score(chosen_on)), scores, midpoint=midpoint, fixed=fixed)
 
 
-def gate_input(runs: Sequence[RunFolder], gate: str, answers_of: Sequence[RunFolder] | None = None) -> GateInput:
-    """One gate's scores on the dev and test questions of all runs, in their order: each question's from its own run,
-    since several models' runs may ask the same questions.
-
-    ``answers_of``: runs of another model whose test questions are decided by the scores of ``runs`` (a plug-in gate).
-    Raises :class:`UserError` for a gate without scores, or without one for some questions (count, first ids).
-    """
-    names = {name for run in runs for name in run.stored.by_gate}
-    if gate not in names:
-        where = ", ".join(str(run.stored.path) for run in runs)
-        raise UserError(f"{where}: no scores of gate '{gate}'; {did_you_mean(gate, names)}")
-    of_runs = [run.stored.by_gate.get(gate, {}) for run in runs]
-    # a plug-in gate's scores of one question are the same in all runs that have it
-    of_test = of_runs if answers_of is None else [ChainMap(*map(dict, of_runs))] * len(answers_of)
-    dev = [in_order(gate, scores, run.dev.ids, run.stored.path) for run, scores in zip(runs, of_runs, strict=True)]
-    tested = zip(answers_of or runs, of_test, strict=True)
-    test = [in_order(gate, scores, run.test.ids, runs[0].stored.path) for run, scores in tested]
-    return GateInput(gate, np.concatenate(dev), np.concatenate(test))
-
-
 def scored_gates(stored: StoredScores, dev: Sequence[str], test: Sequence[str]) -> list[GateInput]:
     """The gates that were scored, with their costs, on the questions with these ids. Raises :class:`UserError` for a
     missing score."""
     gates = []
     for name, scores in stored.by_gate.items():
-        spent, n = stored.spent(name), len(test)
+        spent, n = stored.took(name, "spent_per_question") or {}, len(test)
         gates.append(
             GateInput(
                 name,
                 np.array(in_order(name, scores, dev, stored.path)),
                 np.array(in_order(name, scores, test, stored.path)),
-                gate_seconds=n * stored.seconds(name),
+                gate_seconds=n * float(stored.took(name) or 0.0),
                 # one forward pass each, if nothing else was counted
                 gate_requests=round(n * spent.get("requests", 1.0)),
                 gate_samples=round(n * spent.get("samples", 0.0)),

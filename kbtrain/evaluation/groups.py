@@ -59,22 +59,15 @@ class GroupRow:
 
 def group_rows(
     judged: JudgedQuestions, groups: Sequence[str | None], order: Callable[[str], Any] = str
-) -> list[GroupRow]:
-    """One row per group (questions with group None are in none of them), sorted by ``order`` of the names."""
-    return [row for row, _ in drawn_rows(judged, groups, order)]
-
-
-def drawn_rows(
-    judged: JudgedQuestions, groups: Sequence[str | None], order: Callable[[str], Any] = str
 ) -> list[tuple[GroupRow, dict[str, Floats]]]:
-    """:func:`group_rows`, each with its gates' gains over random: as observed, then in each resample."""
+    """One row per group (questions with group None are in none of them), sorted by ``order`` of the names, with its
+    gates' gains over random: as observed, then in each resample."""
     names = sorted({group for group in groups if group is not None}, key=order)
     places = np.array([-1 if group is None else names.index(group) for group in groups])
     return [_row(judged, name, np.flatnonzero(places == i), seed=i) for i, name in enumerate(names)]
 
 
 def _row(judged: JudgedQuestions, name: str, at: NDArray[np.intp], seed: int) -> tuple[GroupRow, dict[str, Floats]]:
-    """The row, and each gate's gain over random: as observed, then in each resample."""
     llm, rag = judged.llm[at], judged.rag[at]
     retrieve = [of[at] for of in judged.retrieve.values()]
     clusters = None if judged.clusters is None else [judged.clusters[i] for i in at]

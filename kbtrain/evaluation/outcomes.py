@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,27 +111,18 @@ def has_expected(outcomes: Sequence[Outcome]) -> bool:
 def answers(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Correctness:
     """Arrays in the order of the outcomes."""
     if kind == "greedy":
-        pairs = [(float(o.llm_correct), float(o.rag_correct)) for o in outcomes]
+        pairs: list[Any] = [(o.llm_correct, o.rag_correct) for o in outcomes]
     else:
-        pairs = [(_sampled(o, o.llm_expected), _sampled(o, o.rag_expected)) for o in outcomes]
+        pairs = [(o.llm_expected, o.rag_expected) for o in outcomes]
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    if np.isnan(table).any():
+        raise ValueError("a question has no samples, so no expected accuracy")
     return Correctness(kind, table[:, 0], table[:, 1])
 
 
 def dev_kind(dev: Sequence[Outcome], kind: AccuracyKind) -> AccuracyKind:
     """``kind``; greedy answers stand for ``expected`` where not every dev question was sampled."""
     return kind if has_expected(dev) else "greedy"
-
-
-def dev_answers(dev: Sequence[Outcome], kind: AccuracyKind) -> Correctness:
-    """As :func:`answers`, of the :func:`dev_kind`."""
-    return answers(dev, dev_kind(dev, kind))
-
-
-def _sampled(outcome: Outcome, value: float | None) -> float:
-    if value is None:
-        raise ValueError(f"question {outcome.question_id!r} has no samples, so no expected accuracy")
-    return value
 
 
 def is_needed(outcomes: Sequence[Outcome]) -> NDArray[np.bool_]:

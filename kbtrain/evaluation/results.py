@@ -186,14 +186,9 @@ class Results:
     oracles: Oracles | None = None  # of the flat figures' accuracy
 
 
-def to_json(results: Results) -> dict[str, Any]:
-    """The JSON document."""
-    return {"schema": SCHEMA, **asdict(results)}
-
-
 def save(path: Path, results: Results) -> None:
     """Write atomically."""
-    text = json.dumps(to_json(results), ensure_ascii=False, indent=1, allow_nan=False)
+    text = json.dumps({"schema": SCHEMA, **asdict(results)}, ensure_ascii=False, indent=1, allow_nan=False)
     # the curves' numbers side by side: the rest stays readable
     write_atomically(path, _NUMBERS.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n")
 

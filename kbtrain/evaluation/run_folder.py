@@ -224,7 +224,7 @@ def read_run(
     with SampleStore(store_file, read_only=True) as store:
         sampling = store.run_meta(sampling_run)
         everything = list(jsonl.read(Question, path / "questions.jsonl"))
-        questions = [question for question in everything if counts_as(question, yes_no)]
+        questions = [one for one in everything if yes_no == "with" or is_yes_no(one) == (yes_no == "only")]
         tested = {leak_key(question) for question in questions if question.split == "test"}
         leaked = [q.id for q in questions if q.split == "dev" and leak_key(q) in tested]
         left_out = set(leaked)
@@ -244,11 +244,6 @@ def read_run(
         raise UserError(f"{at(path / 'questions.jsonl')}: no test question with stored answers to evaluate")
     stored = stored_scores(path) if scores else StoredScores(path / "scores")
     return RunFolder(path, dev, test, sampling, notes, stored, questions, len(shared))
-
-
-def counts_as(question: Question, yes_no: YesNo) -> bool:
-    """True for a question that ``yes_no`` keeps."""
-    return yes_no == "with" or is_yes_no(question) == (yes_no == "only")
 
 
 def seen_note(runs: Sequence[RunFolder], gates: Sequence[str]) -> str:

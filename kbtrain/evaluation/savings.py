@@ -1,7 +1,7 @@
 """Searches that gates save, and accuracy against always searching (All-RAG), best gate on dev first.
 
 Each gate is measured at the threshold that is noted for it, and at the one with the most right answers on dev. The
-gate to be used, and a gate's best key, has the largest area on dev (:func:`dev_rank`): one threshold's savings are luck
+gate to be used, and a gate's best key, has the largest area on dev: one threshold's savings are luck
 more often (studies/notes/demo.md). What a gate saves and loses is measured on test, where nothing was chosen;
 :mod:`kbtrain.metrics.thresholds` has a threshold with a guarantee.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -103,18 +103,20 @@ def savings(
     if not dev or not test or not scores:
         return []
     options = options or SavingOptions()
-    before, correctness = oc.dev_answers(dev, options.kind), oc.answers(test, options.kind)
-    cuts, rank, promises = {}, {}, {}
+    before, correctness = oc.answers(dev, oc.dev_kind(dev, options.kind)), oc.answers(test, options.kind)
+    cuts, areas, promises = {}, {}, {}
     columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
     on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
     searched = []
     for gate in scores:
-        right = most_right(on_dev[gate], before, options.training.get(gate))
+        training = options.training.get(gate, thresholds.Training())
+        table = thresholds.Dev(on_dev[gate], before.llm, before.rag, train=training)
+        right = thresholds.choose("best_accuracy", table).value
         chosen = options.settings.get(gate, (right, "best_accuracy"))
-        promises[gate] = thresholds.promised(_dev(on_dev[gate], before), options.max_loss, options.delta)
+        promises[gate] = thresholds.promised(table, options.max_loss, options.delta)
         sure = promises[gate].guarantee
         cuts[gate] = chosen[1], (chosen[0], right, right if sure is None else sure.threshold)
-        rank[gate] = dev_rank(on_dev[gate], before)
+        areas[gate] = normalised_area(on_dev[gate], before.llm, before.rag)
         searched += [(columns[gate] > threshold).astype(np.float64) for threshold in cuts[gate][1]]
     llm, rag = correctness.llm, correctness.rag
     drawn = iter(draw_policies(llm, rag, searched, options.draws, options.seed, options.clusters))
@@ -124,21 +126,14 @@ def savings(
         at_noted, at_right, at_promised = (
             _setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of
         )
-        area = None if rank[gate] == -math.inf else rank[gate]
         rows.append(
             Saving(
-                gate, LIMIT, rule, len(dev), len(test), area, noted=at_noted, most_right=at_right,
+                gate, LIMIT, rule, len(dev), len(test), areas[gate], noted=at_noted, most_right=at_right,
                 promised=at_promised if promises[gate].guarantee else None, promise=promises[gate],
                 saves="passages" if gate in options.after_search else "searches",
             )
         )  # fmt: skip
-    return sorted(rows, key=lambda row: rank[row.gate], reverse=True)
-
-
-def dev_rank(scores: Floats, answers: Correctness) -> float:
-    """The rank of a gate or of a key by its dev scores: the area; minus infinity where no order gains anything."""
-    area = normalised_area(scores, answers.llm, answers.rag)
-    return -math.inf if area is None else area
+    return sorted(rows, key=lambda row: -math.inf if row.dev_area is None else row.dev_area, reverse=True)
 
 
 def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdSaving:
@@ -150,17 +145,6 @@ def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdS
         change=interval(drawn.accuracy - drawn.rag),
         over_random=interval(drawn.gain),
     )
-
-
-def most_right(scores: Floats, answers: Correctness, training: thresholds.Training | None = None) -> float:
-    """Threshold of rule ``best_accuracy``."""
-    table = _dev(scores, answers)
-    return thresholds.choose("best_accuracy", table if training is None else replace(table, train=training)).value
-
-
-def _dev(scores: Floats, answers: Correctness) -> thresholds.Dev:
-    """For rules that do not ask what is needed."""
-    return thresholds.Dev(scores, answers.llm, answers.rag, np.zeros_like(scores))
 
 
 def band(scores: Floats, answers: Correctness, ratios: Floats, draws: int = 1_000) -> tuple[Floats, Floats]:

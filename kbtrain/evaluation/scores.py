@@ -142,19 +142,10 @@ class StoredScores:
             raise UserError(f"{self.path}: no scores of gate '{gate}'; {did_you_mean(gate, self.by_gate)}")
         return next(path for path in self.files if gate in read_scores(path)), self.by_gate[gate]
 
-    def seconds(self, gate: str) -> float:
-        """Measured seconds of a test question; 0 where they were not noted."""
-        return float(self.meta.get("seconds_per_question", {}).get(gate, {}).get("test", 0.0))
-
-    def seconds_alone(self, gate: str) -> float | None:
-        """Measured seconds of a test question that is asked by itself; None where they were not noted."""
-        alone: float | None = self.meta.get("seconds_alone", {}).get(gate, {}).get("test")
-        return alone
-
-    def spent(self, gate: str) -> Mapping[str, float]:
-        """Requests, samples and tokens of a test question, as far as they were noted while scoring."""
-        spent: Mapping[str, float] = self.meta.get("spent_per_question", {}).get(gate, {}).get("test", {})
-        return spent
+    def took(self, gate: str, what: str = "seconds_per_question") -> Any:
+        """What was noted for a test question while scoring: its seconds, those ``seconds_alone``, or requests, samples
+        and tokens (``spent_per_question``); None where it was not."""
+        return self.meta.get(what, {}).get(gate, {}).get("test")
 
     def has(self, fact: str, gate: str) -> bool:
         """True for a gate that asks a ``server``, or is asked ``after_search`` or ``within_answer``."""

@@ -141,7 +141,6 @@ def cut_evidence(candidates: Path, k: int, ids: set[str] | None = None) -> Itera
             yield replace(evidence, hits=evidence.hits[:k])
 
 
-SIZES = (75, 150, 300, 600, 1200)  # test questions: a quarter of 300 to 4,800
 _GAINED, _LOST = 0.10, 0.04  # answers that a gate changes against always searching, as gates of the demo did
 
 
@@ -161,13 +160,6 @@ def reach(n: int, delta: float = 0.1) -> Reach:
     """The interval by :func:`~kbtrain.metrics.significance.paired_difference`, the promise by Clopper-Pearson."""
     value = paired_difference(round(_GAINED * n), round(_LOST * n), n)
     return Reach(n, (value.high - value.low) / 2, 1 - (delta / 2) ** (1 / n))
-
-
-def reach_table() -> list[str]:
-    """What :data:`SIZES` questions can show, as lines of text."""
-    rows = [f"{size.n:>9,}  {f'±{100 * size.half:.1f} points':<22}  {100 * size.promise:.1f} points"
-            for size in map(reach, SIZES)]  # fmt: skip
-    return ["questions  a difference is known to  smallest loss that can be promised", *rows]
 
 
 def deciding(value: Delta, n: int) -> int | None:

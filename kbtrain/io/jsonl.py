@@ -29,9 +29,7 @@ class _Layout(NamedTuple):
     left_out: tuple[tuple[str, Any], ...]
 
 
-@functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_adapter = functools.cache(TypeAdapter)
 
 
 @functools.cache

@@ -72,6 +72,16 @@ def write_meta(
         "inputs": hashes(dict(zip(keys, inputs, strict=True))),
         "sha256": file_sha256(path),
         "n_records": sum(1 for _ in jsonl.lines(path)) if path.suffix == ".jsonl" else None,
+        **surroundings(started),
+        **(extra or {}),
+    }
+    text = json.dumps(meta, ensure_ascii=False, indent=1, default=lambda value: to_jsonable_python(value, fallback=str))
+    write_atomically(meta_path(path), text + "\n")
+
+
+def surroundings(started: float | None) -> dict[str, Any]:
+    """Software and machine of this process, its time since ``started`` and its memory so far."""
+    return {
         "packages": package_versions(),
         **git_state(),
         "python": platform.python_version(),
@@ -79,10 +89,7 @@ def write_meta(
         "device": device(),
         "wall_seconds": None if started is None else round(time.monotonic() - started, 3),
         "peak_rss_mb": peak_rss_mb(),
-        **(extra or {}),
     }
-    text = json.dumps(meta, ensure_ascii=False, indent=1, default=lambda value: to_jsonable_python(value, fallback=str))
-    write_atomically(meta_path(path), text + "\n")
 
 
 def write_result(

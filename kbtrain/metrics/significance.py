@@ -53,19 +53,10 @@ def resampled_means(columns: Floats, draws: int, seed: int, clusters: Sequence[s
     All columns see the same questions in each draw, so differences between columns are paired. ``clusters``: of each
     question; whole clusters are drawn then.
     """
-    return resampled_tables([columns], draws, seed, clusters)[0]
-
-
-def resampled_tables(
-    tables: Sequence[Floats], draws: int, seed: int, clusters: Sequence[str] | None = None
-) -> list[Floats]:
-    """:func:`resampled_means` of each table of columns of the same questions, which are drawn once for all of them."""
-    by_table = [[columns.mean(axis=0)[None]] for columns in tables]
-    for counts in question_counts(len(tables[0]), draws, seed, clusters) if tables else ():
-        size = counts.sum(axis=1)[:, None]
-        for parts, columns in zip(by_table, tables, strict=True):
-            parts.append(counts @ columns / size)
-    return [np.concatenate(parts) for parts in by_table]
+    parts = [columns.mean(axis=0)[None]]
+    for counts in question_counts(len(columns), draws, seed, clusters):
+        parts.append(counts @ columns / counts.sum(axis=1)[:, None])
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True)

@@ -79,14 +79,14 @@ class Training:
 class Dev:
     """The dev questions for a threshold rule, in one order.
 
-    ``llm`` and ``rag``: (expected) correctness without and with retrieval; ``needed``: 1 where a retrieval is needed.
-    ``train``: training questions, which rule ``best_accuracy`` reads too.
+    ``llm`` and ``rag``: (expected) correctness without and with retrieval. ``needed``: 1 where a retrieval is needed,
+    which rule ``best_f1`` alone reads; ``train``: training questions, which ``best_accuracy`` reads too.
     """
 
     scores: Floats
     llm: Floats
     rag: Floats
-    needed: Floats
+    needed: Floats = field(default_factory=lambda: np.zeros(0))
     train: Training = field(default_factory=Training)
 
 
@@ -123,9 +123,8 @@ def with_training(dev: Dev) -> Dev:
     scores, gains = dev.train.scores, dev.train.gains
     if not len(scores):
         return dev
-    needed = np.concatenate([dev.needed, 0 * gains])
     llm, rag = np.concatenate([dev.llm, 0 * gains]), np.concatenate([dev.rag, gains])
-    return Dev(np.concatenate([dev.scores, scores]), llm, rag, needed)
+    return Dev(np.concatenate([dev.scores, scores]), llm, rag)
 
 
 def gains_beyond_margin(dev: Dev, margin: float) -> Floats:
@@ -250,9 +249,9 @@ def promised(dev: Dev, limit: float, delta: float = 0.1) -> Promised:
     """:func:`control`, where it promises anything."""
     kept: list[Guarantee | None] = [None, None]
     for place, times in enumerate((1, MORE)):
-        scores, llm, rag, needed = (np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag, dev.needed))
+        repeated = Dev(*(np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag)))
         with contextlib.suppress(UserError):
-            kept[place] = control(Dev(scores, llm, rag, needed), limit, delta)
+            kept[place] = control(repeated, limit, delta)
     now, more = kept
     fewest = fewest_questions(limit, delta)
     return Promised(limit, delta, len(dev.scores), fewest, now, None if more is None else more.ratio)

@@ -23,7 +23,7 @@ from kbtrain.questions.multi_hop import ALIASES, hotpotqa, iirc, musique, two_wi
 from kbtrain.questions.multiple_choice import ceval, cmmlu, commonsense, mlec_qa, mmlu, openbookqa, xiezhi
 from kbtrain.questions.open_domain import freshqa, nq_open, popqa, sogouqa, squad, triviaqa, webqa
 from kbtrain.questions.tables import OBJECTS, PARQUET, TABLES
-from kbtrain.records import Passage, Question
+from kbtrain.records import Passage
 
 
 def _atlas(path: Path, reading: Reading) -> Iterator[Loaded]:
@@ -96,11 +96,6 @@ def load(name: str, path: Path | None = None, reading: Reading | None = None) ->
     _refuse_ignored(name, options)
     questions = _check_gold(DATA_SETS[name](source, options), source, options.placeholders)
     return (_in_new_split(loaded, options) for loaded in questions)
-
-
-def load_questions(name: str, path: Path | None = None, reading: Reading | None = None) -> Iterator[Question]:
-    """The questions alone."""
-    return (loaded.question for loaded in load(name, path, reading))
 
 
 def _in_new_split(loaded: Loaded, options: Reading) -> Loaded:

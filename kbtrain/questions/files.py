@@ -15,7 +15,7 @@ from typing import IO, cast
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import check_regular
-from kbtrain.io.text_files import chunks_of, lines_of, open_seekable, opener_of, plain_name
+from kbtrain.io.text_files import lines_of, open_seekable, opener_of, plain_name
 from kbtrain.records import Split
 
 SPLITS: Mapping[str, Split] = {
@@ -144,11 +144,6 @@ def _tar_members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]
 
 def _hidden(name: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
-
-
-def text_chunks(file: DataFile) -> Iterator[str]:
-    """The text of a file, a byte-order mark removed. Raises :class:`UserError` naming the line."""
-    return chunks_of(file.raw, file.name)
 
 
 def text_lines(file: DataFile) -> Iterator[tuple[int, str]]:

@@ -26,8 +26,8 @@ import numpy as np
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io import jsonl
 from kbtrain.io.files import FOREIGN, BadField
-from kbtrain.io.text_files import first_line, open_seekable
-from kbtrain.questions.files import DataFile, text_chunks, text_lines
+from kbtrain.io.text_files import chunks_of, first_line, open_seekable
+from kbtrain.questions.files import DataFile, text_lines
 from kbtrain.questions.rows import SourceRecord, format_value
 
 PARQUET = ".parquet"
@@ -256,7 +256,7 @@ class Cursor:
     def __init__(self, file: DataFile) -> None:
         self.line = 1
         self._file = file
-        self._chunks = text_chunks(file)
+        self._chunks = chunks_of(file.raw, file.name)
         self._text = ""
         self._at = 0
 

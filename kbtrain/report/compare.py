@@ -14,7 +14,7 @@ from kbtrain.evaluation.outcomes import answers, entities_of
 from kbtrain.evaluation.results import Results, check_result, decisions_of, load
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.scores import ByGate, in_order, stored_scores
-from kbtrain.metrics.significance import Delta, McNemar, holm, interval, mcnemar, resampled_tables
+from kbtrain.metrics.significance import Delta, McNemar, holm, interval, mcnemar, resampled_means
 from kbtrain.records import Outcome
 from kbtrain.report import summary
 from kbtrain.report.examples import questions_of
@@ -88,7 +88,10 @@ def compare_runs(first: FinishedRun, second: FinishedRun, draws: int = 10_000) -
         a, b = (answers_of(run, gate) for run in (first, second))
         if a is not None and b is not None:
             pairs[gate] = a[at[0]], b[at[1]]
-    drawn = resampled_tables([b - a for a, b in pairs.values()], draws, 0, clusters)
+    if not pairs:
+        return []
+    changes = np.concatenate([b - a for a, b in pairs.values()], axis=1)
+    drawn = np.split(resampled_means(changes, draws, 0, clusters), len(pairs), axis=1)
     rows = [_difference(gate, *pair, means) for (gate, pair), means in zip(pairs.items(), drawn, strict=True)]
     adjusted = iter(holm([d.mcnemar.p for d in rows if d.mcnemar is not None]))
     return [replace(d, mcnemar=d.mcnemar and replace(d.mcnemar, p_holm=next(adjusted))) for d in rows]

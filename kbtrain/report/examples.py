@@ -150,4 +150,5 @@ def split_rows(
     llm, rag = (np.array([getattr(o, name) for o in outcomes], float) for name in ("llm_correct", "rag_correct"))
     searched = np.array([scores[o.question_id] > cut for o in outcomes], dtype=np.float64)
     judged = JudgedQuestions(llm, rag, {"gate": searched}, clusters)
-    return {name: group_rows(judged, labels) for name, labels in dimensions.items() if len(set(labels) - {None}) > 1}
+    differing = {name: labels for name, labels in dimensions.items() if len(set(labels) - {None}) > 1}
+    return {name: [row for row, _ in group_rows(judged, labels)] for name, labels in differing.items()}

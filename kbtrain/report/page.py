@@ -94,25 +94,10 @@ class Report:
     bills: Bills | None = None
 
 
-def render_html(report: Report) -> str:
-    """One page: inline styles, figures and one script of its own, everything escaped, nothing loaded."""
-    return page("report.html.j2", **_values(report))
-
-
-def render_markdown(report: Report) -> str:
-    """The same figures as tables; texts of questions are escaped as well."""
-    return re.sub(r"\n{3,}", "\n\n", render("report.md.j2", False, **_values(report)))
-
-
-def names_with_marks(gates: Sequence[GateResult]) -> Callable[[str], str]:
-    """Names in words, behind those of gates that knew questions from training how many."""
-    marks = {gate.gate: gate.seen.mark for gate in gates}
-    return lambda name: words.gate_name(name) + marks.get(name, "")
-
-
-def _values(report: Report) -> dict[str, Any]:
+def render_report(report: Report) -> tuple[str, str]:
+    """The page, and the same figures as tables in Markdown; texts of questions are escaped in both."""
     results = report.results
-    return {
+    values: dict[str, Any] = {
         "naming": names_with_marks(results.gates),
         "report": report,
         "results": results,
@@ -133,6 +118,14 @@ def _values(report: Report) -> dict[str, Any]:
         "plain": {key: value for key, value in results.meta.items() if not isinstance(value, dict | list)},
         "whole": json.dumps(results.meta, ensure_ascii=False, indent=1),
     }
+    markdown = re.sub(r"\n{3,}", "\n\n", render("report.md.j2", False, **values))
+    return page("report.html.j2", **values), markdown
+
+
+def names_with_marks(gates: Sequence[GateResult]) -> Callable[[str], str]:
+    """Names in words, behind those of gates that knew questions from training how many."""
+    marks = {gate.gate: gate.seen.mark for gate in gates}
+    return lambda name: words.gate_name(name) + marks.get(name, "")
 
 
 def render_gate(

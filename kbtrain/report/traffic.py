@@ -253,7 +253,7 @@ def threshold_of(scores: Sequence[float], ratio: float) -> float:
     """The threshold whose share of searches is nearest to ``ratio``."""
     values = np.array(scores, dtype=np.float64)
     nothing = np.zeros(len(values))
-    return choose("ratio", Dev(values, nothing, nothing, nothing), ratio).value
+    return choose("ratio", Dev(values, nothing, nothing), ratio).value
 
 
 def first_before(before: Threshold | None) -> dict[str, Any] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import READ_NO_DEV
 from kbtrain.records import Condition
@@ -40,16 +38,6 @@ def gate_name(name: str) -> str:
 def percent(share: float | None, digits: int = 1) -> str:
     """``45.9`` for 0.459; a dash for None."""
     return "-" if share is None else f"{round(100 * share, digits) + 0.0:.{digits}f}"
-
-
-def ranged(value: Mapping[str, float]) -> str:
-    """``0.571 [0.541, 0.602]``, of a :class:`Delta` as a document has it."""
-    return f"{value['mean']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
-
-
-def signed_range(value: Mapping[str, float] | None) -> str:
-    """``+0.031 [-0.002, +0.064]``; empty for None."""
-    return "" if value is None else f"{value['mean']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"
 
 
 def by_rule(rule: str, dev: str = "dev") -> str:

@@ -92,7 +92,9 @@ class Recipe:
         check_shared(config.output)
         settings = config.model_dump(mode="json")
         self.key = {**run_key(settings, config.train, config.dev, config.not_part_of_a_run), **facts}
-        main_first(self._bind)
+        files = hashes_of(config.model) if config.model else {}
+        bound = self.key | ({MODEL_FILES: files} if files else {})
+        main_first(lambda: claim_folder(config.output, bound, defaults_of(config)))
         if not finished(config.output, *last_files):
             return True
         if not getattr(config, "keep_checkpoints", False) and self.first:  # a kill at the end leaves the last one
@@ -101,10 +103,6 @@ class Recipe:
         self.say(f"{config.output} is finished already; nothing to do{later}")
         self.leave()
         return False
-
-    def _bind(self) -> None:
-        files = hashes_of(self.config.model) if self.config.model else {}
-        claim_folder(self.config.output, self.key | ({MODEL_FILES: files} if files else {}), defaults_of(self.config))
 
     def compute(self, measure: Callable[[], str]) -> str:
         """``measure``'s fp32, bf16 or fp16: decided once for all ranks, and not again by a run that resumes."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from several_runs import decision
 
 from kbtrain.answers.forms import readings
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.double_judgement import decision
 from kbtrain.evaluation.groups import Cell, GroupRow, JudgedQuestions
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.metrics.significance import Delta, interval

@@ -191,8 +191,8 @@ def pipelines_of_run(
     by_id = {question.id: question for question in questions}
     hits = {evidence.question_id: len(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")}
     timed = [gate for gate, by_split in stored.meta.get("seconds_per_question", {}).items() if "test" in by_split]
-    spent = {gate: {**stored.spent(gate)} for gate in stored.by_gate}
-    spent |= {gate: {**spent[gate], "seconds": stored.seconds(gate)} for gate in timed if gate in spent}
+    spent = {gate: {**(stored.took(gate, "spent_per_question") or {})} for gate in stored.by_gate}
+    spent |= {gate: {**spent[gate], "seconds": float(stored.took(gate) or 0.0)} for gate in timed if gate in spent}
     entities = None if clusters is None else dict(zip(by_id, clusters, strict=True))
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)  # raises for an unknown run: it would look like one without answers

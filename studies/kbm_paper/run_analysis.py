@@ -17,10 +17,11 @@ from kbm_paper.tallies import (
     Stability,
     TauSweep,
     graded_answers,
+    is_mask,
     new_sweeps,
 )
 from kbtrain.answers import grading
-from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
+from kbtrain.answers.mask import mask_answers, mask_leak
 from kbtrain.answers.thoughts import counted_answers, is_left_out
 from kbtrain.errors import UserError, at
 from kbtrain.io.store import SampleStore

@@ -12,7 +12,7 @@ from typing import Literal
 from kbm_paper.groups import answer_counts, judge_questions, mean_row, quantile_groups, questions_of, ranked_within
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.groups import GroupRow, drawn_rows
+from kbtrain.evaluation.groups import GroupRow, group_rows
 from kbtrain.evaluation.outcomes import Resample, clusters_of, drawn_units
 from kbtrain.evaluation.run_folder import RunFolder, seen_note
 from kbtrain.io import jsonl
@@ -138,7 +138,7 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
         raise UserError(f"{options.layout}: no test question has {_BY[options.layout]}")
     clusters = clusters_of(options.resample, questions_of(runs))
     judged = replace(judge_questions(runs, options.gates, options.cut, plug_in), clusters=clusters)
-    built = drawn_rows(judged, names, _in_order)
+    built = group_rows(judged, names, _in_order)
     table_rows = [row for row, _ in built]
     if options.layout in ("table1", "figure5") and len(built) > 1:
         table_rows.append(mean_row(built))

@@ -13,9 +13,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import regex
+
 from kbtrain.answers import grading
-from kbtrain.answers.mask import gold_texts
+from kbtrain.answers.mask import MASK, gold_texts
 from kbtrain.answers.thoughts import counted_answers
+from kbtrain.answers.writing import CJK, UNSPACED
 from kbtrain.labeling.distribution import INDICATORS, Indicator
 from kbtrain.labeling.indicators import MAX_EMPTY, above, certainty, group_sizes
 from kbtrain.labeling.label import effect
@@ -165,6 +168,16 @@ class Accuracies:
             tally.greedy_abstained += right is None
             tally.greedy_n += right is not None
             tally.greedy_right += right is True
+
+
+_LETTER = rf"[^\W_{CJK}{UNSPACED}]"  # of a script with spaces between words
+
+
+def is_mask(answer: str) -> bool:
+    """True if an answer is ``MASK``, copied from the evidence (figure 2): the word in capitals, also with others around
+    it ("the MASK", "MASK市"), or nothing but "mask"."""
+    copied = regex.search(rf"(?<!{_LETTER}){MASK}(?!{_LETTER})", answer) is not None
+    return copied or regex.sub(r"[\W_]", "", answer).casefold() == MASK.casefold()
 
 
 @dataclass

@@ -11,9 +11,10 @@ import numpy as np
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.curves import gate_looks
 from kbtrain.report.first_screen import aligned_block
-from kbtrain.report.words import gate_name, percent, points, points_interval, ranged, signed_range
+from kbtrain.report.words import gate_name, percent, points, points_interval
 from kbtrain.show import COLOURS, FILE_WIDTH, legend_above, new_figure, page
 from published.fits import RIVAL
+from published.tables import ranged, signed_range
 
 MODELS = {
     "llama-3-8b-instruct": "Llama-3.1-8B", "gpt-4o": "GPT-4o", "flan-t5-xl": "Flan-T5-XL", "flan-t5-xxl": "Flan-T5-XXL",

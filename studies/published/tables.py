@@ -270,3 +270,13 @@ def two_sided_p(value: Delta) -> float:
     if spread <= 0:
         return 1.0 if value.mean == 0 else 0.0
     return float(2 * ndtr(-abs(value.mean) / spread))
+
+
+def ranged(value: Mapping[str, float]) -> str:
+    """``0.571 [0.541, 0.602]``, of a :class:`Delta` as a document has it."""
+    return f"{value['mean']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+
+
+def signed_range(value: Mapping[str, float] | None) -> str:
+    """``+0.031 [-0.002, +0.064]``; empty for None."""
+    return "" if value is None else f"{value['mean']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from support import scripts
+from support.questions import load_questions
 
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, meta_path, read_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.questions.catalogue import atlas_file, atlas_passages, load_questions
+from kbtrain.questions.catalogue import atlas_file, atlas_passages
 from kbtrain.records import Evidence, Passage, Question, Sample, SampleSet
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.retrieve_stage import missing_hits

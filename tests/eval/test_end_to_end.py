@@ -19,7 +19,7 @@ from support.files import keep_change, note_change
 from kbtrain.answers.grading import is_correct
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.outcomes import AccuracyKind, dev_answers
+from kbtrain.evaluation.outcomes import AccuracyKind, answers, dev_kind
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.scores import read_scores, stored_scores
@@ -392,7 +392,7 @@ def test_the_best_key_is_noted_and_is_the_report_s(script: Script, sampled_run: 
     clean = gate_identity(folder)
     evaluate(script, sampled_run, accuracy=accuracy, threshold_rule="best_accuracy")
     dev = [o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl") if o.split == "dev"]
-    scores, known = read_scores(sampled_run / "scores/gates.jsonl"), dev_answers(dev, accuracy)
+    scores, known = read_scores(sampled_run / "scores/gates.jsonl"), answers(dev, dev_kind(dev, accuracy))
     areas = {
         key: normalised_area(np.array([scores[f"kbm_{key}"][o.question_id] for o in dev]), known.llm, known.rag)
         for key in ("mastery", "benefit")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 import pytest
+from support.questions import load_questions
 
 from kbtrain.answers.grading import contains, is_correct, option_letter
 from kbtrain.answers.words import normalise
-from kbtrain.questions.catalogue import atlas_passages, load_questions
+from kbtrain.questions.catalogue import atlas_passages
 from kbtrain.records import Passage, Question
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from support.questions import load_questions
 
 from kbtrain.errors import UserError
 from kbtrain.questions.base import AnswerAs, Columns, Reading
-from kbtrain.questions.catalogue import load, load_questions
+from kbtrain.questions.catalogue import load
 from kbtrain.questions.checks import near_duplicates
 from kbtrain.questions.columns import cell_texts, mapped
 from kbtrain.questions.rows import SourceRecord

@@ -8,11 +8,12 @@ import json
 import pytest
 from model_server import EmbeddingServer, vector
 from support import scripts
+from support.questions import load_questions
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.net import Retry
-from kbtrain.questions.catalogue import atlas_passages, load_questions
+from kbtrain.questions.catalogue import atlas_passages
 from kbtrain.records import Evidence, Passage
 from kbtrain.retrieval import vectors
 from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild, VectorIndex

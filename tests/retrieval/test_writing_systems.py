@@ -8,13 +8,14 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from support.questions import load_questions
 
 from kbtrain.answers.grading import is_correct
 from kbtrain.answers.mask import mask_answers, mask_leak
 from kbtrain.answers.writing import CJK, language_of
 from kbtrain.errors import UserError
 from kbtrain.io.provenance import Artifact, read_meta
-from kbtrain.questions.catalogue import atlas_passages, load_questions
+from kbtrain.questions.catalogue import atlas_passages
 from kbtrain.questions.collect import taken_for_english
 from kbtrain.records import Passage, Question
 from kbtrain.retrieval.bm25 import BM25

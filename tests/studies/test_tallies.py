@@ -14,6 +14,7 @@ from kbm_paper.tallies import (
     Stability,
     TauSweep,
     graded_answers,
+    is_mask,
 )
 
 from kbtrain.metrics.significance import newcombe, wilson
@@ -119,3 +120,9 @@ def test_stability_compares_the_first_answers_with_all(graded: Build) -> None:
     widths = [b - a for a, b in (newcombe((5, 5), (0, 5)), newcombe((5, 5), (5, 5)))]
     assert five.benefit_width.mean == pytest.approx(sum(widths) / 2)
     assert five.effect_flips.mean == 0.5  # neutral with 5 answers, beneficial with all
+
+
+def test_a_copied_mask_is_recognised() -> None:
+    copied = ("MASK", " mask.", "**MASK**", "It is MASK, I think", "MASK市")
+    own = ("unmask", "a mask", "UNMASKED", "")
+    assert [is_mask(answer) for answer in copied + own] == [True] * 5 + [False] * 4
