@@ -9,7 +9,6 @@ Examples:
   kbtrain run train_kbm --launch zero2_4gpu --config kbm_qwen2_7b train=train.jsonl dev=dev.jsonl output=kbm
   kbtrain ls --copy kbm_smollm2 mine.yaml      a copy to change
   kbtrain models get smollm2-135m-instruct
-  kbtrain compare runs/demo runs/demo-full
   kbtrain check-server http://127.0.0.1:8001/v1 --output server.yaml
   kbtrain fit questions.jsonl --server http://127.0.0.1:8001/v1 --corpus passages.jsonl --run runs/mine
   kbtrain fit answers.csv --answers "{llm: plain, rag: with_passages}" --run runs/mine
@@ -334,14 +333,6 @@ def _add_rest(parsers: Parsers) -> None:
     _add(push, "--license", "ID", "licence of the gate, in the hub's form: apache-2.0")
     _flag(push, "--no-hashes", "do not send the hashes of the training questions")
 
-    compare = _command(
-        parsers,
-        "compare",
-        commands.compare,
-        "compare two finished evaluations, gate by gate, on shared questions",
-    )
-    _add(compare, "first", "A", "run folder with results.json")
-    _add(compare, "second", "B", "another run folder with results.json")
     _command(parsers, "env", commands.env, "versions, devices, memory, threads and caches, for a bug report")
 
 

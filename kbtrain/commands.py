@@ -244,13 +244,6 @@ def value(args: argparse.Namespace) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def compare(args: argparse.Namespace) -> None:
-    from kbtrain.report.compare import read_finished, text_comparison
-
-    first, second = read_finished(Path(args.first)), read_finished(Path(args.second))
-    sys.stdout.write(text_comparison(first, second) + "\n")
-
-
 def env(args: argparse.Namespace) -> None:
     rows = [*_software(), *_machine()]
     width = max(len(name) for name, _ in rows)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from compare_runs import FinishedRun, answers_of, read_finished
 from different_paths import DifferentPaths
 from pydantic import Field
 
@@ -29,7 +30,6 @@ from kbtrain.io.provenance import write_result
 from kbtrain.metrics.significance import Delta, delta, resampled_means
 from kbtrain.metrics.significance import interval as interval_of
 from kbtrain.report import summary
-from kbtrain.report.compare import FinishedRun, answers_of, read_finished
 from kbtrain.show import aligned, number, signed
 
 

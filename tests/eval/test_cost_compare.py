@@ -1,27 +1,19 @@
-"""eval/cost.py, studies/transfer.py, studies/seeds.py and `kbtrain compare` on made-up run folders."""
+"""eval/cost.py, studies/transfer.py and studies/seeds.py on made-up run folders."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from support.files import note_change
 
-from kbtrain.cli import main as command
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import load
-from kbtrain.io import jsonl
-from kbtrain.io.provenance import write_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.records import GateScore, Outcome
-from kbtrain.report.compare import compare_runs, read_finished
 from kbtrain.report.summary import caption
 
 Script = Callable[[str], ModuleType]
@@ -31,22 +23,6 @@ PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml
 def evaluate(script: Script, folder: Path, **settings: Any) -> None:
     module = script("end_to_end")
     module.main(build(module.EndToEndConfig, None, {"run": folder, "bootstrap_draws": 100, **settings}))
-
-
-@pytest.fixture
-def pair(script: Script, evaluated_run: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """A finished evaluation, and one whose kbm_mastery knows the truth."""
-    second = Path(shutil.copytree(evaluated_run, tmp_path / "better"))
-    needed = {
-        o.question_id: float(o.rag_correct and not o.llm_correct)
-        for o in jsonl.read(Outcome, second / "outcomes.jsonl")
-    }
-    scores = list(jsonl.read(GateScore, second / "scores/gates.jsonl"))
-    best = [dataclasses.replace(s, score=needed[s.question_id]) if s.gate == "kbm_mastery" else s for s in scores]
-    jsonl.write(second / "scores/gates.jsonl", best)
-    note_change(second / "scores/gates.jsonl")
-    evaluate(script, second, threshold_rule="best_accuracy")
-    return evaluated_run, second
 
 
 def test_a_gate_s_bill_is_its_seconds_or_its_tokens_and_after_the_search_every_search(
@@ -108,48 +84,3 @@ def test_answers_of_another_sampling_run_do_not_stand_beside_results(script: Scr
     module = script("cost")
     module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES, "sampling_run": "other"}))
     assert (run_folder / "cost.json").exists()
-
-
-def test_two_runs_in_the_terminal(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(["compare", str(pair[0]), str(pair[1])]) == 0
-    said = capsys.readouterr().out
-    assert "first: run, second: better; greedy answers of the 200 questions in both" in said
-    assert "in one only" not in said
-    better = said.splitlines()[-1].removeprefix("second against first, better: ").split("; ")[0].split(", ")
-    assert "kbm_mastery" in better and "all_rag" not in better
-    a, b = (read_finished(path) for path in pair)
-    rows = {d.gate: d for d in compare_runs(a, b, draws=200)}
-    assert rows["all_rag"].accuracy.mean == 0 and rows["all_rag"].mcnemar is not None
-    assert rows["kbm_mastery"].second == next(g for g in b.results.gates if g.gate == "oracle").accuracy
-    found = rows["kbm_mastery"].mcnemar
-    assert found is not None and found.only_first == 0
-    assert found.p_holm is not None and found.p < found.p_holm < 0.05
-
-
-def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes = [
-        dataclasses.replace(o, question_id="x" + o.question_id) for o in jsonl.read(Outcome, pair[1] / "outcomes.jsonl")
-    ]
-    scores = [
-        dataclasses.replace(s, question_id="x" + s.question_id)
-        for s in jsonl.read(GateScore, pair[1] / "scores/gates.jsonl")
-    ]
-    jsonl.write(pair[1] / "outcomes.jsonl", outcomes)
-    note_change(pair[1] / "outcomes.jsonl")
-    jsonl.write(pair[1] / "scores/gates.jsonl", scores)
-    note_change(pair[1] / "scores/gates.jsonl")
-    write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
-    assert command(["compare", str(pair[0]), str(pair[1])]) == 2
-    assert "have no evaluated question in common" in capsys.readouterr().err
-    document = json.loads((pair[1] / "results.json").read_text())
-    (pair[1] / "results.json").write_text(json.dumps({**document, "schema": 7}))
-    write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
-    assert command(["compare", str(pair[0]), str(pair[1])]) == 2
-    assert capsys.readouterr().err.endswith(
-        "results.json: schema is 7, expected 1; run `kbtrain run end_to_end` again\n"
-    )
-    assert command(["compare", str(pair[0]), "nowhere"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "error: nowhere/results.json: no such file; run kbtrain run end_to_end --run nowhere first\n"
-    )

@@ -9,3 +9,4 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "studies"))
 _evaluated = load("tests/eval/conftest.py")
 script, made_run, run_folder = _evaluated.script, _evaluated.made_run, _evaluated.run_folder
 sampled_run, sampled_test = _evaluated.sampled_run, _evaluated.sampled_test
+evaluated, evaluated_run = _evaluated.evaluated, _evaluated.evaluated_run

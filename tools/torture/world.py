@@ -53,7 +53,6 @@ MORE = {
         ("draft", "recipes/make_draft.py", f"{MODEL} --output qa/draft"),
         ("features", "recipes/train_features.py", f"{DATA} --index qa/bm25 --output qa/features {KEYS}"),
         ("scores", "eval/score.py", f"--run qa --only '[features, draft]' --splits '[train, dev]' {TINY_WORDS}"),
-        ("second", "eval/end_to_end.py", f"--run qa3 {FEW}"),
     )
 }
 RETRIEVED, SCORED = "data_gen/retrieve.py", "eval/end_to_end.py"
@@ -113,7 +112,6 @@ COMMANDS: dict[str, Sound] = {
     "eval/score_reference.py": _sound(f"--run qa2 --kbm kbm --chunk 4 {TINY_WORDS}"),
     "eval/write_report.py": _sound("--run qa", SCORED),
     # commands of kbtrain that read what others have made
-    "compare": _sound("compare qa qa3", SCORED, "second"),
     "decide": _sound("decide kbm --file own.jsonl --key mastery --threshold .5"),
     "push": _sound("push kbm someone/gate --dry-run"),
 }
@@ -128,7 +126,6 @@ def make(folder: Path, models: bool = True) -> Path:
     """The world without what a script makes of it; ``models``: also what commands of tiny models need."""
     made_run = scripts.load("tests/eval/conftest.py").make_run
     _questions(made_run(folder / "qa", {"train": 24, "dev": 24, "test": 24}, ("train", "dev", "test")))
-    shutil.copytree(folder / "qa", folder / "qa3")
     _few(folder / "qa2")
     _sharded(folder / "sharded")
     _dialogues(folder)

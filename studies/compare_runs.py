@@ -1,4 +1,10 @@
-"""Two finished evaluations: each gate they share, paired over the questions they share, as text."""
+"""Compare two finished evaluations: each gate that they share, paired over the questions that they share, as text.
+
+Reads results.json, outcomes.jsonl and scores/ of both run folders.
+
+Examples:
+  python studies/compare_runs.py --runs "[runs/demo, runs/demo-full]"
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from different_paths import DifferentPaths
+from pydantic import Field
 
 from kbtrain.arrays import Floats
+from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import answers, entities_of
 from kbtrain.evaluation.results import Results, check_result, decisions_of, load
@@ -23,6 +32,15 @@ from kbtrain.show import aligned, p_value
 
 HEAD = ("gate", "n", "first", "second", "difference", "95 % interval", "McNemar p", "retrieved", "then", "difference",
         "95 % interval")  # fmt: skip
+
+
+class CompareRunsConfig(Config):
+    runs: DifferentPaths = Field(min_length=2, max_length=2, description="two run folders with results.json")
+
+
+def main(config: CompareRunsConfig) -> None:
+    first, second = (read_finished(path) for path in config.runs)
+    print(text_comparison(first, second))
 
 
 @dataclass(frozen=True)
@@ -160,3 +178,7 @@ def text_comparison(first: FinishedRun, second: FinishedRun) -> str:
     return "\n".join(
         [aligned(HEAD, [row(d) for d in pairs]), caption(first, second, pairs), f"second against first, {verdict}"]
     )
+
+
+if __name__ == "__main__":
+    run_script(main, CompareRunsConfig, __doc__)
