@@ -40,7 +40,7 @@ from kbtrain.labeling.label_stage import (
 )
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.questions.checks import read_questions
-from kbtrain.records import Label, Question
+from kbtrain.records import CONDITIONS, Label, Question
 from kbtrain.runtime.progress import progress_bar
 
 
@@ -106,7 +106,7 @@ def main(config: LabelConfig) -> None:
     extra = {
         "label_rule": rule_facts(config, tally, taus, sampling),
         "sampling": sampling,
-        "counts": tally.as_dict(),
+        "counts": dict(sorted(tally.counts.items())),
         "distribution": distribution.as_dict(),
     }
     inputs = [source, store_path, *([judged] if judged else [])]
@@ -159,7 +159,7 @@ def rule_facts(
 
 def refused_note(tally: LabelCounts) -> str:
     """Number of questions that the server refused, by condition; empty where it refused none."""
-    counts = ", ".join(f"{n} under '{condition}'" for condition, n in tally.refused().items())
+    counts = ", ".join(f"{n} under '{c}'" for c in CONDITIONS if (n := tally.counts[f"{c}_refused"]))
     return f"refused by the server {counts}, " if counts else ""
 
 

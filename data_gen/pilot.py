@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import Field
@@ -87,9 +88,9 @@ def main(config: PilotConfig) -> None:
     report = {
         "chosen": {"candidates": chosen.candidates, "k": chosen.k},
         "given": config.k is not None,
-        "best": best.as_dict(),
-        "never": never.as_dict(),
-        "settings": [result.as_dict() for result in results],
+        "best": asdict(best),
+        "never": asdict(never),
+        "settings": [asdict(result) for result in results],
     }
     write_atomically(config.run / "pilot.json", json.dumps(report, indent=2) + "\n")
     print("\n".join([*table(never, results, chosen), advice(never, best)]))

@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 from kbtrain.answers.grading import rules_of
 from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.calibrate import ChosenThresholds, note_thresholds, results_at_rule, warn_of_dependence
+from kbtrain.evaluation.calibrate import note_thresholds, results_at_rule, warn_of_dependence
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate, result_meta
 from kbtrain.evaluation.gate_inputs import (
@@ -202,9 +202,9 @@ def note_chosen(
         max_loss=config.max_loss, delta=config.delta,
     )  # fmt: skip
     figures = savings(dev.outcomes, test.outcomes, scores, options)
-    return note_thresholds(folder, gates, ChosenThresholds(
-        picks, settings, figures, config.replace_thresholds, config.keep_thresholds
-    ))  # fmt: skip
+    return note_thresholds(
+        folder, gates, picks, settings, figures, replacing=config.replace_thresholds, keeping=config.keep_thresholds
+    )
 
 
 if __name__ == "__main__":

@@ -150,31 +150,21 @@ def _evidence(dev: Dev, threshold: float) -> dict[str, Any]:
 BEST_RULE = "largest area on dev"
 
 
-@dataclass(frozen=True)
-class ChosenThresholds:
-    """The gates' results, whose thresholds are to be noted, the evaluation's settings, and the figures noted with them.
-
-    ``savings``: figures of the same thresholds on test.
-    ``replacing``: note them in place of calibrated thresholds, too; ``keeping``: not in place of those by another rule;
-    see :func:`kbtrain.gates.thresholds_store.note`.
-    """
-
-    results: Sequence[GateResult]
-    settings: Settings
-    savings: Sequence[Saving] = ()
-    replacing: bool = False
-    keeping: bool = False
-
-
-def note_thresholds(folder: RunFolder, gates: Sequence[GateInput], new: ChosenThresholds) -> list[str]:
+def note_thresholds(
+    folder: RunFolder, gates: Sequence[GateInput], results: Sequence[GateResult], settings: Settings,
+    savings: Sequence[Saving], *, replacing: bool, keeping: bool,
+) -> list[str]:  # fmt: skip
     """Note the threshold of every gate that its score file names, and the best of several keys, in that gate's folder;
     what was done, in lines. Numbers of the run's dev questions are kept beside the scores.
+
+    ``savings``: figures of the same thresholds on test. ``replacing``: note them in place of calibrated thresholds,
+    too; ``keeping``: not in place of those by another rule; see :func:`kbtrain.gates.thresholds_store.note`.
     """
-    dev, settings, lines, by_folder = folder.dev.outcomes, new.settings, [], dict[Path, list[str]]()
-    tested = {saving.gate: _test_figures(saving) for saving in new.savings}
+    dev, lines, by_folder = folder.dev.outcomes, [], dict[Path, list[str]]()
+    tested = {saving.gate: _test_figures(saving) for saving in savings}
     inputs = {gate.name: gate for gate in gates}
     hashed = file_sha256(folder.path / "examples" / "dev.jsonl")
-    chosen = [gate for gate in new.results if gate.threshold is not None and gate.threshold_rule is not None]
+    chosen = [gate for gate in results if gate.threshold is not None and gate.threshold_rule is not None]
     for result in chosen:
         source, gate = folder.stored.behind.get(result.gate), inputs[result.gate]
         if result.threshold_rule == "given" and result.threshold != gate.given:
@@ -185,7 +175,7 @@ def note_thresholds(folder: RunFolder, gates: Sequence[GateInput], new: ChosenTh
             continue
         threshold = _threshold(result, gate, folder, settings, hashed)
         threshold = threshold.model_copy(update={"test": tested.get(result.gate)})
-        done = note(source.folder, source.name, threshold, new.replacing, new.keeping)
+        done = note(source.folder, source.name, threshold, replacing, keeping)
         line = done.line(result.gate, source.folder)
         lines += [line] if line else []
         if not done.kept and done.old != done.chosen:

@@ -30,7 +30,6 @@ from kbtrain.gates.simple import (
     form_only,
     relation_only,
 )
-from kbtrain.gates.thresholds_store import Source
 from kbtrain.labeling.examples import example
 from kbtrain.metrics.thresholds import Training
 from kbtrain.records import Evidence, Label, Question
@@ -123,16 +122,9 @@ def add_noted(gates: Sequence[GateInput], stored: StoredScores, named: Mapping[s
     unknown = next((name for name in named if name not in names), None)
     if unknown is not None:
         raise UserError(f"key 'thresholds': no gate '{unknown}'; {did_you_mean(unknown, names)}")
-    return [_with_noted(gate, stored.behind.get(gate.name), named.get(gate.name)) for gate in gates]
-
-
-def _with_noted(gate: GateInput, source: Source | None, threshold: float | None) -> GateInput:
-    if source is None:
-        return replace(gate, given=threshold)
-    entry = read_card(source.folder).thresholds.get(source.name)
-    if threshold is None and entry is not None:
-        threshold = entry.threshold
-    return replace(gate, given=threshold)
+    noted = {gate: read_card(source.folder).thresholds.get(source.name) for gate, source in stored.behind.items()}
+    given = {**{gate: entry.threshold for gate, entry in noted.items() if entry}, **named}
+    return [replace(gate, given=given.get(gate.name)) for gate in gates]
 
 
 def training_texts(questions: Iterable[Question]) -> dict[str, str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
@@ -55,10 +55,6 @@ class SettingResult:
     repaired: int
     broken: int
     prompt_tokens: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``pilot.json``."""
-        return asdict(self)
 
 
 def compare_settings(

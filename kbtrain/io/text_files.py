@@ -108,7 +108,7 @@ def unpacked(stream: IO[bytes], name: Path | str) -> IO[bytes]:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or its kind."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ Labels are counted one by one; memory depends on relations and conditions, not o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 from kbtrain.records import Condition, Effect, Label
@@ -31,12 +31,6 @@ def interval(value: float, parts: int) -> int:
     return min(parts - 1, int(value * parts + 1e-9))  # 1 - 0.9 is a little less than 0.1
 
 
-def _values(label: Label) -> dict[str, float]:
-    """Mastery and certainty by condition, and benefit."""
-    values = {f"{indicator}_{condition}": value for indicator, condition, value in indicator_values(label)}
-    return values if label.benefit is None else {**values, "benefit": label.benefit}
-
-
 class _Group:
     """Counts and sums over the labels of one split, one relation or all."""
 
@@ -45,7 +39,7 @@ class _Group:
         self.sums: dict[str, float] = defaultdict(float)
         self.over: dict[str, int] = defaultdict(int)  # how many labels each sum is over
 
-    def add(self, label: Label) -> None:
+    def add(self, label: Label, values: Mapping[str, float]) -> None:
         flags = {"n": True, "known": label.known is True, "without_gold": label.known is None}
         flags |= {"certain": label.certain is True, "without_certainty": label.certain is None}
         if label.benefit is not None:
@@ -55,7 +49,7 @@ class _Group:
             }
         for name, is_so in flags.items():
             self.counts[name] += is_so
-        for key, value in _values(label).items():
+        for key, value in values.items():
             self.sums[key] += value
             self.over[key] += 1
 
@@ -71,22 +65,21 @@ class _Group:
 
 
 class Distribution:
-    """Collects labels one by one; :meth:`as_dict` is what goes into the metadata of ``labels.jsonl``."""
+    """Counts labels as they pass; :meth:`as_dict` is what goes into the metadata of ``labels.jsonl``."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], _Group] = defaultdict(_Group)
         self._bins: dict[str, list[int]] = defaultdict(lambda: [0] * BINS)
 
-    def add(self, label: Label) -> None:
-        for key in (("all", ""), ("split", label.split), ("relation", label.relation or "")):
-            self._groups[key].add(label)
-        for indicator, condition, value in indicator_values(label):
-            self._bins[f"{indicator}_{condition}"][interval(value, BINS)] += 1
-
     def counting(self, labels: Iterable[Label]) -> Iterator[Label]:
         """The same labels, each counted as it passes."""
         for label in labels:
-            self.add(label)
+            values = {f"{indicator}_{condition}": value for indicator, condition, value in indicator_values(label)}
+            for key, value in values.items():
+                self._bins[key][interval(value, BINS)] += 1
+            values |= {} if label.benefit is None else {"benefit": label.benefit}
+            for group in (("all", ""), ("split", label.split), ("relation", label.relation or "")):
+                self._groups[group].add(label, values)
             yield label
 
     def as_dict(self) -> dict[str, Any]:

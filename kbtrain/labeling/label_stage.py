@@ -55,7 +55,9 @@ class CopiedGold:
         """Count one question with the greedy answers to it; case, signs and inner spaces count."""
         if question.grading == "option" or not question.answers or not answers:
             return
-        golds = {gold.strip() for gold in question.answers if _is_sentence(gold)}
+        # five words or more, or thirteen characters of Chinese: a name or a number is no copy
+        sentences = (g for g in question.answers if len(g.split()) >= 5 or (len(g) > 12 and language_of(g) == "zh"))
+        golds = {gold.strip() for gold in sentences}
         copies = [condition for condition, answer in answers.items() if answer.strip() in golds]
         self.n += 1
         self.copied += bool(copies)
@@ -68,11 +70,6 @@ class CopiedGold:
         each = ", ".join(f"{condition} {n}" for condition, n in self.by_condition.most_common())
         words = f"{self.copied} of {self.n} reference answers are word for word the model's own ({each})"
         return f"{words}: that condition is right by construction, and the other one wrong wherever its words differ"
-
-
-def _is_sentence(text: str) -> bool:
-    """True for five words or more, or thirteen characters of Chinese."""
-    return len(text.split()) >= 5 or (len(text) > 12 and language_of(text) == "zh")
 
 
 @dataclass
@@ -89,17 +86,10 @@ class LabelCounts:
     copied: CopiedGold = field(default_factory=CopiedGold)
     unread: Counter[str] = field(default_factory=Counter)
 
-    def as_dict(self) -> dict[str, int]:
-        return dict(sorted(self.counts.items()))
-
     def cut_shares(self) -> dict[Condition, float]:
         """Share of the answers under each condition that end at the token limit."""
         sizes: dict[Condition, int] = {c: self.counts[f"{c}_answers_stored"] for c in CONDITIONS}
         return {c: self.counts[f"{c}_answers_cut"] / n for c, n in sizes.items() if n}
-
-    def refused(self) -> dict[Condition, int]:
-        """Number of questions that the server refused under each condition; conditions without any are skipped."""
-        return {c: n for c in CONDITIONS if (n := self.counts[f"{c}_refused"])}
 
     def warnings(self) -> list[str]:
         """Lines on copied gold answers, on answers skipped or without a verdict, and on conditions with many cut."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kbtrain.errors import UserError
 from kbtrain.io.files import check_regular, path_exists
 from kbtrain.io.jsonl import read_json
-from kbtrain.io.text_files import read_text
+from kbtrain.io.text_files import first_line, read_text
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -47,7 +47,7 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
             raise UserError(f"model '{model}': tensors of other shapes than in its config.json") from None
         except ImportError as error:
             raise UserError(
-                f"model '{model}': config.json needs a package that is not installed ({_first(error)})"
+                f"model '{model}': config.json needs a package that is not installed ({first_line(error):.200})"
             ) from None
     missing, unexpected = set(report["missing_keys"]), set(report["unexpected_keys"])
     if new_head:
@@ -58,11 +58,6 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
                 f"model '{model}': {problem} {_list_tensors(names)}; check that the file is complete and of this model"
             )
     return cast("PreTrainedModel", loaded)
-
-
-def _first(error: BaseException) -> str:
-    """First line of a library's message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def check_finite(tensors: Iterable[tuple[str, Any]], where: str) -> None:
@@ -122,7 +117,7 @@ def _with_adapter(base: Any, folder: Path, **options: Any) -> tuple[PeftModel, d
         raise
     except ImportError as error:
         raise UserError(
-            f"{folder / _ADAPTER_CONFIG}: asks for a package that is not installed ({_first(error)})"
+            f"{folder / _ADAPTER_CONFIG}: asks for a package that is not installed ({first_line(error):.200})"
         ) from None
     except Exception as error:  # noqa: BLE001 - a config's values reach torch unchecked; torch lists shapes that differ
         last = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
@@ -157,7 +152,7 @@ def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
             raise
         name = _broken_json(folder)
         subject = f"model '{model}'" if name is None else str(folder / name)
-        raise UserError(f"{subject}: {what} cannot be opened ({_first(error)})".replace(":  ", ": ")) from None
+        raise UserError(f"{subject}: {what} cannot be opened ({first_line(error):.200})".replace(":  ", ": ")) from None
 
 
 def _check_files(folder: Path) -> None:

@@ -75,9 +75,10 @@ def first_screen(
     saving = next((entry for entry in savings if gate is not None and entry.gate == gate.gate), None)
     text = sentences(results, saving, len(savings), best=bool(savings) and saving is savings[0])
     saves = saving is not None and saving.noted.dev_saved > 0
+    news = text[0].partition(": ")[0] + "." if saves else text[0]
     return FirstScreen(
         subtitle=subtitle(results.meta, questions),
-        news=_capital(text[0].partition(": ")[0] + "." if saves else text[0]),
+        news=news[:1].upper() + news[1:],
         certainty=text[2] if saves else "",
         sentences=text,
         certain=saving is not None and saving.certain,
@@ -87,10 +88,6 @@ def first_screen(
         rows=table(results, savings),
         note=_note(saving, results),
     )
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 def tiles(results: Results, saving: Saving, counts: FourFold) -> list[Tile]:

@@ -298,7 +298,7 @@ class ExploredLog:
 def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLog:
     """The gate's explored decisions. Raises :class:`UserError` for fewer than :data:`LEAST`."""
     left_out = Counter[str]()
-    explored = list(explored_rows(log, left_out, names_of(folder, key)))
+    explored = list(_explored_rows(log, left_out, names_of(folder, key)))
     gates = Counter(str(row["gate"]) for row, _ in explored)
     check_one_gate(gates, log)
     if len(explored) < LEAST:
@@ -313,13 +313,9 @@ def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLo
     return ExploredLog(next(iter(gates)).partition("@")[0], logged, texts, left_out)
 
 
-def explored_rows(
-    log: Path, left_out: Counter[str], names: frozenset[str] | None = None
-) -> Iterator[tuple[dict[str, Any], float]]:
-    """Decisions with a logged probability and a verdict, and that verdict; the others are counted by reason.
-
-    ``names``: of the gate whose decisions are taken; None: of all.
-    """
+def _explored_rows(log: Path, left_out: Counter[str], names: frozenset[str]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Decisions of the gate of these ``names`` with a logged probability and a verdict, and that verdict; the others
+    are counted by reason."""
     outcomes = read_outcomes(log)
     unknown = set(outcomes)
 
@@ -328,7 +324,7 @@ def explored_rows(
             unknown.discard(row.get("id"))
             yield row
 
-    for row in seen_rows() if names is None else gate_rows(seen_rows(), names, left_out):
+    for row in gate_rows(seen_rows(), names, left_out):
         propensity = row.get("propensity")
         if propensity is None or not 0 < propensity < 1:
             left_out["decided without exploration"] += 1

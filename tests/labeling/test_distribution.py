@@ -13,12 +13,13 @@ from kbtrain.records import Question, SampleSet
 
 @pytest.fixture
 def seen(capital: Question, answered: Callable[..., SampleSet]) -> Distribution:
-    made = Distribution()
+    made, labels = Distribution(), []
     for right, right_rag in ((0, 5), (3, 3), (10, 4)):
         llm = answered(*["Paris"] * right, *["Rome"] * (10 - right))
         rag = answered(*["Paris"] * right_rag, *[""] * (10 - right_rag), condition="rag")
         found = {"llm": indicators(capital, llm)[0], "rag": indicators(capital, rag)[0]}
-        made.add(label(capital, found, tau_mastery=0.3, tau_certainty=0.8))
+        labels.append(label(capital, found, tau_mastery=0.3, tau_certainty=0.8))
+    assert list(made.counting(labels)) == labels
     return made
 
 
@@ -48,7 +49,7 @@ def test_the_certain_are_a_share_of_those_whose_certainty_is_known(
 ) -> None:
     silent = indicators(capital, answered(*["Paris"] * 4, *[""] * 6))[0]
     assert silent is not None and silent.certainty is None
-    seen.add(label(capital, {"llm": silent}, 0.3, 0.8))
+    list(seen.counting([label(capital, {"llm": silent}, 0.3, 0.8)]))
     group = seen.as_dict()["labels"]
     assert (group["n"], group["certain"], group["without_certainty"]) == (4, 2, 1)
     assert seen.lines()[-1].split()[:6] == ["all", "4", "0.43", "0.40", "50%", "67%"]  # known: 2 of 4, certain: 2 of 3
