@@ -10,22 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.arrays import Floats
+from kbtrain.evaluation.outcomes import Correctness
 from kbtrain.metrics.significance import Delta, PolicyDraws, draw_policies, interval
 
 DRAWS = 2_000  # resamples of a group
-
-
-@dataclass(frozen=True)
-class JudgedQuestions:
-    """Questions in one order: correctness without and with retrieval, and each gate's decision (1 = retrieve).
-
-    ``clusters``: names of groups of questions that intervals draw as a whole; None: they draw questions.
-    """
-
-    llm: Floats
-    rag: Floats
-    retrieve: Mapping[str, Floats]
-    clusters: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,20 +46,25 @@ class GroupRow:
 
 
 def group_rows(
-    judged: JudgedQuestions, groups: Sequence[str | None], order: Callable[[str], Any] = str
+    answers: Correctness,
+    decisions: Mapping[str, Floats],
+    groups: Sequence[str | None],
+    order: Callable[[str], Any] = str,
 ) -> list[tuple[GroupRow, dict[str, Floats]]]:
     """One row per group (questions with group None are in none of them), sorted by ``order`` of the names, with its
-    gates' gains over random: as observed, then in each resample."""
+    gates' gains over random: as observed, then in each resample. ``decisions``: of each gate, 1 = retrieve."""
     names = sorted({group for group in groups if group is not None}, key=order)
     places = np.array([-1 if group is None else names.index(group) for group in groups])
-    return [_row(judged, name, np.flatnonzero(places == i), seed=i) for i, name in enumerate(names)]
+    return [_row(answers, decisions, name, np.flatnonzero(places == i), i) for i, name in enumerate(names)]
 
 
-def _row(judged: JudgedQuestions, name: str, at: NDArray[np.intp], seed: int) -> tuple[GroupRow, dict[str, Floats]]:
-    llm, rag = judged.llm[at], judged.rag[at]
-    retrieve = [of[at] for of in judged.retrieve.values()]
-    clusters = None if judged.clusters is None else [judged.clusters[i] for i in at]
-    policies = dict(zip(judged.retrieve, draw_policies(llm, rag, retrieve, DRAWS, seed, clusters), strict=True))
+def _row(
+    answers: Correctness, decisions: Mapping[str, Floats], name: str, at: NDArray[np.intp], seed: int
+) -> tuple[GroupRow, dict[str, Floats]]:
+    llm, rag = answers.llm[at], answers.rag[at]
+    retrieve = [of[at] for of in decisions.values()]
+    clusters = None if answers.clusters is None else [answers.clusters[i] for i in at]
+    policies = dict(zip(decisions, draw_policies(llm, rag, retrieve, DRAWS, seed, clusters), strict=True))
     cells = {gate: _cell(llm, p, of) for p, (gate, of) in zip(retrieve, policies.items(), strict=True)}
     gains = {gate: of.gain for gate, of in policies.items()}
     return GroupRow(name, len(at), float(llm.mean()), float(rag.mean()), cells), gains

@@ -116,7 +116,8 @@ def answers(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Correctness:
         pairs = [(o.llm_expected, o.rag_expected) for o in outcomes]
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     if np.isnan(table).any():
-        raise ValueError("a question has no samples, so no expected accuracy")
+        name = outcomes[int(np.isnan(table).argmax()) // 2].question_id
+        raise ValueError(f"question {name!r} has no samples, so no expected accuracy")
     return Correctness(kind, table[:, 0], table[:, 1])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kbtrain.errors import UserError
-from kbtrain.prompts.kbm import PromptedQuestion, answer_fingerprint, answer_prompt, encode
+from kbtrain.prompts.kbm import Judgement, answer_fingerprint, answer_prompt, encode
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import GREEDY, Condition, Question, Sample, SampleSet
 
@@ -33,7 +33,7 @@ class AnswerRequest:
 
     def text(self, evidence: str | None) -> str:
         """The user's message with this evidence in place of the request's own."""
-        if self.prompts is None or isinstance(self.question, PromptedQuestion):
+        if self.prompts is None or isinstance(self.question, Judgement):
             return answer_prompt(self.question, self.condition, evidence)
         return self.prompts.render(self.question, evidence)
 

@@ -29,7 +29,7 @@ from kbtrain.llm.replies import (
     unusable_parts,
 )
 from kbtrain.llm.server_requests import Forbidden, NoReply, PromptRefusal, ask_once, post, read_error, tls
-from kbtrain.prompts.kbm import PromptedQuestion, answer_fingerprint, chat_messages, encode
+from kbtrain.prompts.kbm import Judgement, answer_fingerprint, chat_messages, encode
 from kbtrain.records import GREEDY, Sample, SampleSet
 from kbtrain.runtime.event_loop import EventLoop
 
@@ -150,7 +150,7 @@ class OpenAILLM:
         """All answers to a request; without any, and with the reason, where the server refuses its prompt."""
         key = (request.question.id, request.condition)
         n_tokens = cut = n_counted = 0
-        plain = request.condition == "llm" and not isinstance(request.question, PromptedQuestion)
+        plain = request.condition == "llm" and not isinstance(request.question, Judgement)
         greedy: Sample | None = None
         try:
             prompt, n_tokens, cut = self._prompt(request)

@@ -9,7 +9,6 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
@@ -72,20 +71,8 @@ _JUDGE = {  # figure 13 (Chinese); the English one is kbtrain's, in its form. Th
 }
 
 
-@dataclass(frozen=True)
-class PromptedQuestion(Question):
-    """A question with its own prompt, which :func:`answer_prompt` gives for it (condition ``llm``)."""
-
-    def prompt(self) -> str:
-        """The prompt."""
-        raise NotImplementedError
-
-
-class Judgement(PromptedQuestion):
-    """Answer to judge by figure 13: ``text`` is the predicted answer, ``answers`` are the gold ones."""
-
-    def prompt(self) -> str:
-        return judge_prompt(self.text, self.answers, self.language)
+class Judgement(Question):
+    """Answer to judge by figure 13's prompt: ``text`` is the predicted answer, ``answers`` are the gold ones."""
 
 
 def query_text(question: Question) -> str:
@@ -135,8 +122,8 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
     if condition == "llm" and evidence is not None:
         raise ValueError("condition 'llm' takes no evidence")
     evidence = evidence or None
-    if isinstance(question, PromptedQuestion):
-        return question.prompt()
+    if isinstance(question, Judgement):
+        return judge_prompt(question.text, question.answers, question.language)
     if question.form == "turn":
         template = ("" if evidence is None else _EVIDENCE["en"]) + _TURN
     elif question.form == "choice":

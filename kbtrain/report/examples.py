@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.groups import GroupRow, JudgedQuestions, group_rows
+from kbtrain.evaluation.groups import GroupRow, group_rows
+from kbtrain.evaluation.outcomes import answers
 from kbtrain.evaluation.scores import first_ids
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -135,7 +136,7 @@ def questions_of(path: Path, outcomes: Sequence[Outcome]) -> list[Question]:
 
 
 def split_rows(
-    answered: AnsweredRun, scores: Mapping[str, float], cut: float, clusters: Sequence[str] | None = None
+    answered: AnsweredRun, scores: Mapping[str, float], cut: float, clusters: tuple[str, ...] | None = None
 ) -> dict[str, list[GroupRow]]:
     """A gate on the parts of the questions, by each dimension in which they differ; its row's name is ``gate``."""
     questions, outcomes = answered.questions, answered.outcomes
@@ -147,8 +148,9 @@ def split_rows(
         "hops": [None if q.hops is None else str(q.hops) for q in questions],
         "form": [q.form for q in questions],
     }
-    llm, rag = (np.array([getattr(o, name) for o in outcomes], float) for name in ("llm_correct", "rag_correct"))
     searched = np.array([scores[o.question_id] > cut for o in outcomes], dtype=np.float64)
-    judged = JudgedQuestions(llm, rag, {"gate": searched}, clusters)
+    graded = replace(answers(outcomes, "greedy"), clusters=clusters)
     differing = {name: labels for name, labels in dimensions.items() if len(set(labels) - {None}) > 1}
-    return {name: [row for row, _ in group_rows(judged, labels)] for name, labels in differing.items()}
+    return {
+        name: [row for row, _ in group_rows(graded, {"gate": searched}, labels)] for name, labels in differing.items()
+    }

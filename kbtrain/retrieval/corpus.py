@@ -43,12 +43,13 @@ def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) ->
     ``contents``, as Pyserini's and FlashRAG's corpora do. Raises :class:`UserError` with file, line and field.
     """
     place, name = Path(path), plain_name(str(path)).lower()
-    if place.is_dir() or name.endswith(ARCHIVES):
-        return _passages_of_rows(place, columns or {}) if _holds_rows(place) else _documents(place, columns)
-    if name.endswith(DOCUMENTS):
-        return _documents(place, columns)
-    if name.endswith(ROWS):
+    several = place.is_dir() or name.endswith(ARCHIVES)
+    if _holds_rows(place) if several else name.endswith(ROWS):
         return _passages_of_rows(place, columns or {})
+    if several or name.endswith(DOCUMENTS):
+        if columns:
+            raise UserError(f"key 'columns': {at(path)}: documents have none; remove it")
+        return read_documents(place)
     with open_decompressed(opener_of(place), place):  # names a PDF, a Word document ...
         readable = "a .jsonl, .json, .parquet, .tsv or .csv file, compressed or not, or a folder of .md and .txt files"
         raise UserError(f"{at(path)}: cannot read passages from it; name {readable}")
@@ -79,12 +80,6 @@ def _holds_rows(path: Path) -> bool:
     rows = next(data_files(path, ROWS, split="train", required=False), None)
     documents = data_files(path, DOCUMENTS, split="train", required=False)
     return rows is not None and all(Path(file.name).stem.upper() in _ABOUT for file in documents)
-
-
-def _documents(path: Path, columns: Mapping[str, str] | None) -> Iterator[Passage]:
-    if columns:
-        raise UserError(f"key 'columns': {at(path)}: documents have none; remove it")
-    return read_documents(path)
 
 
 def _passages_of_rows(path: Path, columns: Mapping[str, str]) -> Iterator[Passage]:

@@ -11,7 +11,8 @@ from kbtrain.answers.forms import readings
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.groups import Cell, GroupRow, JudgedQuestions
+from kbtrain.evaluation.groups import Cell, GroupRow
+from kbtrain.evaluation.outcomes import Correctness
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.metrics.significance import Delta, interval
 from kbtrain.records import Passage, Question
@@ -54,8 +55,8 @@ def _gold(question: Question) -> list[tuple[str, ...]]:
 
 def judge_questions(
     runs: Sequence[RunFolder], gates: Sequence[str], cut: DevRule, plug_in: Sequence[RunFolder] | None = None
-) -> JudgedQuestions:
-    """The gates' decisions on the test questions of ``runs``.
+) -> tuple[Correctness, dict[str, Floats]]:
+    """Answers to the test questions of ``runs``, and the gates' decisions on them.
 
     ``plug_in``: run folders of another model whose gates, with thresholds chosen on their own dev answers, decide for
     ``runs``; the gate ``prompt`` remains the answering model's own, its threshold too (KBM, table 4). Raises
@@ -70,7 +71,7 @@ def judge_questions(
             decisions[gate] = _model_by_model(runs, gate, cut)
         else:
             decisions[gate] = decision(plug_in, gate, cut, runs).retrieve
-    return JudgedQuestions(correctness.llm, correctness.rag, decisions)
+    return correctness, decisions
 
 
 def _model_by_model(runs: Sequence[RunFolder], gate: str, cut: DevRule) -> Floats:

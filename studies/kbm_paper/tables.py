@@ -137,8 +137,8 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
     if not any(names):
         raise UserError(f"{options.layout}: no test question has {_BY[options.layout]}")
     clusters = clusters_of(options.resample, questions_of(runs))
-    judged = replace(judge_questions(runs, options.gates, options.cut, plug_in), clusters=clusters)
-    built = group_rows(judged, names, _in_order)
+    answers, decisions = judge_questions(runs, options.gates, options.cut, plug_in)
+    built = group_rows(replace(answers, clusters=clusters), decisions, names, _in_order)
     table_rows = [row for row, _ in built]
     if options.layout in ("table1", "figure5") and len(built) > 1:
         table_rows.append(mean_row(built))

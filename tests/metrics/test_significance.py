@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.groups import JudgedQuestions, group_rows
+from kbtrain.evaluation.groups import group_rows
+from kbtrain.evaluation.outcomes import Correctness
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
     Delta,
@@ -196,13 +197,12 @@ def test_where_every_search_helps_no_choice_is_better_than_chance() -> None:
         assert random_gate_p(np.ones(10), searches, float(searches)) == pytest.approx(1.0)
 
 
-LLM = np.array([1.0, 0, 0, 1, 1, 0])
-RAG = np.array([1.0, 1, 0, 0, 1, 1])
+ANSWERS = Correctness("greedy", llm=np.array([1.0, 0, 0, 1, 1, 0]), rag=np.array([1.0, 1, 0, 0, 1, 1]))
 GATE = np.array([0.0, 1, 1, 1, 0, 0])
 
 
 def test_a_row_worked_by_hand() -> None:
-    (first, _), (second, _) = group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "b", "b", "b"])
+    (first, _), (second, _) = group_rows(ANSWERS, {"gate": GATE}, ["a", "a", "a", "b", "b", "b"])
     assert (first.group, first.n, first.llm_only, first.all_rag) == ("a", 3, pytest.approx(1 / 3), pytest.approx(2 / 3))
     cell = first.gates["gate"]
     assert (cell.ratio, cell.accuracy) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
@@ -213,7 +213,7 @@ def test_a_row_worked_by_hand() -> None:
 
 
 def test_questions_without_a_group_are_in_no_row_and_order_is_by_name() -> None:
-    found = group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["z", None, "a", None, "z", "a"])
+    found = group_rows(ANSWERS, {"gate": GATE}, ["z", None, "a", None, "z", "a"])
     assert [(row.group, row.n) for row, _ in found] == [("a", 2), ("z", 2)]
 
 
@@ -221,8 +221,8 @@ def test_intervals_draw_whole_clusters() -> None:
     rng = np.random.default_rng(0)
     llm, rag, gate = (np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(3))
     alone, together = (
-        group_rows(JudgedQuestions(llm, rag, {"gate": gate}, clusters), ["a"] * 400)[0][0].gates["gate"].gain
-        for clusters in (None, [str(i // 8) for i in range(400)])
+        group_rows(Correctness("greedy", llm, rag, clusters), {"gate": gate}, ["a"] * 400)[0][0].gates["gate"].gain
+        for clusters in (None, tuple(str(i // 8) for i in range(400)))
     )
     assert alone.mean == together.mean
     # eight questions of an entity say no more than one
