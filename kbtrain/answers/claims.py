@@ -14,11 +14,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kbtrain.answers import forms
+from kbtrain.answers.quantities import LANGUAGES
 from kbtrain.answers.words import CJK_OR_NUMERAL, without_articles, words
 from kbtrain.answers.writing import has_chinese
 
 # letters that no answer has: ends of a part and of a sentence, the latter followed by a mark where it is a question's
-_COMMA, _STOP, _ASKED = "\ua66e", "\ua672", "\ua647"
+_COMMA, _STOP, _ASKED, _OPENED = "\ua66e", "\ua672", "\ua647", "\ua64b"
+_BEHIND_STOP = {"?": _ASKED, "？": _ASKED, ":": _OPENED, "：": _OPENED}
 _MARKS = re.compile(
     r"(?P<comma>,(?!\s*\d{4}\b)(?!\d)|[()\u3001\uff0c\u2013\u2014]|\s-+\s)"
     r"|(?P<stop>[;:!?\n\u3002\uff1b\uff1a\uff01\uff1f]|(?<![\s.][A-Z])\.(?=\s|$|[\"'*]))"
@@ -29,7 +31,15 @@ _NEGATORS = frozenset(
     "не нет ни nicht kein keine weder pas non não ikke inte niet nie ei nem "
     "δεν όχι değil لا ليس لم नहीं không ไม่".split()
 )
-_DOUBTS = frozenset("whether if may might could".split())
+_DOUBTS = frozenset("whether if may might could ob ли если".split())
+_UNDONE = frozenset("planned scheduled supposed intended expected meant proposed thought almost nearly".split())
+_SIDES = [
+    (frozenset(key.split(", ")), frozenset(word for word, side in LANGUAGES["opposites"].items() if side == key))
+    for key in dict.fromkeys(LANGUAGES["opposites"].values())
+]
+_IT_IS = re.compile(r"(?:i (?:think|believe) )?(?:it|this|that|he|she|they)(?: is| was| s| are| were) ")
+_CONCLUSION = re.compile(rf"\banswer (?:is|was|would be|{_STOP} {_OPENED})(?= )")
+_CONCLUDING = frozenset("so thus therefore hence answer finally wait actually correction no not".split())
 _TURNS_ZH = re.compile("不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|아니|아닌|아닙")
 _TOWARDS = frozenset({*"東东西南北新大小上下", "equatorial", "democratic", "papua"})
 _PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "today", "currently", "nowadays"})
@@ -188,13 +198,59 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
     after = len(first[0].split()) if first and others and others.isdisjoint(_SPEAKING) else 0
     if all(_is_turned(marked, place, negative, after) for place in claimed):
         return None
-    return True
+    clear = (
+        place
+        for place in claimed
+        if not _answers_opposite(marked, place, question_words) and not _is_overtaken(marked, place, question_words)
+    )
+    return True if next(clear, None) else None
+
+
+def _sentence(marked: Sequence[str], place: int) -> tuple[int, int]:
+    """Begin and end of the sentence that a place is in."""
+    ends = [i for i, word in enumerate(marked) if word == _STOP and marked[i + 1 : i + 2] != [_OPENED]]
+    begin, end = next(pair for pair in itertools.pairwise([-1, *ends, len(marked)]) if pair[1] > place)
+    return begin + 1, end
+
+
+def _answers_opposite(marked: Sequence[str], place: _Place, question_words: frozenset[str]) -> bool:
+    """True if the word before a place, else behind it, is the opposite of a question's: "began in 1618" for an end."""
+    begin, end = _sentence(marked, place.begin)
+    around = [*reversed(marked[begin : place.begin]), *marked[place.end : end]]
+    for sides in _SIDES:
+        for asked, contrary in (sides, sides[::-1]):
+            if not asked.isdisjoint(question_words) and contrary.isdisjoint(question_words):
+                nearest = next((word for word in around if word in asked or word in contrary), "")
+                if nearest in contrary:
+                    return True
+    return False
+
+
+def _is_overtaken(marked: Sequence[str], place: _Place, question_words: frozenset[str]) -> bool:
+    """True if another sentence seems to answer: an earlier one that is nearer to the question, or a conclusion."""
+    text = " ".join(marked)
+    concluded = [len(text[: match.end()].split()) for match in _CONCLUSION.finditer(text)]
+    if concluded and place.end <= concluded[-1] < len(marked):
+        return True
+    begun, stated = (marked[slice(*_sentence(marked, i))] for i in (0, place.begin))
+    asks = _ASKED in stated[:1] or "answer" in begun
+    if asks or place.begin < len(begun) or not _NEGATORS.isdisjoint(begun) or not _CONCLUDING.isdisjoint(stated):
+        return False
+    kind = re.search(r"(?<=\d)q\w+$", marked[place.begin])
+    if kind and not any(word.endswith(f"{kind[0]}other") for word in begun):
+        return False
+    named = {word[:5] for word in question_words if len(word) > 3}
+    near, nearer = (len(named & {word[:5] for word in part}) for part in (stated, begun))
+    adds = any(len(word) > 3 and word[:5] not in named for word in begun)
+    return (
+        (adds and nearer > near) or _IT_IS.match(" ".join(begun)) is not None or (kind is not None and len(begun) < 3)
+    )
 
 
 def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int) -> bool:
     """True if the clause of a place may say the contrary; ``after``: words of another answer that stands first."""
     begin, end, _ = place
-    ends = {_COMMA, _STOP, _ASKED, *_JOINS}
+    ends = {_COMMA, _STOP, _ASKED, _OPENED, *_JOINS}
     if marked[begin - 1 : begin] and marked[begin - 1] in _TOWARDS:
         return True
     left = list(itertools.takewhile(lambda word: word not in ends, reversed(marked[:begin])))[::-1]
@@ -210,6 +266,8 @@ def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int)
     if (negative and elsewhere and right) or (right[:1] in (["is"], ["was"]) and right[1:2] in (["only"], ["merely"])):
         return True
     if marked[begin][0].isdigit() and _BOUND.search(f" {' '.join(left)} "):
+        return True
+    if _UNDONE & {*left} and "but" in behind[:2]:
         return True
     if _PAST & {*left, *right} and _NOW & {*right, *behind}:
         return True
@@ -240,7 +298,7 @@ def _turns(clause: Sequence[str], i: int, negative: bool) -> bool:
 def _words_with_ends(text: str) -> list[str]:
     """Words of an answer with the ends of its parts and sentences."""
     text = forms.unify_spelling(forms.unaccented(text))
-    text = _MARKS.sub(lambda mark: f" {_COMMA if mark['comma'] else _STOP} {_ASKED if mark[0] in '?？' else ''} ", text)
+    text = _MARKS.sub(lambda mark: f" {_COMMA if mark['comma'] else _STOP} {_BEHIND_STOP.get(mark[0], '')} ", text)
     if "/" in text:
         text = re.sub(r"(?<=[a-z])/(?=[A-Z][a-z])", " or ", text)
     return without_articles(forms.converted(words(text, CJK_OR_NUMERAL))).split()
@@ -253,7 +311,7 @@ def _needles(gold: str) -> tuple[tuple[str, ...], ...]:
 
 def _places(marked: Sequence[str], names: Iterable[tuple[str, ...]]) -> list[_Place]:
     """Each name's places, the marks between words aside."""
-    indices = [i for i, word in enumerate(marked) if word not in (_COMMA, _STOP, _ASKED)]
+    indices = [i for i, word in enumerate(marked) if word not in (_COMMA, _STOP, _ASKED, _OPENED)]
     bare = [marked[i] for i in indices]
     text = f" {' '.join(bare)} "
     places = []

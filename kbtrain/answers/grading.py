@@ -18,13 +18,14 @@ from dataclasses import replace
 from kbtrain.answers import forms, yes_no
 from kbtrain.answers.answer_text import answer_text
 from kbtrain.answers.claims import claim
-from kbtrain.answers.missing import before_disclaimer, is_missing
+from kbtrain.answers.missing import PLACEHOLDERS, before_disclaimer, is_missing, placeholder_key
 from kbtrain.answers.names import (
     alternatives,
     beside,
     first_name_first,
-    has_numeral_behind,
+    holds_surname,
     listed,
+    may_name_another,
     spelled_out,
     without_kind,
 )
@@ -37,7 +38,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
-NORMALISATION = "quantities-claims-yes-no/7"
+NORMALISATION = "quantities-claims-yes-no/8"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
@@ -313,6 +314,8 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
     answer = answer_text(answer)
     if question.grading == "option":
         return named_option(question, answer) in question.answers
+    if question.answers and all(placeholder_key(gold) in PLACEHOLDERS for gold in question.answers):
+        return is_missing(answer) or placeholder_key(answer) in PLACEHOLDERS
     polar = yes_no.polarity(question.answers, question.text)
     if polar is not None:
         if is_empty(answer) or yes_no.says_nothing(answer):
@@ -370,14 +373,27 @@ def _gives(question: Question, answer: str) -> bool | None:
         return True
     if is_missing(answer) and not any(map(is_missing, golds)):
         answer_text = answer = before_disclaimer(answer_text)
-    if not any(
-        _holds(answer_text, gold) and _in_capitals(answer, gold, question.text) and not has_numeral_behind(answer, gold)
-        for gold in golds
-    ):
-        return False
-    if all(_within_a_word(answer, gold) for gold in golds if _holds(answer_text, gold)):
+    held = [gold for gold in golds if _holds(answer_text, gold) and _in_capitals(answer, gold, question.text)]
+    others = [may_name_another(answer, gold) for gold in held]
+    if all(others):
+        return None if any(_comes_near(answer, gold, question.text) for gold in golds) else False
+    if False not in others or all(_within_a_word(answer, gold) for gold in held):
         return None
     return claim(answer_text, golds, question.text)
+
+
+def _comes_near(answer: str, gold: str, question: str) -> bool:
+    """True for what may name the same: a last name, a day before a month, a part in brackets, words in any order."""
+    if holds_surname(answer, gold) and _ASKS_PERSON.search(question):
+        return not _holds(question, gold.split()[-1])
+    if _DAY_FIRST.search(answer) and _holds(_DAY_FIRST.sub(r"\2/\1/", answer), gold):
+        return True
+    parts = [part for part in re.split(r"\s*[()]\s*", gold) if part and not part.isdigit()]
+    if len(parts) > 1 and any(_holds(answer, part) for part in parts):
+        return True
+    held = {_ORDINAL_ENDING.sub("", word) for word in forms.readings(answer)[0].split()}
+    ordered = gold.istitle() or len(gold.split()) < 2
+    return may_name_another(answer, gold) is None or (not ordered and held.issuperset(normalise(gold).split()))
 
 
 def _within_a_word(answer: str, gold: str) -> bool:
@@ -394,6 +410,15 @@ _FUNCTION_WORDS = frozenset("it who us me you they them her him he she we one wi
 _MONTHS_GO_ON = r"\s*(?:$|[.,;:!)]|\d|(?:is|was|and|to|in|of)\b)"  # behind a month that begins a sentence
 
 
+_ASKS_PERSON = re.compile(
+    r"\b(?:who|whom|whose|wer|wen|qui|qui[eé]n|chi|quem|wie was|author|writer|composer|painter|director)\b"
+    r"|\bкто\b",
+    re.IGNORECASE,
+)
+_DAY_FIRST = re.compile(r"\b(\d\d?)/(\d\d?)/(?=\d{4})")
+_ORDINAL_ENDING = re.compile(r"(?<=\d)(?:st|nd|rd|th)$")
+_AS_VERB = r"\s(?:me|us|him|her|them|you|it|this|that|to|there|up|out|off|away|\w{3,}ly)\b"  # behind: "lead me"
+_BEFORE_VERB = r"\b(?:I|they|we|you|who|to|will|would|can|could|should|must|not)\s"
 _WHO = re.compile(
     r"\b(?:who|(?:which|what) (?:band|singer|group|artist|actor|author|writer|composer|team|album|song|film|movie|book"
     r"|novel|play|show|series|game))\b",
@@ -413,7 +438,11 @@ def _in_capitals(answer: str, gold: str, question: str) -> bool:
         common = re.search(
             rf"(?<!\w){re.escape(word.rstrip('!?.'))}(?!\w)", answer
         )  # "the prince of Monaco" for Prince
-        return not common or answer.islower() or bare in answer or _WHO.search(question) is None
+        if not common or answer.islower() or bare in answer:
+            return True
+        return _WHO.search(question) is None and not re.search(
+            rf"\b{re.escape(word)}{_AS_VERB}|{_BEFORE_VERB}{re.escape(word)}\b", answer
+        )
     within = rf"(?<=[\w,][ ])[\"'\u201c*_]*{bare}(?!\w)|[\"'\u201c*_]{bare}[\"'\u201d*_]"
     begins = rf"(?<!\w){bare}(?={_MONTHS_GO_ON})" if word in ("may", "march", "august") else r"(?!)"
     small = rf"\b(?:in|of|during|by|until|since|early|late|mid) {word}\b" if answer.islower() else r"(?!)"

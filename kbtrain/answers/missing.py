@@ -10,6 +10,15 @@ from itertools import pairwise
 from kbtrain.answers.words import is_empty
 from kbtrain.answers.writing import CJK
 
+PLACEHOLDERS = frozenset(  # by :func:`placeholder_key`
+    {
+        "no answer present", "no answer", "no_answer", "noanswer", "no-answer", "[no answer]", "<no answer>",
+        "cannotanswer", "unanswerable", "not answerable", "<unk>", "[unk]", "<none>", "<null>", "<empty>", "<blank>",
+        "<pad>", "n/a", "#n/a", "n.a", "tbd", "noans", "invalid question", "i don't know", "i do not know", "idk",
+        "don't know", "no idea", "keine antwort", "pas de réponse", "sin respuesta", "nessuna risposta", "sem resposta",
+        "geen antwoord", "нет ответа", "答えなし", "无答案", "暂无答案", "没有答案", "我不知道", "不知道",
+    }
+)  # fmt: skip
 _WHOLE = {  # as a whole answer; within a text they may be a name's
     "unknown", "unclear", "none", "n a", "na", "nil", "null", "nothing known", "undetermined", "unspecified",
     "undisclosed", "unavailable", "missing information", "uncertain", "unanswerable", "unsure", "not applicable",
@@ -106,6 +115,14 @@ _CHINESE = re.compile(
     r"|不确定$|信息不足|资料不足|^(?:以上)?(?:选项|答案)?(?:都|均|皆)?(?:都不是|均不是|皆不是|皆非|都不对|均不对|都不正确|均不正确)$"
     r"|^(?:没有|无)(?:一个)?正确(?:的)?(?:答案|选项)|^(?:这)?(?:个)?(?:不好|很难|难)说$"
 )
+_ELSEWHERE = re.compile(  # in other languages
+    r"\b(?:wei(?:ß|ss)|wissen) (?:ich |wir )?(?:es )?nicht\b|\bnicht (?:bekannt|sagen|angegeben|erwähnt|klar|genannt)\b"
+    r"|\bunbekannt$|\bkeine (?:angaben?|informationen?|antwort|ahnung)\b|\b(?:weet ik|ik weet het) niet\b"
+    r"|\bsa(?:is|vons) pas\b|\bpas (?:mentionnée?|précisée?|connue?|indiquée?)\b|\bnon (?:lo )?so\b"
+    r"|\bno (?:lo )?(?:sé|sabemos)\b|\bse desconoce\b|\bno se (?:menciona|sabe|indica|especifica|dice)\b"
+    r"|\bnão (?:sei|se sabe|é mencionad)|\bне (?:знаю|известно|указан|упомина|сказано)|\bнеизвестно\b",
+    re.IGNORECASE,
+)
 _CLAUSE = re.compile(r"[.,;:!?()。，；：！？（）\n\u2026]+")
 _LEAD = re.compile(  # words that introduce an answer
     r"^\W*(?:(?:so|thus|therefore|hence|sorry|well)\b\W*)?"
@@ -191,6 +208,11 @@ _STATED_ZH = re.compile(rf"^(?:但是?|不过)(?:答案|它|他|她|这)?(?:就?
 _UNSURE_ZH = re.compile(r"^(?:但|不过|但是)(?:我)?(?:并)?不(?:太|完全|能|敢|十分|是很)?(?:确定|肯定)$")
 
 
+def placeholder_key(text: str) -> str:
+    """A text as :data:`PLACEHOLDERS` has it."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'").split()).rstrip(".")
+
+
 def is_missing(answer: str) -> bool:
     """True for an empty answer and for one that says, in one of its clauses, that it is not known, and gives none.
 
@@ -258,7 +280,7 @@ def _says_no(clause: str) -> bool:
 def _silent(clause: str) -> bool:
     """True if a clause says that something is not known, and not as part of a title."""
     match = _ENGLISH.search(clause)
-    return (match is not None and not _in_title(clause, match)) or _CHINESE.search(clause) is not None
+    return (match and not _in_title(clause, match)) or bool(_CHINESE.search(clause) or _ELSEWHERE.search(clause))
 
 
 def _in_title(clause: str, match: re.Match[str]) -> bool:

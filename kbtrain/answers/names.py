@@ -16,12 +16,20 @@ _OTHER_PLACE = frozenset(  # with these a shorter name is another one: West Afri
 _NAMESAKES = frozenset({"John Adams", "George Bush", "Johann Bach", "Martin Luther", "Robert Stevenson"})
 _ROMAN = "(?:(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{1,3}|V)|XC|XL|LX{0,3}|X{1,3})"
 _NUMBERED = re.compile(rf"^(?P<name>.*[^\W\d_]) (?P<numeral>{_ROMAN})$")
+_BEARER = re.compile(
+    rf"\s+(?P<numeral>{_ROMAN})(?!\w)|,?\s(?:the |der |le )?(?:Jr|Sr|Junior|Senior|Elder|Younger|fils|p\u00e8re|Jeune"
+    r"|\u00c4ltere|J\u00fcngere)\b\.?"
+)
+_LETTERS = ("I", "V", "X")  # names themselves, as in Malcolm X
+_CAPITAL = re.compile(r"\s+(?:the |der |le )?[^\W\da-z_]")
+_BEFORE_SURNAME = (None, "Mr.", "Mr", "Mrs.", "Ms.", "Dr.", "Sir", "By", "Professor")
 _THE_ORDINAL = re.compile(r"^(?P<name>[A-Z][^\W\d_]*) the (?P<ordinal>[A-Z][a-z]+|\d{1,2}(?:st|nd|rd|th))$")
 _FORMER = re.compile(
     r"^(?P<name>[^()]+?)\s*\((?:formerly|previously|originally|also(?: known as| called)?|aka|a\.k\.a\.|now|today|or)\s"
     r"(?P<other>[^()]+)\)$",
     re.IGNORECASE,
 )
+_SHORTENED = re.compile(r"^(?P<name>[^()]{4,}?)\s*\((?P<other>[A-Z]{2,6})\)$")  # World Health Organization (WHO)
 _EITHER = re.compile(r"\s*[|\n]\s*|;\s+|\s+/\s+|\s+OR\s+")
 _OR = re.compile(r"(?<=[^\W_]) or (?=[A-Z\d])|(?<=\w) or (?=\w+$)")
 _TITLE = re.compile(r"^(?:Pope|King|Queen|Emperor|Empress|President|Sir|Saint|General|Lord|Lady|Dr\.?) (?=\S+ \S)")
@@ -35,18 +43,36 @@ def numeral_of(roman: str) -> int:
     return sum(-v if v < later else v for v, later in zip(values, [*values[1:], 0], strict=True))
 
 
-def has_numeral_behind(answer: str, name: str) -> bool:
-    """True if each place of a name without a numeral has one behind it: Napoleon in "Napoleon III"."""
-    if not name[-1:].isalpha() or _NUMBERED.match(name):
+def may_name_another(answer: str, name: str) -> bool | None:
+    """True if each place of a name has another numeral or generation behind it (Napoleon III, King Sr.); None where
+    that may be the same person: Johann Strauss the Younger for II, Alexandre Dumas fils."""
+    own = _BEARER.search(name)
+    bare = name[: own.start()] if own else name
+    places = [match.end() for match in re.finditer(rf"(?<!\w){re.escape(bare)}(?!\w)", answer)]
+    marks = [_BEARER.match(answer, place) for place in places]
+    if own and own["numeral"]:
+        others = any(not mark or not mark["numeral"] for mark in marks)
+        return None if others and any(_CAPITAL.match(answer, place) for place in places) else False
+    if not places or not bare[-1].isalpha() or not all(mark and mark["numeral"] not in _LETTERS for mark in marks):
         return False
-    places = [match.end() for match in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", answer)]
-    behind = re.compile(rf"\s+(?!I\b|V\b|X\b){_ROMAN}(?!\w)")
-    return bool(places) and all(behind.match(answer, place) for place in places)
+    behind = {mark[0].strip(" ,.").casefold() for mark in marks if mark}
+    if own and own[0].strip(" ,.").casefold() in behind:
+        return False
+    return True if own or all(mark and mark["numeral"] for mark in marks) else None
+
+
+def holds_surname(answer: str, name: str) -> bool:
+    """True if an answer has a person's last name without another first name before it."""
+    names = name.split()
+    if not 2 <= len(names) <= 4 or names[0] in _OTHER_PLACE or not all(map(_NAME.fullmatch, names)):
+        return False
+    alone = re.finditer(rf"(?:(?P<first>[A-Z][\w'-]*\.?)\s)?(?<![\w-]){re.escape(names[-1])}(?!\w|-| [A-Z])", answer)
+    return any(match["first"] in _BEFORE_SURNAME for match in alone)
 
 
 def alternatives(gold: str) -> tuple[str, ...]:
     """A gold answer's parts where it lists several: "Mumbai; Bombay", "Paris|Lutetia", "Beijing (formerly Peking)"."""
-    former = _FORMER.match(gold)
+    former = _FORMER.match(gold) or _SHORTENED.match(gold)
     parts = [former["name"], former["other"]] if former else _EITHER.split(gold)
     return tuple(part.strip() for part in parts if part.strip())
 
@@ -74,14 +100,14 @@ def spelled_out(answer: str, name: str) -> str:
     return re.sub(rf"(?<!\w){' '.join(parts)}(?!\w)", lambda _: name, answer)
 
 
-_LISTED = re.compile(r"\s*(?:[,;&\u3001\uff0c]|\band\b|\u548c)\s*(?:and\s+)?")
+_LISTED = re.compile(r"\s*(?:[,;&\u3001\uff0c]|\n\s*[-*\u2022]?|\band\b|\u548c)\s*(?:and\s+)?")
 _BESIDE = re.compile(r"\s*[(),/]\s*|\s+or\s+")
 _LAST_FIRST = re.compile(r"([^\W\d_][^\W\d_'-]+), ((?:[A-Z][\w.'-]* ?){1,3})")
 
 
 def listed(text: str) -> tuple[str, ...]:
     """The parts of a list, "Page and Brin"; none of a text that is no list."""
-    parts = tuple(filter(None, _LISTED.split(text.strip(" ."))))
+    parts = tuple(filter(None, _LISTED.split(text.strip(" .-*\u2022"))))
     return parts if len(parts) > 1 else ()
 
 

@@ -13,7 +13,7 @@ import tomllib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import regex
 
@@ -32,10 +32,20 @@ class _Unit(NamedTuple):
 _ZERO = {("celsius", "k"): "273.15", ("celsius", "f"): "32"}
 
 
+def _read_tables(name: str) -> dict[str, Any]:
+    return tomllib.loads(importlib.resources.files("kbtrain.answers").joinpath("data", name).read_text("utf-8"))
+
+
+# By table: words of other languages and abbreviations, with what each stands for.
+LANGUAGES: dict[str, dict[str, str]] = {
+    table: {word: key for key, words in rows.items() for word in re.split(r",\s+", words)}
+    for table, rows in _read_tables("languages.toml").items()
+}
+
+
 def _read_units() -> tuple[dict[str, str], dict[str, list[_Unit]], frozenset[str]]:
     """Units by their names, what each measures, and those of money."""
-    text = importlib.resources.files("kbtrain.answers").joinpath("data/units.toml").read_text("utf-8")
-    tables = tomllib.loads(text)
+    tables = _read_tables("units.toml")
     money = tables.pop("money")
     names, measures = dict[str, str](), dict[str, list[_Unit]]()
     for dimension, table in (tables | money).items():
@@ -48,18 +58,13 @@ def _read_units() -> tuple[dict[str, str], dict[str, list[_Unit]], frozenset[str
 
 
 UNITS, _MEASURES, MONEY = _read_units()
-_MEASURES |= {unit: [_Unit(unit, Fraction(1), Fraction(0))] for unit in ("clock", "season", "ratio")}
+_MEASURES |= {unit: [_Unit(unit, Fraction(1), Fraction(0))] for unit in ("clock", "season", "ratio", "label")}
 _MEASURES["lasting"] = [
     _Unit("time", Fraction(1), Fraction(0)),
     _Unit("clock", Fraction(1, 60), Fraction(0)),
 ]  # 2:01:39
 _UNIT_NUMBERS = {unit: number for number, unit in enumerate(_MEASURES)}
-_SCALES = {
-    **{"k": 10**3, "thousand": 10**3, "thousands": 10**3, "hundred": 10**2, "dozen": 12},
-    **{"m": 10**6, "mn": 10**6, "mln": 10**6, "mio": 10**6, "million": 10**6, "millions": 10**6},
-    **{"bn": 10**9, "b": 10**9, "billion": 10**9, "billions": 10**9, "mrd": 10**9, "lakh": 10**5},
-    **{"tn": 10**12, "t": 10**12, "trillion": 10**12, "trillions": 10**12, "crore": 10**7},
-}
+_SCALES = {word: int(size) for word, size in LANGUAGES["scales"].items()}
 _SHORT_SCALES = frozenset("kmbt")  # 5M is five million, 5 m five metres, $5 m five million
 
 
@@ -95,13 +100,19 @@ _TALL = re.compile(
     r"(?<![\w.])(\d{1,2})\s?(?:['\u2019\u2032]|-?(?:ft|foot|feet)\b\.?[ -]?)\s?(\d{1,2})"
     r"(?:[ -]?in(?:ch(?:es)?)?\b\.?|\"|''|\u2033|\u201d|(?!\w))"
 )
+_MONTH_NAMES = _names([*LANGUAGES["months"], *LANGUAGES["months"].values()])
+_LABELLED = re.compile(  # Passage 9, p. 8, 8 March: no counts
+    rf"(?<![^\W{CJK}])(?:{_names(LANGUAGES['labels'])})\.?\s?(\d+)(?![\w.]\d|\w)"
+    rf"|(?<![\w.,])(\d{{1,2}})(?:st|nd|rd|th|\.)?\s(?:of\s|de\s)?(?:{_MONTH_NAMES})\b|\b(?:{_MONTH_NAMES})\s(\d{{1,2}})\b",
+    re.IGNORECASE,
+)
 _MONEY_NAMES = rf"(?:{_names(name for name, unit in UNITS.items() if unit in MONEY)})"
 _QUANTITY = re.compile(
     rf"(?<![\w.,/:\\])(?P<era>(?:AD|A\.D\.)\s)?(?P<lead>{_MONEY_NAMES}\s?)?"
     rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative)\s)?(?P<money>{_MONEY_NAMES}\s?)?"
     rf"(?:{_NUMBER})(?P<part>\sand\sa\s(?:half|quarter)\b)?"
     rf"(?:(?P<gap>[ \u00a0-]?)(?P<scale>(?:{_names(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
-    rf"(?:[ \u00a0-]?(?P<unit>{_names(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
+    rf"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019]))(?P<unit>{_names(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
     r"(?!\w|[.,:/]\d)",
     re.IGNORECASE,
 )
@@ -125,6 +136,10 @@ class Quantity(NamedTuple):
         units = _MEASURES.get(self.unit, [_Unit(self.unit, Fraction(1), Fraction(0))])
         return {unit.dimension: frozenset((v - unit.zero) * unit.size for v in self.values) for unit in units}
 
+    def negated(self) -> Quantity:
+        """The same size with the other sign: a loss of 5 for -5."""
+        return self._replace(values=frozenset(-value for value in self.values))
+
     def word(self) -> str:
         """One word that begins with a digit, another one for each quantity."""
         value = min(self.values)
@@ -140,12 +155,13 @@ def quantities(text: str) -> list[Quantity]:
         (_CLOCK, _clock),
         (_RATIO, _ratio),
         (_TALL, _tall),
+        (_LABELLED, _label),
         (_QUANTITY, _plain),
     ):
         for match in pattern.finditer(text):
-            if not any(q.begin < match.end() and match.start() < q.end for q in matches):
-                quantity = read(match)
-                matches += [quantity] if quantity else []
+            quantity = read(match)
+            if quantity and not any(q.begin < quantity.end and quantity.begin < q.end for q in matches):
+                matches.append(quantity)
     return _joined(sorted(matches), text)
 
 
@@ -160,14 +176,37 @@ def whole_quantity(text: str) -> Quantity | None:
 def restate(answer: str, golds: Sequence[Quantity], question: str) -> str:
     """An answer with each quantity as one word: a gold one's where they are equal, else one that no gold one has."""
     answer, parts, position = plain_digits(answer), list[str](), 0
+    if not _ENGLISH.search(question):
+        answer = _NUMERALS.sub(lambda match: LANGUAGES["numerals"][match[0].lower()], answer)
+    falls = _FALLING.search(answer) is not None
     for quantity in quantities(answer):
-        equal = next((gold for gold in golds if is_equal(quantity, gold, question)), None)
+        equal = next(
+            (
+                gold
+                for gold in golds
+                if is_equal(quantity, gold, question)
+                or (falls and max(gold.values) < 0 and is_equal(quantity, gold.negated(), question))
+            ),
+            None,
+        )
         word = equal.word() if equal else f"{quantity.word()}other"
         parts += [answer[position : quantity.begin], f" {word} "]
         position = quantity.end
     return "".join([*parts, answer[position:]])
 
 
+_COUNTED = re.compile(  # asks for a count or size
+    r"\bhow (?:many|much|old|long|tall|far|large|big|high|deep)\b|\bnumber of\b|\bwie ?viele?\b|\bcu[aá]nt[oa]s?\b"
+    r"|\bcombien\b|\bquant[aeio]s?\b|\bhoeveel\b|\bсколько\b|几|多少|いくつ",
+    re.IGNORECASE,
+)
+_FALLING = re.compile(
+    r"\b(?:below|under|loss(?:es)?|lost|deficit|shr[aiu]nk|f[ae]ll(?:en)?|dropp?(?:ed)?|declined?|decreased?|negative|down"
+    r"|contracted|debts?|behind)\b",
+    re.IGNORECASE,
+)
+_ENGLISH = re.compile(r"\b(?:how|what|which|who|whose|whom|when|where|why|the|of|did|does|are)\b", re.IGNORECASE)
+_NUMERALS = re.compile(rf"\b(?:{_names(LANGUAGES['numerals'])})\b", re.IGNORECASE)
 _ASKED_SCALE = re.compile(r"\bhow many (thousand|million|billion|trillion)s?\b", re.I)
 
 
@@ -190,6 +229,8 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
         return True
     if unit == "bc":  # a table may leave out the era of an early year
         return not gold.unit and max(gold.values) < 1000
+    if unit == "label":
+        return not gold.unit and _COUNTED.search(question) is None
     if unit in ("clock", "lasting", "ratio", "season"):
         return False
     is_year = not gold.unit and all(1000 <= value <= 2100 for value in gold.values)
@@ -202,8 +243,10 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
 
 def plain_digits(text: str) -> str:
     """Digits of any script as ASCII, vulgar fractions as 3/4, and TeX's numbers without its commands."""
+    text = _SUBSCRIPT.sub(lambda match: match[1] or match[2], text)
     if "\\" in text or "$" in text:
         text = _without_tex(text)
+    text = text.replace("√", " sqrt ")
     text = _RAISED.sub(lambda match: f"^{unicodedata.normalize('NFKC', match[0])}", text).replace("\u2212", "-")
     text = _SCIENTIFIC.sub(r"\1e\2", text)
     if "^" in text:
@@ -281,14 +324,25 @@ _HAN_SHARE = re.compile(r"\u767e\u5206\u4e4b(\d+(?:\.\d+)?)")
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]+)\}\s*\{([^{}]+)\}|(\d)\s*(\d))")
 _STYLE = re.compile(r"\\(?:boxed|fbox|text\w*|math\w*|operatorname)\s*\{([^{}]*)\}")
 _MATHS = re.compile(r"\$\$?(?=\S)([^$\n]{1,80}?)(?<=\S)\$\$?(?!\d)|\\[(\[](.*?)\\[)\]]", re.DOTALL)
+_SUBSCRIPT = re.compile(r"(?<=[^\W_])\$?_(?:\{(\d+)\}|(\d))(?:\$(?=\w|\W*$))?")  # H$_2$O
+_TEX = (
+    (re.compile(r"(?<=\d)(?:\{,\}|\\[,!;: ]\s?|~|\\thinspace\s?)(?=\d{3}(?!\d))"), ","),
+    (re.compile(r"\\(?:[,;:! ]|q?quad\b)|(?<=\d)~"), " "),
+    (re.compile(r"\\sqrt\s*(?:\{([^{}]*)\}|(\w))"), r"√\1\2"),
+    (re.compile(r"(?<=[A-Za-z])[\s·]*\b([a-z]+)\^-1"), r"/\1"),  # m s^{-1}
+    (re.compile(r"\^\{?\\circ\}?"), "°"),
+    (re.compile(r"\\pi\b"), "π"),
+    (re.compile(r"\\([%$])"), r"\1"),
+)
 
 
 def _without_tex(text: str) -> str:
-    text = _FRACTION.sub(lambda match: f"{match[1] or match[3]}/{match[2] or match[4]}", text)
+    text = re.sub(r"\^\{(-?\w{1,3})\}", r"^\1", text)
     text = _STYLE.sub(r"\1", _STYLE.sub(r"\1", text))
-    text = re.sub(r"\\sqrt\s*\{([^{}]*)\}", "sqrt \\1", text)
-    text = _MATHS.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
-    return text.replace("\\pi", "\u03c0").replace("\\%", "%").replace("\\$", "$").replace("\\,", "")
+    for pattern, plain in _TEX:
+        text = pattern.sub(plain, text)
+    text = _FRACTION.sub(lambda match: f"{match[1] or match[3]}/{match[2] or match[4]}", text)
+    return _MATHS.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
 
 
 def _season(match: re.Match[str]) -> Quantity | None:
@@ -326,6 +380,11 @@ def _ratio(match: re.Match[str]) -> Quantity | None:
     return Quantity(*match.span(), frozenset({Fraction(int(match[1]), bottom)}), "ratio") if bottom else None
 
 
+def _label(match: re.Match[str]) -> Quantity:
+    digits = next(group for group in (1, 2, 3) if match[group])
+    return Quantity(*match.span(digits), frozenset({Fraction(match[digits])}), "label")
+
+
 def _tall(match: re.Match[str]) -> Quantity:
     return Quantity(*match.span(), frozenset({Fraction(int(match[1]) * 12 + int(match[2]))}), "inch")
 
@@ -339,18 +398,19 @@ def _plain(match: re.Match[str]) -> Quantity | None:
     scale = match["scale"]
     money = bool(match["lead"] or match["money"]) or UNITS.get((match["unit"] or "").lower()) in MONEY
     attached = scale and ((not match["gap"] and (scale.isupper() or scale == "k")) or scale in ("B", "M"))
+    sign = -1 if match["sign"] and match["sign"].strip() != "+" else 1
+    values = frozenset(sign * value for value in values)
     if scale and scale.lower() in _SHORT_SCALES and not (money or attached):
         return Quantity(begin, end, values, UNITS.get(scale.lower(), scale.lower()))  # 5 m is five metres
     if match["words"] and match["words"].lower() == "one" and not (scale or unit):
         return None if _counts_nothing(match) else Quantity(begin, end, values, "")
     if match["part"]:
-        values = frozenset(value + Fraction(1, 2 if match["part"].endswith("half") else 4) for value in values)
+        values = frozenset(value + sign * Fraction(1, 2 if match["part"].endswith("half") else 4) for value in values)
     factor = _SCALES[scale.lower()] if scale else 1
-    sign = -1 if match["sign"] and match["sign"].strip() != "+" else 1
     return Quantity(
         begin,
         end,
-        frozenset(sign * factor * v for v in values),
+        frozenset(factor * v for v in values),
         UNITS.get(unit.strip().lower(), "amp" if unit == "A" else ""),
     )
 
@@ -384,7 +444,7 @@ def _values(match: re.Match[str]) -> frozenset[Fraction]:
     if digits.count(".") > 1:
         return frozenset({Fraction(digits.replace(".", "").replace(",", "."))})
     decimal = _shortest(digits.replace(",", "."))
-    is_ambiguous = not match["scale"] and re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", digits)
+    is_ambiguous = (match["scale"] or "").lower() not in _SHORT_SCALES and re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", digits)
     return frozenset({decimal, decimal * 1000} if is_ambiguous else {decimal})
 
 

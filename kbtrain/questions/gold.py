@@ -8,38 +8,25 @@ counts them.
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from kbtrain.answers.grading import is_yes_no
 from kbtrain.answers.mask import gold_texts
+from kbtrain.answers.missing import PLACEHOLDERS, placeholder_key
 from kbtrain.answers.names import alternatives
 from kbtrain.answers.words import is_empty, normalise
 from kbtrain.questions.base import LeftOutAnswers, Loaded
 from kbtrain.questions.checks import FirstSeen, leak_key
 from kbtrain.records import Gold, Question
 
-PLACEHOLDERS = frozenset(  # by :func:`_placeholder_key`
-    {
-        "no answer present", "no answer", "no_answer", "noanswer", "no-answer", "[no answer]", "<no answer>",
-        "cannotanswer", "unanswerable", "not answerable", "<unk>", "[unk]", "<none>", "<null>", "<empty>", "<blank>",
-        "<pad>", "n/a", "#n/a", "n.a", "tbd", "noans", "invalid question", "i don't know", "i do not know", "idk",
-        "don't know", "no idea", "keine antwort", "pas de réponse", "sin respuesta", "nessuna risposta", "sem resposta",
-        "geen antwoord", "нет ответа", "答えなし", "无答案", "暂无答案", "没有答案", "我不知道", "不知道",
-    }
-)  # fmt: skip
 _DOUBTFUL = frozenset(
     {
         "none", "null", "nil", "nan", "na", "unk", "unknown", "nothing", "undefined", "not applicable", "not available",
         "not found", "not given", "not mentioned", "no information", "无", "未知", "不详", "未提及",
     }
 )  # fmt: skip
-
-
-def _placeholder_key(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'").split()).rstrip(".")
 
 
 def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
@@ -52,10 +39,10 @@ def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
     question = loaded.question
     if question.grading == "option" or question.gold == "none":
         return loaded
-    more_keys = {_placeholder_key(text) for text in more}
+    more_keys = {placeholder_key(text) for text in more}
     empty = [answer for answer in question.answers if is_empty(answer)]
     parts = [part for answer in question.answers if answer not in empty for part in alternatives(answer)]
-    keys = {answer: _placeholder_key(answer) for answer in parts if not is_empty(answer)}
+    keys = {answer: placeholder_key(answer) for answer in parts if not is_empty(answer)}
     answers = tuple(answer for answer, key in keys.items() if key not in PLACEHOLDERS | more_keys)
     gold: Gold = "given" if answers else "hidden" if question.gold == "hidden" else "none"
     left_out = LeftOutAnswers(len(empty), len(keys) - len(answers))
@@ -68,7 +55,7 @@ _MOST_COUNTED = 1_000  # different gold answers that are kept to be counted
 
 def is_doubtful(answer: str) -> bool:
     """True for a gold answer that may be a placeholder, and may be right: "None", "Unknown", "NA", "nan"."""
-    return _placeholder_key(answer) in _DOUBTFUL
+    return placeholder_key(answer) in _DOUBTFUL
 
 
 @dataclass
