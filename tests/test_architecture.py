@@ -1,7 +1,5 @@
 """The house is beside the floors of imports, which import-linter checks (pyproject.toml); every test asserts."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter
@@ -58,7 +56,7 @@ def test_every_test_asserts():
     assert silent == []
 
 
-def _asserts(test: ast.AST) -> bool:
+def _asserts(test):
     inside = list(ast.walk(test))
     if any(isinstance(node, ast.Assert) for node in inside):
         return True

@@ -3,8 +3,6 @@
 The chain is the installed wheel's (`kbtrain demo --tiny`) on the real model, as a user runs it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -23,7 +21,7 @@ GATES = (
 
 
 @pytest.fixture(scope="module")
-def run() -> Path:
+def run():
     ran = demo()
     assert ran.done.returncode == 0, ran.done.stderr[-2000:]
     return ran.run

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,12 +17,12 @@ FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py
 SCRIPTS = [path.relative_to(ROOT) for path in FILES if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
 
 
-def run(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
+def run(*command, **env):
     """Run this Python with these arguments in the repository."""
     return scripts.run_command(sys.executable, *command, env=env)
 
 
-def kbtrain(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+def kbtrain(*words, **env):
     """Run the command ``kbtrain``."""
     return scripts.run("-m", "kbtrain.cli", *words, env=env)
 

@@ -31,13 +31,13 @@ class TrainConfig(Config):
     name: str = Field(description="name of the run")
 
     @model_validator(mode="after")
-    def _possible(self) -> TrainConfig:
+    def _possible(self):
         if self.rank is not None and self.mode == "full":
             raise ValueError("rank needs mode: lora")
         return self
 
 
-def config_file(folder: Path, text: str) -> Path:
+def config_file(folder, text):
     path = folder / "train.yaml"
     path.write_text(textwrap.dedent(text))
     return path
@@ -47,7 +47,7 @@ SHIPPED = [path for name, path in shipped("configs").items() if name != "prices"
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_configuration_is_taken_by_the_script_of_its_head(path: Path) -> None:
+def test_every_shipped_configuration_is_taken_by_the_script_of_its_head(path):
     script = re.search(r"((?:data_gen|recipes|eval)/\w+\.py)[^#]*?(?:#\s+)?--config ", path.read_text())
     kind = scripts.config_class(scripts.ROOT / script[1])
     left = {name for name, field in kind.model_fields.items() if field.is_required() or name == "dev"}
@@ -55,14 +55,14 @@ def test_every_shipped_configuration_is_taken_by_the_script_of_its_head(path: Pa
     assert build(kind, path, dict.fromkeys(left, "x"))
 
 
-def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path):
     path = config_file(tmp_path, "name: a\nepochs: 5\nlearning_rate: 1.0e-4\n")
     config = parse_args(TrainConfig, ["--config", str(path), "--epochs", "7", "--keys", "[mastery, benefit]"])
     assert (config.name, config.epochs, config.learning_rate, config.mode) == ("a", 7, 1e-4, "full")
     assert config.keys == ("mastery", "benefit") and config.output == Path("runs/x")
 
 
-def test_dashes_equal_signs_and_null_are_understood_and_pairs_are_flags_without_dashes() -> None:
+def test_dashes_equal_signs_and_null_are_understood_and_pairs_are_flags_without_dashes():
     for words in (
         ["--name=a=b", "--learning-rate=0.5", "--mode", "lora"],
         ["name=a=b", "learning_rate=0.5", "mode=lora"],
@@ -74,13 +74,13 @@ def test_dashes_equal_signs_and_null_are_understood_and_pairs_are_flags_without_
 
 
 @pytest.mark.parametrize("name", ["3", "no", "[a", "a: b", "null", "1e-5"])
-def test_text_on_the_command_line_stays_text(name: str) -> None:
+def test_text_on_the_command_line_stays_text(name):
     assert parse_args(TrainConfig, ["--name", name]).name == name
 
 
 @pytest.mark.parametrize("key", ["epochs", "rank"])
 @pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 30, str(2**63)])
-def test_a_number_that_nothing_can_hold_is_refused_by_its_key(key: str, number: str, tmp_path: Path) -> None:
+def test_a_number_that_nothing_can_hold_is_refused_by_its_key(key, number, tmp_path):
     """In a tensor it would overflow; as a number of draws it would never come to an end."""
     with pytest.raises(UserError, match=f"key '{key}': expected a whole number of at most 64 bits"):
         parse_args(TrainConfig, ["--name", "a", f"--{key}={number}"])
@@ -91,7 +91,7 @@ def test_a_number_that_nothing_can_hold_is_refused_by_its_key(key: str, number: 
 
 
 @pytest.mark.parametrize("text", ["a\0b", "a\ud800", "\udcff"])
-def test_a_text_that_no_file_can_hold_is_refused_by_its_key(text: str, tmp_path: Path) -> None:
+def test_a_text_that_no_file_can_hold_is_refused_by_its_key(text, tmp_path):
     """Bytes of the command line that are no UTF-8 reach Python as halves of surrogate pairs."""
     with pytest.raises(UserError, match=r"^command line: key 'name': expected text without zero bytes"):
         parse_args(TrainConfig, ["--name", text])
@@ -124,7 +124,7 @@ def test_a_text_that_no_file_can_hold_is_refused_by_its_key(text: str, tmp_path:
           for value in ("2026-02-31", "9" * 5000, "[" * 3000)),
     ],
 )  # fmt: skip
-def test_a_mistake_in_the_file_is_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_a_mistake_in_the_file_is_one_line_with_its_place(tmp_path, text, message):
     with pytest.raises(UserError, match=message) as caught:
         parse_args(TrainConfig, ["--config", str(config_file(tmp_path, text))])
     assert "\n" not in str(caught.value)
@@ -143,7 +143,7 @@ def test_a_mistake_in_the_file_is_one_line_with_its_place(tmp_path: Path, text: 
         (["--name", "a", "--keys", "[a"], r"^command line: key 'keys': input should be a valid tuple, found '\[a'$"),
     ],
 )  # fmt: skip
-def test_a_mistake_on_the_command_line_is_one_line(arguments: list[str], message: str) -> None:
+def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
     with pytest.raises(UserError, match=message) as caught:
         parse_args(TrainConfig, arguments)
     assert "\n" not in str(caught.value)
@@ -189,9 +189,7 @@ if __name__ == "__main__":
         (["--n", "3"], 130, "", "interrupted: what was finished is kept; run the same command again to resume\n"),
     ],
 )
-def test_a_script_says_one_line_and_its_exit_code(
-    tmp_path: Path, arguments: list[str], code: int, out: str, err: str
-) -> None:
+def test_a_script_says_one_line_and_its_exit_code(tmp_path, arguments, code, out, err):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
     done = subprocess.run([sys.executable, str(path), *arguments], capture_output=True, text=True, check=False)
@@ -201,7 +199,7 @@ def test_a_script_says_one_line_and_its_exit_code(
 @pytest.mark.parametrize(
     "path", ["runs/try #2", "2024-11-26", "123", "yes", "~", "[a]", "runs/a: b", "'a'", "{b}", "x # y"]
 )
-def test_a_path_on_the_command_line_is_taken_as_it_stands(path: str) -> None:
+def test_a_path_on_the_command_line_is_taken_as_it_stands(path):
     class Paths(Config):
         run: Path = Field(Path("runs/x"), description="run folder")
         log: Path | None = Field(Path("log"), description="or null")
@@ -213,7 +211,7 @@ def test_a_path_on_the_command_line_is_taken_as_it_stands(path: str) -> None:
         parse_args(Paths, ["--run", ""])  # a variable that is not set
 
 
-def test_a_shipped_config_is_found_by_its_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_config_is_found_by_its_name_from_any_folder(tmp_path, monkeypatch):
     class AnyConfig(Config):
         run: Path
         dataset: str
@@ -238,7 +236,7 @@ def test_a_shipped_config_is_found_by_its_name_from_any_folder(tmp_path: Path, m
         ("train_encoder", "head_learning_rate", 1e300),
     ],
 )
-def test_values_that_fail_late_or_never_end_are_refused_before_the_work(script: str, key: str, value: object) -> None:
+def test_values_that_fail_late_or_never_end_are_refused_before_the_work(script, key, value):
     """NumPy's older generators take 32 bits, and a repetition's number is added to the seed."""
     for kind in vars(scripts.load(f"recipes/{script}.py")).values():
         if field := getattr(kind, "model_fields", {}).get(key):
@@ -246,15 +244,13 @@ def test_values_that_fail_late_or_never_end_are_refused_before_the_work(script: 
                 TypeAdapter(Annotated[field.annotation, field]).validate_python(value)
 
 
-def test_a_launcher_s_further_processes_do_not_do_the_same_work_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launcher_s_further_processes_do_not_do_the_same_work_again(tmp_path, monkeypatch, capsys):
     """A probe was fitted by both of two ranks, each of which removed what the other was saving."""
 
     class Alone(Config):
         output: Path
 
-        def writes(self) -> tuple[Path, ...]:
+        def writes(self):
             return (self.output,)
 
     class Together(Alone):

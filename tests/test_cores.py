@@ -14,7 +14,7 @@ from kbtrain.gates.probe.head import fit_layers
 from kbtrain.runtime.cores import SPIN_COUNT, THRESHOLD, freeze_objects, leave_a_core, share_cores, threads_of_torch
 
 
-def seen_by_openmp(*command: object, **variables: str) -> set[str]:
+def seen_by_openmp(*command, **variables):
     """Spin counts that the OpenMP libraries of a process read at their start, as they themselves print them."""
     cleared = ("env", *(f"--unset={name}" for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")))
     done = scripts.run_command(*cleared, *command, env={"OMP_DISPLAY_ENV": "VERBOSE", **variables})

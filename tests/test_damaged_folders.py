@@ -1,11 +1,8 @@
 """Damaged gate folders: each is opened, or refused in one line that names a file in it; never a traceback or a hang."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +23,7 @@ EACH = 1  # damages drawn for each file; `make torture` does all
 
 
 @pytest.fixture(autouse=True)
-def _folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder_of_its_own(tmp_path, monkeypatch):
     """A model's path is relative to the working folder: '../..' is a folder of the test."""
     work = tmp_path / "some" / "where"
     work.mkdir(parents=True)
@@ -34,20 +31,20 @@ def _folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_folders_open_or_are_refused_in_one_line(kind: str, tmp_path: Path, record_property: Any) -> None:
+def test_damaged_folders_open_or_are_refused_in_one_line(kind, tmp_path, record_property):
     tries, broke = campaign(kind, tmp_path, random.Random(SEED), EACH)
     record_property("tries, held, broke", (tries, tries - len(broke), len(broke)))
     assert broke == []
 
 
 @pytest.mark.parametrize("kind", ["kbm", "ragate_mha", "features", "stack"])  # `make torture` does all
-def test_folders_with_hashes_score_as_they_were_made_or_are_refused(kind: str, tmp_path: Path) -> None:
+def test_folders_with_hashes_score_as_they_were_made_or_are_refused(kind, tmp_path):
     """Configuration and tokenizer are named in the card, too: another vocabulary scored in silence."""
     tries, broke = campaign(kind, tmp_path, random.Random(SEED), EACH, hashes=True)
     assert tries and broke == []
 
 
-def _changed(path: Path, **fields: Any) -> None:
+def _changed(path, **fields):
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     path.write_text(json.dumps({**before, **fields}), encoding="utf-8")
 
@@ -88,8 +85,8 @@ UNHASHED = [  # the same of folders without hashes, as older versions made them
     [*((True, *row) for row in HASHED), *((False, *row) for row in UNHASHED)],
 )
 def test_what_would_score_otherwise_or_break_while_scoring_is_one_line_of_opening(
-    hashes: bool, kind: str, file: str, fields: dict[str, Any], says: str, tmp_path: Path
-) -> None:
+    hashes, kind, file, fields, says, tmp_path
+):
     KINDS[kind](tmp_path / kind)
     if not hashes:
         without_hashes(tmp_path / kind)
@@ -99,7 +96,7 @@ def test_what_would_score_otherwise_or_break_while_scoring_is_one_line_of_openin
     assert f"/{kind}" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_network_that_gives_no_number_does_not_score(tmp_path: Path) -> None:
+def test_a_network_that_gives_no_number_does_not_score(tmp_path):
     KINDS["ragate_mha"](tmp_path / "gate")
     gate: Any = load_gate(tmp_path / "gate", dtype="fp32", device="cpu")
     gate.model.classifier.bias.data.fill_(float("nan"))
@@ -115,9 +112,7 @@ def test_a_network_that_gives_no_number_does_not_score(tmp_path: Path) -> None:
         ("README.md", b"\xff", r"README\.md:1: not UTF-8 text"),
     ],
 )
-def test_a_threshold_that_cannot_be_noted_leaves_card_and_readme_as_they_were(
-    tmp_path: Path, file: str, content: bytes, says: str
-) -> None:
+def test_a_threshold_that_cannot_be_noted_leaves_card_and_readme_as_they_were(tmp_path, file, content, says):
     (tmp_path / "gate.json").write_text('{"kind": "x"}')
     (tmp_path / file).write_bytes(content)
     before = (tmp_path / "gate.json").read_bytes()
@@ -127,7 +122,7 @@ def test_a_threshold_that_cannot_be_noted_leaves_card_and_readme_as_they_were(
 
 
 @pytest.mark.parametrize("share", [0, 0.5, 1])
-def test_a_damaged_index_is_built_again(share: float, tmp_path: Path) -> None:
+def test_a_damaged_index_is_built_again(share, tmp_path):
     """Cut, or (1) of the same size with other bytes at its end."""
     corpus, folder = tmp_path / "passages.jsonl", tmp_path / "index"
     write(corpus, [Passage(str(i), f"Town {i}", f"A town of {i} people by a river.") for i in range(9)])
@@ -144,7 +139,7 @@ def test_a_damaged_index_is_built_again(share: float, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "a byte", "gone"])
-def test_a_damaged_index_is_one_line_for_what_cannot_build_it(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_index_is_one_line_for_what_cannot_build_it(damage, tmp_path):
     """A server, and a gate's words and their frequencies."""
     corpus, folder = tmp_path / "passages.jsonl", tmp_path / "index"
     write(corpus, [Passage(str(i), f"Town {i}", f"A town of {i} people by a river.") for i in range(9)])
@@ -162,7 +157,7 @@ def test_a_damaged_index_is_one_line_for_what_cannot_build_it(damage: str, tmp_p
         path.write_bytes(whole)
 
 
-def test_a_part_that_is_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
+def test_a_part_that_is_a_link_to_itself_is_one_line(tmp_path):
     KINDS["stack"](tmp_path / "gate")
     shutil.rmtree(tmp_path / "gate" / "one")
     (tmp_path / "gate" / "gate.json").rename(tmp_path / "gate.json")

@@ -1,7 +1,5 @@
 """The demo's chain: one definition for `make demo` and `kbtrain demo`, every command one that its script takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

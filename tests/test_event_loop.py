@@ -1,7 +1,5 @@
 """Coroutines run from plain functions, in a script and inside a loop that runs, as a notebook has one."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 
@@ -10,12 +8,12 @@ import pytest
 from kbtrain.runtime.event_loop import EventLoop, run
 
 
-async def where() -> tuple[str, int]:
+async def where():
     await asyncio.sleep(0)
     return threading.current_thread().name, id(asyncio.get_running_loop())
 
 
-def calls() -> tuple[str, bool]:
+def calls():
     """Thread of the loop, and whether it was one loop throughout."""
     with EventLoop() as loop:
         task = loop.create_task(where())
@@ -29,7 +27,7 @@ def test_outside_of_a_loop_it_runs_in_the_callers_thread():
 
 
 def test_inside_a_running_loop_it_runs_in_another_thread_and_leaves_the_loop_as_it_was():
-    async def notebook() -> tuple[str, bool]:
+    async def notebook():
         before, policy = asyncio.get_running_loop(), asyncio.get_event_loop_policy()
         assert policy.get_event_loop() is before
         found = calls()
@@ -43,10 +41,10 @@ def test_inside_a_running_loop_it_runs_in_another_thread_and_leaves_the_loop_as_
 
 
 def test_an_error_is_the_callers_inside_a_loop_too():
-    async def fails() -> None:
+    async def fails():
         raise KeyError("told")
 
-    async def notebook() -> None:
+    async def notebook():
         run(fails())
 
     for ask in (lambda: run(fails()), lambda: asyncio.run(notebook())):

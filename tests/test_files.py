@@ -1,14 +1,11 @@
 """Whatever the system refuses is one line that names the file, by whichever library it is said; nothing is lost."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -49,57 +46,55 @@ REFUSED = "too large for this disk|disk is full"
         ("runs/my run/outcomes.jsonl", "eval/end_to_end.py"),
     ],
 )
-def test_a_file_of_a_run_folder_that_is_missing_names_the_command_that_makes_it(file: str, script: str) -> None:
+def test_a_file_of_a_run_folder_that_is_missing_names_the_command_that_makes_it(file, script):
     with pytest.raises(UserError) as error:
         read_text(file)
     assert str(error.value) == f"{file}: no such file; run first: python {script} --run 'runs/my run'"
     assert (Path(__file__).parent.parent / script).is_file()
 
 
-def test_a_file_of_ones_own_that_is_missing_names_no_command() -> None:
+def test_a_file_of_ones_own_that_is_missing_names_no_command():
     said = {missing_file_message(file) for file in ("questions.jsonl", "texts/dev.jsonl", "a/b.txt")}
     assert said == {"no such file"}
 
 
-def _safetensors(path: Path) -> None:
+def _safetensors(path):
     from safetensors.numpy import save_file
 
     save_file({"a": np.zeros(100_000)}, path)
 
 
-def _torch(path: Path) -> None:
+def _torch(path):
     import torch
 
     torch.save({"a": torch.zeros(100_000)}, path)
 
 
 @pytest.mark.parametrize("write", [_safetensors, _torch])
-def test_a_full_disk_is_one_line_whichever_library_writes(write: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_whichever_library_writes(write, tmp_path):
     path = tmp_path / "made.npy"
     with full_disk(), pytest.raises(UserError, match=rf"made\.npy: .*({REFUSED})"), errors_of(path):
         write(path)
 
 
-def _score(path: Path) -> None:
+def _score(path):
     with ScoreFile(path, {}) as file:
         file.append(ScoredChunk((GateScore(LONG, "g", 1.0),), Timing(("g",), "dev", 1, 1.0)))
         file.finish("score", {}, [], 0.0, ["g"])
 
 
-def _evidence(path: Path) -> None:
+def _evidence(path):
     with Records(path, {"k": 1}) as file:
         file.add(Evidence("q", "bm25", "a query", (Hit("p", "t", LONG, 1.0),)))
 
 
-def _trace(path: Path) -> None:
+def _trace(path):
     with Records(path, {"a": 1}, growing=True) as file:
         file.add(Trace("q", LONG, (), "seakr", 0.5, (), (), "done", "", False, 0.0, 0.0, Spent()))
 
 
 @pytest.mark.parametrize("write", [_score, _evidence, _trace])
-def test_a_file_that_grows_names_itself_on_a_full_disk_and_goes_on_with_room(
-    write: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_a_file_that_grows_names_itself_on_a_full_disk_and_goes_on_with_room(write, tmp_path):
     path = tmp_path / "file.jsonl"
     with full_disk(), pytest.raises(UserError, match=rf"file\.jsonl\S*: .*({REFUSED})"):
         write(path)
@@ -107,7 +102,7 @@ def test_a_file_that_grows_names_itself_on_a_full_disk_and_goes_on_with_room(
     assert LONG in path.read_text() and path.read_text().count("\n") == 1
 
 
-def test_a_lock_holds_though_there_is_no_room_for_its_text(tmp_path: Path) -> None:
+def test_a_lock_holds_though_there_is_no_room_for_its_text(tmp_path):
     target = tmp_path / "results.json"
     with full_disk(0), writing(target), pytest.raises(UserError, match="another process is writing"), writing(target):
         pass
@@ -123,10 +118,8 @@ def test_a_lock_holds_though_there_is_no_room_for_its_text(tmp_path: Path) -> No
         (OSError(errno.EINVAL, "Invalid argument", "/proc/1/net"), "error: /proc/1/net: "),
     ],
 )
-def test_a_command_says_in_one_line_what_no_writer_named(
-    error: OSError, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def work() -> None:
+def test_a_command_says_in_one_line_what_no_writer_named(error, said, capsys):
+    def work():
         raise error
 
     assert exit_code(work, "") == 2
@@ -134,7 +127,7 @@ def test_a_command_says_in_one_line_what_no_writer_named(
     assert shown.startswith(said) and shown.count("\n") == 1
 
 
-def test_output_that_nobody_takes_is_one_line() -> None:
+def test_output_that_nobody_takes_is_one_line():
     command = [sys.executable, "-m", "kbtrain.cli", "ls", "launch"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -165,7 +158,7 @@ with replacing(Path(sys.argv[1])) as partial:
 
 
 @contextlib.contextmanager
-def half_written(target: Path) -> Iterator[subprocess.Popen[str]]:
+def half_written(target):
     """A process that is in the midst of writing ``target``."""
     with subprocess.Popen([sys.executable, "-c", WRITES, str(target)], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -175,11 +168,11 @@ def half_written(target: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def partials(folder: Path) -> list[str]:
+def partials(folder):
     return sorted(path.relative_to(folder).as_posix().split(".")[0] for path in folder.rglob("*.partial"))
 
 
-def test_what_a_killed_process_left_half_written_in_a_folder_is_removed_and_a_live_one_s_is_not(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_half_written_in_a_folder_is_removed_and_a_live_one_s_is_not(tmp_path):
     out = tmp_path / "out"
     for name in ("dead", "more/dead", "beside/dead"):
         with half_written(out / name if name != "beside/dead" else tmp_path / "out.dead"):
@@ -193,7 +186,7 @@ def test_what_a_killed_process_left_half_written_in_a_folder_is_removed_and_a_li
             assert list(tmp_path.glob("*.partial")) == [own]
 
 
-def test_a_killed_user_s_lock_may_be_taken_by_everybody(tmp_path: Path) -> None:
+def test_a_killed_user_s_lock_may_be_taken_by_everybody(tmp_path):
     held = "import os, sys\nfrom pathlib import Path\nfrom kbtrain.io.files import writing\nos.umask(0o077)\n"
     held += f"with writing(Path({str(tmp_path / 'run')!r})):\n    os.kill(os.getpid(), 9)\n"
     subprocess.run([sys.executable, "-c", held], check=False)
@@ -212,7 +205,7 @@ def test_a_link_that_leads_nowhere_is_there(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "link to a device"])
-def test_no_device_or_pipe_is_replaced_by_a_file(kind: str, tmp_path: Path) -> None:
+def test_no_device_or_pipe_is_replaced_by_a_file(kind, tmp_path):
     """Root can rename onto /dev/null, which is a file for the whole machine then."""
     target, made = tmp_path / "target", tmp_path / "made"
     made.write_text("new")
@@ -230,7 +223,7 @@ def test_no_device_or_pipe_is_replaced_by_a_file(kind: str, tmp_path: Path) -> N
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
 
 
-def test_a_file_a_link_and_nothing_are_replaced(tmp_path: Path) -> None:
+def test_a_file_a_link_and_nothing_are_replaced(tmp_path):
     (tmp_path / "file").write_text("old")
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "link to nowhere").symlink_to("nowhere/at all")
@@ -240,7 +233,7 @@ def test_a_file_a_link_and_nothing_are_replaced(tmp_path: Path) -> None:
         assert not (tmp_path / name).is_symlink() and (tmp_path / name).read_text() == "new"
 
 
-def test_an_empty_file_is_not_begun_and_a_link_to_nowhere_is_told_of(tmp_path: Path) -> None:
+def test_an_empty_file_is_not_begun_and_a_link_to_nowhere_is_told_of(tmp_path):
     """A full disk and a kill leave empty files."""
     (tmp_path / "empty").touch()
     (tmp_path / "full").write_text("x")

@@ -1,13 +1,10 @@
 """``kbtrain fit``: from a file of questions to a decision, both forms, killed and resumed."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import psutil
@@ -29,14 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 SIZES = (75, 150, 300, 600, 1200)  # test questions: a quarter of 300 to 4,800
 
 
-def command(folder: Path, url: str, *more: str) -> scripts.Script:
+def command(folder, url, *more):
     words = ("fit", "questions.jsonl", "--server", url, "--corpus", "passages.jsonl", "--run", "runs/mine", *more)
     return scripts.start("-m", "kbtrain.cli", *words, cwd=folder, nested=True)
 
 
-def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ModelServer(logprobs=False, missing=("completions",), say=replies(write_files(tmp_path))) as server:
         first = command(tmp_path, server.url)
@@ -71,7 +66,7 @@ def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill
     assert len(server.requests) - before < before - checked  # what was answered is not asked again
 
 
-def write_answers(folder: Path, breaks: bool) -> Path:
+def write_answers(folder, breaks):
     """160 questions: the model knows the capitals, passages help with the codes, and ``breaks``: spoil capitals."""
     path = folder / "answers.csv"
     with path.open("w", newline="") as file:
@@ -89,12 +84,12 @@ ANSWERS = {"llm": "plain", "rag": "with_passages"}
 
 
 @pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_this_process(monkeypatch):
     monkeypatch.setattr(ChainStep, "run", scripts.stage_here)
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path: Path, capsys: Any) -> None:
+def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path, capsys):
     made = kbtrain.fit(write_answers(tmp_path, breaks=True), tmp_path / "run", answers=ANSWERS, model="gpt")
     assert made.gate is not None and made.results is not None and made.decision.startswith("Use the gate")
     capital, code = made.gate.decide(
@@ -106,7 +101,7 @@ def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path: Path, caps
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_search_that_only_helps_ends_with_advice(tmp_path: Path) -> None:
+def test_a_search_that_only_helps_ends_with_advice(tmp_path):
     made = kbtrain.fit(write_answers(tmp_path, breaks=False), tmp_path / "run", answers=ANSWERS)
     assert made.gate is None and made.results is None and made.decision.startswith("A search helps: it repairs ")
     assert not (tmp_path / "run/labels.jsonl").exists()
@@ -120,12 +115,12 @@ def test_a_search_that_only_helps_ends_with_advice(tmp_path: Path) -> None:
         ({"answers": "{llm: a, rag: b}", "server": "http://h/v1"}, "fit then sends no requests"),
     ],
 )
-def test_options_that_leave_open_what_is_asked_are_one_line(more: dict[str, Any], says: str) -> None:
+def test_options_that_leave_open_what_is_asked_are_one_line(more, says):
     with pytest.raises(UserError, match=says):
         fit_questions(Fit(Path("q.jsonl"), Path("run"), **more), lambda line: None)
 
 
-def test_columns_are_proposed_by_their_usual_names(tmp_path: Path) -> None:
+def test_columns_are_proposed_by_their_usual_names(tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text(json.dumps({"nr": 1, "query": "a?", "ground_truth": "b"}) + "\n")
     assert propose_columns(path) == {"text": "query", "answers": "ground_truth"}
@@ -137,7 +132,7 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path: Path) -> None:
         propose_columns(path)
 
 
-def arm(accuracy: float, ratio: float, over_always: tuple[float, ...], over_never: tuple[float, ...]) -> Any:
+def arm(accuracy, ratio, over_always, over_never):
     return SimpleNamespace(accuracy=accuracy, retrieval_ratio=ratio, n=75, delta_vs_all_rag=Delta(*over_always),
                            delta_vs_llm_only=Delta(*over_never))  # fmt: skip
 
@@ -152,7 +147,7 @@ def arm(accuracy: float, ratio: float, over_always: tuple[float, ...], over_neve
         (arm(0.55, 0.7, (0.05, -0.05, 0.15), (0.15, 0.1, 0.3)), 0.4, 0.5, "Not decided, always search so far: "),
     ],
 )
-def test_the_decision_follows_the_better_of_never_and_always(gate: Any, never: float, always: float, says: str) -> None:
+def test_the_decision_follows_the_better_of_never_and_always(gate, never, always, says):
     made = decision(gate, arm(never, 0, (0, 0, 0), (0, 0, 0)), arm(always, 1, (0, 0, 0), (0, 0, 0)))
     assert made.startswith(says)
     assert ("about 300 questions would decide it" in made) == made.startswith(
@@ -160,7 +155,7 @@ def test_the_decision_follows_the_better_of_never_and_always(gate: Any, never: f
     )  # half the interval is twice the difference
 
 
-def test_the_pilot_s_counts_are_shown_with_intervals() -> None:
+def test_the_pilot_s_counts_are_shown_with_intervals():
     never = SettingResult(SearchSetting("", 0), 50, 20, 0, 0, 0, 0, 0)
     best = SettingResult(SearchSetting("candidates", 3), 50, 22, 0, 0, 6, 4, 0)
     lines = dict(line.split("  ", 1) for line in search_lines(never, best))
@@ -168,7 +163,7 @@ def test_the_pilot_s_counts_are_shown_with_intervals() -> None:
     assert "+4.0 points" in lines["difference"] and "would decide it" in lines["difference"]
 
 
-def test_how_many_questions_show_what() -> None:
+def test_how_many_questions_show_what():
     halves = [reach(n).half for n in SIZES]
     for n, half in zip(SIZES, halves, strict=True):  # about the normal interval of a difference of 6 points
         assert half == pytest.approx(1.96 * ((0.14 - 0.06**2) / n) ** 0.5, rel=0.12)
@@ -179,7 +174,7 @@ def test_how_many_questions_show_what() -> None:
     assert deciding(Delta(0.05, -0.05, 0.15), 100) == 400 and deciding(Delta(0.0, -0.1, 0.1), 100) is None
 
 
-def test_the_page_shows_the_table_that_is_computed() -> None:
+def test_the_page_shows_the_table_that_is_computed():
     page = (ROOT / "docs/tutorials/your-questions.md").read_text(encoding="utf-8")
     rows = [f"{size.n:>9,}  {f'±{100 * size.half:.1f} points':<22}  {100 * size.promise:.1f} points"
             for size in map(reach, SIZES)]  # fmt: skip

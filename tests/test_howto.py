@@ -1,11 +1,8 @@
 """Files and code of the how-tos: an own search, an own gate, the containers, the frameworks' names."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,7 @@ SEARCH = (DOCS / "howto" / "own-retriever.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def own_search() -> Iterator[Any]:
+def own_search():
     """The service of the page, running on a free port."""
     (code,) = re.findall(r"^```py\n(.*?)^```$", SEARCH, flags=re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {}
@@ -41,14 +38,14 @@ def own_search() -> Iterator[Any]:
     thread.join(10)
 
 
-def test_the_search_service_of_the_page_is_searched(own_search: Any) -> None:
+def test_the_search_service_of_the_page_is_searched(own_search):
     (address,) = re.findall(r'`url: "(http://127\.0\.0\.1:9201/[^"]*)"`', SEARCH)
     service = WebService(url=address.replace("9201", str(own_search.server_port)))
     (hits,) = WebSearch(service).search(["travel & hotels"], 3)
     assert [(hit.passage_id, hit.title, hit.text) for hit in hits] == [("1", "Travel", "about travel & hotels")]
 
 
-def test_the_configuration_for_elasticsearch_is_one_of_retrieve(tmp_path: Path) -> None:
+def test_the_configuration_for_elasticsearch_is_one_of_retrieve(tmp_path):
     (text,) = re.findall(r"^```yaml\n(.*?)^```$", SEARCH, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "elastic.yaml").write_text(text)
     config = build(load("data_gen/retrieve.py").RetrieveConfig, tmp_path / "elastic.yaml", {"run": tmp_path})
@@ -60,9 +57,7 @@ def test_the_configuration_for_elasticsearch_is_one_of_retrieve(tmp_path: Path) 
     assert found[0][config.web.id] == "7" and config.web.text == "_source.text"
 
 
-def test_a_run_with_an_own_search_is_finished_without_an_index(
-    own_search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_an_own_search_is_finished_without_an_index(own_search, tmp_path, monkeypatch, capsys):
     """The gate of a search that leaves no index of passages here reads the form of the questions alone."""
     run, logs, config = tmp_path / "mine", tmp_path / "logs.jsonl", tmp_path / "elastic.yaml"
     rows = [
@@ -91,7 +86,7 @@ def test_a_run_with_an_own_search_is_finished_without_an_index(
         finish_own(tmp_path / "min", print)
 
 
-def test_the_linters_of_compose_and_kubernetes_accept_the_files() -> None:
+def test_the_linters_of_compose_and_kubernetes_accept_the_files():
     """``check-jsonschema`` with compose's own schema, ``kubernetes-validate`` with that of three versions."""
     builtin = pytest.importorskip("check_jsonschema.builtin_schemas")
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -107,7 +102,7 @@ def test_the_linters_of_compose_and_kubernetes_accept_the_files() -> None:
         kubernetes_validate.validate(objects[1], "1.33", strict=True)
 
 
-def test_the_frameworks_page_imports_what_the_adapters_have() -> None:
+def test_the_frameworks_page_imports_what_the_adapters_have():
     page = (DOCS / "howto" / "frameworks.md").read_text(encoding="utf-8")
     imports = re.findall(r"^from kbtrain\.adapters\.(\w+) import (\w+)$", page, flags=re.MULTILINE)
     assert len(imports) == 5
@@ -119,7 +114,7 @@ def test_the_frameworks_page_imports_what_the_adapters_have() -> None:
         compile(code, "a page", "exec")
 
 
-def test_questions_without_accepted_answers_are_not_finished_and_the_page_is_named(tmp_path: Path) -> None:
+def test_questions_without_accepted_answers_are_not_finished_and_the_page_is_named(tmp_path):
     path = tmp_path / "questions.jsonl"
     asked = [Question("a", "Who?", ("Ann",), "train", "d"), Question("b", "Where?", (), "dev", "d", gold="hidden")]
     jsonl.write(path, asked)

@@ -1,21 +1,18 @@
 """Commands that how-tos print, run on a small run folder: made-up answers, tiny random models, stand-in servers."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from model_server import EmbeddingServer
-from serve_support import Running, serving
+from serve_support import serving
 from stub_upstream import StubUpstream
 from support.files import note_change
-from support.scripts import ROOT, Done, here, load, stage_here
+from support.scripts import ROOT, here, load, stage_here
 from tiny_kbm import make_folder
 from torture import world
 
@@ -33,7 +30,7 @@ SHORT = ("--bootstrap-draws", "100", "--random-draws", "100")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory):
     """The working directory of the commands: ``runs/demo``, its copy ``runs/mine``, ``runs/ketod``, ``model``."""
     place = tmp_path_factory.mktemp("howto")
     runs = place / "runs"
@@ -64,12 +61,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield place
 
 
-def succeed(done: Done[str]) -> str:
+def succeed(done):
     assert done.returncode == 0, (done.args, done.stdout[-1000:], done.stderr[-3000:])
     return done.stdout
 
 
-def page_commands(name: str, section: str = "") -> list[list[str]]:
+def page_commands(name, section=""):
     """The commands of a page, or of one of its sections."""
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").replace("\\\n", " ")
     if section:
@@ -78,7 +75,7 @@ def page_commands(name: str, section: str = "") -> list[list[str]]:
     return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
 
 
-def run_command(words: list[str], *more: str) -> str:
+def run_command(words, *more):
     """What a printed command prints. ``more``: options that make it small."""
     if words[0] == "accelerate":
         at = next(i for i, word in enumerate(words) if word.endswith(".py"))
@@ -91,7 +88,7 @@ def run_command(words: list[str], *more: str) -> str:
 
 
 @contextmanager
-def served(words: list[str]) -> Iterator[tuple[Running, StubUpstream]]:
+def served(words):
     """The server of a printed command, on a free port and in front of a stand-in."""
     given = parse_args(ServeConfig, [f"gate={words[2]}", *words[3:]]).model_dump(exclude_unset=True)
     assert given["upstream"] == UPSTREAM
@@ -101,18 +98,18 @@ def served(words: list[str]) -> Iterator[tuple[Running, StubUpstream]]:
             yield running, stub
 
 
-def chat(question: str, **more: object) -> dict[str, object]:
+def chat(question, **more):
     return {"model": "stub", "messages": [{"role": "user", "content": question}], **more}
 
 
-def test_the_cost_of_gates(folder: Path) -> None:
+def test_the_cost_of_gates(folder):
     commands = page_commands("howto/thresholds-and-cost", "Money")
     assert [words[1] for words in commands] == ["ls", "run", "finish"]
     assert "break-even" in run_command(commands[1])
     assert (folder / "runs/mine/report.html").exists()  # by the commands in the fixture
 
 
-def test_several_data_sets_are_joined(folder: Path) -> None:
+def test_several_data_sets_are_joined(folder):
     for name in ("mmlu", "xiezhi"):
         (folder / "runs" / name).mkdir()
         shutil.copytree(folder / "runs/mine/examples", folder / "runs" / name / "examples")
@@ -123,7 +120,7 @@ def test_several_data_sets_are_joined(folder: Path) -> None:
     assert "mmlu 50.0%, xiezhi 50.0%" in run_command(words)
 
 
-def test_gates_are_compared(folder: Path) -> None:
+def test_gates_are_compared(folder):
     shutil.copytree(folder / "runs/mine", folder / "runs/mine-full")
     asked = jsonl.read(Question, folder / "runs/mine/questions.jsonl")
     rows = [{"id": q.id, "score": i % 7 / 7} for i, q in enumerate(asked)]
@@ -135,7 +132,7 @@ def test_gates_are_compared(folder: Path) -> None:
     assert "their_gate" in (folder / "runs/mine/compare_scores.json").read_text()
 
 
-def test_passages_are_found_by_vectors(folder: Path) -> None:
+def test_passages_are_found_by_vectors(folder):
     embed, retrieve, serve = page_commands("howto/own-retriever", "Vectors")
     run = folder / "runs" / "vectors"
     run.mkdir()
@@ -150,7 +147,7 @@ def test_passages_are_found_by_vectors(folder: Path) -> None:
             assert reply.status == 200 and "thing 006 is x6" in json.dumps(stub.body())
 
 
-def test_a_search_tool_of_the_client(folder: Path) -> None:
+def test_a_search_tool_of_the_client(folder):
     serve, imports, compare = page_commands("howto/search-tools")
     tool = {"type": "function", "function": {"name": "web_search", "parameters": {"type": "object"}}}
     with served(serve) as (running, _):
@@ -166,7 +163,7 @@ def test_a_search_tool_of_the_client(folder: Path) -> None:
     assert "own_calls" in run_command(compare)
 
 
-def test_seakr(folder: Path) -> None:
+def test_seakr(folder):
     small = {
         "make_seakr": (*MODEL, "--k", "3", "--max-new-tokens", "3"),
         "score": ("--only", "[seakr]", *world.TINY), "end_to_end": SHORT, "calibrate": (),

@@ -16,7 +16,7 @@ LIGHT = (
 )
 
 
-def loaded_by(statement: str) -> set[str]:
+def loaded_by(statement):
     """Top-level packages in a fresh interpreter after ``statement``."""
     code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

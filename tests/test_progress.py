@@ -1,7 +1,5 @@
 """Progress: a bar on a terminal; in a log a line every half minute, with count, rate and remaining time."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path
@@ -12,7 +10,7 @@ from kbtrain.runtime import progress
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 

@@ -15,11 +15,9 @@ import shutil
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import scripts
@@ -68,7 +66,7 @@ class Ran:
     operations: int = 0
 
 
-def fork(stage: str, folder: Path, *more: str, prepare: Callable[[], Any] | None = None) -> Ran:
+def fork(stage, folder, *more, prepare=None):
     """Run a stage in a fork, in ``folder``; ``prepare`` is called in it first. Code -9: killed."""
     script, argv = STAGES[stage]
     said, counted = folder.with_suffix(".said"), folder.with_suffix(".counted")
@@ -94,43 +92,43 @@ def fork(stage: str, folder: Path, *more: str, prepare: Callable[[], Any] | None
     return Ran(code, text, int(counted.read_text()) if counted.exists() else 0)
 
 
-def counting(folder: Path, kill_at: int = 0) -> Callable[[], int]:
+def counting(folder, kill_at=0):
     """Count what changes files of a folder: each opening for writing, renaming, removal, sync and SQL statement.
 
     The process is killed before the one of number ``kill_at`` (from 1).
     """
     n = 0
 
-    def tick() -> None:
+    def tick():
         nonlocal n
         n += 1
         if n == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def hook(event: str, args: tuple[Any, ...]) -> None:
+    def hook(event, args):
         writes = event in ("os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir")
         writes |= event == "open" and isinstance(args[2], int) and bool(args[2] & (os.O_WRONLY | os.O_RDWR))
         if writes and isinstance(args[0], str | Path) and Path(args[0]).absolute().is_relative_to(folder):
             tick()
 
     class Connection(sqlite3.Connection):
-        def execute(self, *args: Any) -> sqlite3.Cursor:
+        def execute(self, *args):
             tick()
             return super().execute(*args)
 
     sync, connect = os.fsync, sqlite3.connect
 
-    def counted_sync(file: int) -> None:
+    def counted_sync(file):
         tick()
         sync(file)
 
     os.fsync = counted_sync
-    sqlite3.connect = lambda *args, **named: connect(*args, **named, factory=Connection)  # type: ignore[assignment]
+    sqlite3.connect = lambda *args, **named: connect(*args, **named, factory=Connection)
     sys.addaudithook(hook)
     return lambda: n
 
 
-def content(folder: Path) -> dict[str, Any]:
+def content(folder):
     """Every file of a run folder that a stage made, without times; of a store its answers."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(VARIES)):
@@ -144,11 +142,11 @@ def content(folder: Path) -> dict[str, Any]:
     return files
 
 
-def without_times(path: Path) -> Any:
+def without_times(path):
     if path.suffix != ".json":
         return path.read_bytes()
 
-    def plain(value: Any) -> Any:
+    def plain(value):
         if isinstance(value, dict):
             return {
                 k: plain(v) for k, v in value.items() if not any(word in k for word in ("seconds", "peak", "saved"))
@@ -159,7 +157,7 @@ def without_times(path: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chain(tmp_path_factory):
     """``before/STAGE`` and ``after/STAGE``: the world as each stage finds and leaves it."""
     base = tmp_path_factory.mktemp("promises")
     world = base / "world"
@@ -182,11 +180,11 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def found(chain: Path, tmp_path: Path) -> Iterator[Callable[[str, str], Path]]:
+def found(chain, tmp_path):
     """A copy of the world before or after a stage."""
     made: list[Path] = []
 
-    def copy(when: str, stage: str) -> Path:
+    def copy(when, stage):
         made.append(tmp_path / f"{when}{len(made)}")
         return Path(shutil.copytree(chain / when / stage, made[-1]))
 
@@ -196,9 +194,7 @@ def found(chain: Path, tmp_path: Path) -> Iterator[Callable[[str, str], Path]]:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_killed_at_a_file_operation_the_same_command_gives_the_same_content(
-    stage: str, chain: Path, found: Callable[[str, str], Path]
-) -> None:
+def test_killed_at_a_file_operation_the_same_command_gives_the_same_content(stage, chain, found):
     whole = content(chain / "after" / stage)
     world = found("before", stage)
     ran = fork(stage, world, prepare=lambda: counting(world))
@@ -215,20 +211,18 @@ def test_killed_at_a_file_operation_the_same_command_gives_the_same_content(
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_run_again_a_stage_changes_nothing(stage: str, found: Callable[[str, str], Path]) -> None:
+def test_run_again_a_stage_changes_nothing(stage, found):
     world = found("after", stage)
     before = content(world)
     assert fork(stage, world).code == 0 and content(world) == before
 
 
-def full() -> None:
+def full():
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_full_disk_is_one_line_and_the_same_command_ends_the_work(
-    stage: str, chain: Path, found: Callable[[str, str], Path]
-) -> None:
+def test_a_full_disk_is_one_line_and_the_same_command_ends_the_work(stage, chain, found):
     world = found("before", stage)
     ran = fork(stage, world, prepare=full)
     assert ran.code == 2, ran.said
@@ -237,16 +231,16 @@ def test_a_full_disk_is_one_line_and_the_same_command_ends_the_work(
     assert ran.code == 0 and content(world) == content(chain / "after" / stage), ran.said
 
 
-def one_line(ran: Ran, says: str, world: Path) -> None:
+def one_line(ran, says, world):
     errors = [line for line in ran.said.split("\0")[0].splitlines() if not line.startswith("warning: ")]
     assert len(errors) == 1 and errors[0].startswith("error: ") and re.search(says, errors[0]), ran.said
 
 
-def halved(path: Path) -> None:
+def halved(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def another_byte(path: Path) -> None:
+def another_byte(path):
     """Another byte where the last quarter begins, or the next letter or digit there."""
     data = bytearray(path.read_bytes())
     place = next(i for i in range(len(data) * 3 // 4, len(data)) if chr(data[i]).isalnum())
@@ -254,7 +248,7 @@ def another_byte(path: Path) -> None:
     path.write_bytes(data)
 
 
-def gone(path: Path) -> None:
+def gone(path):
     path.unlink()
 
 
@@ -291,9 +285,7 @@ TRIES = [one for one in TRIES if one not in UNSEEN]
 
 
 @pytest.mark.parametrize(("stage", "file", "damage"), TRIES)
-def test_a_damaged_file_that_a_stage_reads_is_one_line_that_names_it(
-    stage: str, file: str, damage: str, found: Callable[[str, str], Path]
-) -> None:
+def test_a_damaged_file_that_a_stage_reads_is_one_line_that_names_it(stage, file, damage, found):
     world = found("before", stage)
     DAMAGE[damage](world / file)
     ran = fork(stage, world)
@@ -302,9 +294,7 @@ def test_a_damaged_file_that_a_stage_reads_is_one_line_that_names_it(
 
 
 @pytest.mark.parametrize(("stage", "damage"), REMADE)
-def test_a_damaged_file_that_a_stage_made_is_made_again_or_one_line(
-    stage: str, damage: str, chain: Path, found: Callable[[str, str], Path]
-) -> None:
+def test_a_damaged_file_that_a_stage_made_is_made_again_or_one_line(stage, damage, chain, found):
     world, file = found("after", stage), MADE[stage]
     DAMAGE[damage](world / file)
     ran = fork(stage, world)
@@ -327,9 +317,7 @@ OTHER = [  # (stage, other settings, what is said): refused, or nothing is said 
 
 
 @pytest.mark.parametrize(("stage", "more", "says"), OTHER)
-def test_other_settings_are_named_or_the_work_is_done_again(
-    stage: str, more: tuple[str, ...], says: str | None, chain: Path, found: Callable[[str, str], Path]
-) -> None:
+def test_other_settings_are_named_or_the_work_is_done_again(stage, more, says, chain, found):
     world = found("after", stage)
     ran = fork(stage, world, *more)
     if says:
@@ -340,7 +328,7 @@ def test_other_settings_are_named_or_the_work_is_done_again(
         assert (ran.code, same) == (0, says is None), ran.said
 
 
-def exchanged(path: Path) -> None:
+def exchanged(path):
     """Another whole file in its place, without metadata: a user's own."""
     path.write_text(path.read_text().replace("old is it", "big is it").replace(" is the ", " was the "))
     path.with_name(f"{path.name}.meta.json").unlink()
@@ -356,9 +344,7 @@ INPUTS = [  # (stage, exchanged input, what is said); None: the work is done aga
 
 
 @pytest.mark.parametrize(("stage", "file", "says"), INPUTS)
-def test_other_inputs_are_named_or_the_work_is_done_again(
-    stage: str, file: str, says: str | None, chain: Path, found: Callable[[str, str], Path]
-) -> None:
+def test_other_inputs_are_named_or_the_work_is_done_again(stage, file, says, chain, found):
     world = found("after", "sample" if stage == "retrieve" else stage)
     if file == "own.jsonl":
         (world / file).write_text((world / file).read_text().replace("old is it", "big is it"))

@@ -4,8 +4,6 @@ The golden texts are typed from the figures, line by line, blanks before line br
 a slip of the copy at hand and reads "Question".
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 
@@ -69,18 +67,18 @@ FIGURE_12_ZH = "这里有一些背景资料: Some {text}.\n" + FIGURE_11_ZH
         (ZH_CHOICE, FIGURE_11_ZH, FIGURE_12_ZH),
     ],
 )
-def test_answer_prompts_are_figures_9_to_12(question: Question, without: str, with_evidence: str) -> None:
+def test_answer_prompts_are_figures_9_to_12(question, without, with_evidence):
     assert answer_prompt(question, "llm") == without
     assert answer_prompt(question, "rag", "Some {text}.") == with_evidence
     assert answer_prompt(question, "mask", "Some {text}.") == with_evidence
 
 
-def test_evidence_goes_with_rag_and_mask_only() -> None:
+def test_evidence_goes_with_rag_and_mask_only():
     with pytest.raises(ValueError, match="'llm' takes no evidence"):
         answer_prompt(EN, "llm", "text")
 
 
-def test_the_english_kbm_prompt_is_figure_14() -> None:
+def test_the_english_kbm_prompt_is_figure_14():
     reference = (
         "The Hallé is an English symphony orchestra based in Manchester, England. Since 1996, the orchestra has been "
         "resident at the Bridgewater Hall in Manchester. ... Oct 5, 2023"
@@ -98,7 +96,7 @@ def test_the_english_kbm_prompt_is_figure_14() -> None:
     assert kbm_prompt(query, None, "en") == expected.replace(reference, "None")
 
 
-def test_the_chinese_kbm_prompt_is_figure_14() -> None:
+def test_the_chinese_kbm_prompt_is_figure_14():
     expected = (
         "给定一个问题,评估你在此问题上的熟练度(mastery)以及确定性(certainty)\n"
         "参考资料: None\n"
@@ -110,14 +108,14 @@ def test_the_chinese_kbm_prompt_is_figure_14() -> None:
     assert kbm_prompt("酒量的大小是由身体的哪一个器官来决定的?", None, "zh") == expected
 
 
-def test_the_answer_is_figure_14s_dictionary() -> None:
+def test_the_answer_is_figure_14s_dictionary():
     assert kbm_answer({"mastery": True, "certainty": True}) == '{"mastery": "True", "certainty": "True"}'
     assert kbm_answer({"mastery": True, "certainty": False}) == '{"mastery": "True", "certainty": "False"}'
     assert kbm_answer({"benefit": False}) == '{"benefit": "False"}'
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_third_key_adds_one_question_and_changes_nothing_else(language: prompts.Language) -> None:
+def test_the_third_key_adds_one_question_and_changes_nothing_else(language):
     plain, asked = kbm_prompt("q", "r", language), kbm_prompt("q", "r", language, DEFAULT_KEYS)
     start = next(i for i, (a, b) in enumerate(zip(plain, asked, strict=False)) if a != b)
     added = asked[start : start + len(asked) - len(plain)]
@@ -126,14 +124,14 @@ def test_the_third_key_adds_one_question_and_changes_nothing_else(language: prom
 
 
 @pytest.mark.parametrize("text", ["{query} {evidence} {reference}", "50 % {0} {}", "None", "a\nb"])
-def test_braces_in_questions_and_evidence_are_just_text(text: str) -> None:
+def test_braces_in_questions_and_evidence_are_just_text(text):
     question = dataclasses.replace(EN, text=text)
     assert f"question: {text}\nanswer: " in answer_prompt(question, "rag", text)
     assert f"information: {text}\n" in answer_prompt(question, "rag", text)
     assert f"Reference: {text} \nQuestion: {text} \n" in kbm_prompt(text, text, "en")
 
 
-def test_hits_are_joined_best_first() -> None:
+def test_hits_are_joined_best_first():
     assert evidence_text([Hit("1", "", "one", 2.0), Hit("2", "", "two", 1.0)]) == "one\ntwo"
 
 
@@ -149,14 +147,14 @@ def test_hits_are_joined_best_first() -> None:
         ("", "It is old.", "It is old."),
     ],
 )
-def test_a_title_is_shown_where_it_is_not_in_the_text(title: str, text: str, shown: str) -> None:
+def test_a_title_is_shown_where_it_is_not_in_the_text(title, text, shown):
     hit = Hit("1", title, text, 1.0)
     assert evidence_text([hit]) == shown
     assert evidence_text([hit], "never") == text
     assert evidence_text([hit], "always") == (f"{title}: {text}" if title else text)
 
 
-def test_an_empty_search_asks_as_no_search_does() -> None:
+def test_an_empty_search_asks_as_no_search_does():
     assert evidence_text([]) is None and evidence_text([Hit("1", "", " ", 1.0)]) is None
     for question in (EN, ZH, EN_CHOICE, ZH_CHOICE):
         plain = answer_prompt(question, "llm")
@@ -165,7 +163,7 @@ def test_an_empty_search_asks_as_no_search_does() -> None:
     assert kbm_prompt("Who?", "", "en") == kbm_prompt("Who?", None, "en")
 
 
-def tokenizer(template: str | None) -> PreTrainedTokenizerFast:
+def tokenizer(template):
     """One token a byte-like character class: enough to see which special tokens are written."""
     words = {"<unk>": 0, "<s>": 1, "</s>": 2, "<|user|>": 3, "<|bot|>": 4, "hi": 5}
     backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
@@ -184,14 +182,14 @@ TEMPLATE = (
 )
 
 
-def test_a_chat_template_writes_its_special_tokens_once() -> None:
+def test_a_chat_template_writes_its_special_tokens_once():
     chat = tokenizer(TEMPLATE)
     assert prompts.render_chat(chat, "hi") == "<s>[26 Jul 2024]<|user|>hi<|bot|>"
     ids = prompts.encode(chat, "hi")
     assert ids[0] == chat.bos_token_id and ids.count(1) == 1 and ids[-3:] == [3, 5, 4]
 
 
-def test_a_model_that_may_think_first_is_told_not_to() -> None:
+def test_a_model_that_may_think_first_is_told_not_to():
     """Its answer would end with its first line, which is "<think>": Qwen3's template has such a switch."""
     switch = "{% if enable_thinking is defined and enable_thinking is false %}</s>{% endif %}"
     chat = tokenizer(TEMPLATE + switch)
@@ -199,7 +197,7 @@ def test_a_model_that_may_think_first_is_told_not_to() -> None:
 
 
 @pytest.mark.parametrize("template", ["[]", "{{ messages[0]['role'] }}"])
-def test_a_template_that_leaves_out_what_the_user_says_is_refused(template: str) -> None:
+def test_a_template_that_leaves_out_what_the_user_says_is_refused(template):
     """Every question would get the same score."""
     with pytest.raises(UserError, match="its chat template drops the user's message"):
         prompts.render_chat(tokenizer(template), "hi\n")
@@ -207,19 +205,19 @@ def test_a_template_that_leaves_out_what_the_user_says_is_refused(template: str)
     assert prompts.render_chat(trimmed, "hi\n") == "<s>[26 Jul 2024]<|user|>hi<|bot|>"
 
 
-def test_a_template_that_writes_too_much_is_refused() -> None:
+def test_a_template_that_writes_too_much_is_refused():
     template = "{% for a in range(99999) %}0123456789ab{% endfor %}{{ messages[0]['content'] }}"
     with pytest.raises(UserError, match=r"its chat template fails \(it writes 1,199,9"):
         prompts.render_chat(tokenizer(template), "hi")
 
 
-def test_without_a_template_the_prompt_stays_as_it_is() -> None:
+def test_without_a_template_the_prompt_stays_as_it_is():
     plain = tokenizer(None)
     assert prompts.render_chat(plain, "hi hi") == "hi hi"
     assert plain.eos_token_id not in prompts.encode(plain, "hi hi")
 
 
-def test_fingerprints_tell_prompts_keys_and_templates_apart() -> None:
+def test_fingerprints_tell_prompts_keys_and_templates_apart():
     plain, chat, other = tokenizer(None), tokenizer(TEMPLATE), tokenizer(TEMPLATE.replace("<|bot|>", "<|bot|>\n"))
     made = [prompts.answer_fingerprint(t) for t in (plain, chat, other)]
     for keys in (("mastery",), ("certainty",), ("mastery", "certainty"), ("certainty", "mastery"), DEFAULT_KEYS):
@@ -228,7 +226,7 @@ def test_fingerprints_tell_prompts_keys_and_templates_apart() -> None:
     assert prompts.kbm_fingerprint(tokenizer(TEMPLATE), DEFAULT_KEYS) == prompts.kbm_fingerprint(chat, DEFAULT_KEYS)
 
 
-def test_a_changed_letter_in_any_prompt_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_letter_in_any_prompt_changes_the_fingerprint(monkeypatch):
     plain = tokenizer(None)
     for name, fingerprint in [
         *((table, prompts.answer_fingerprint) for table in ("_OPEN", "_OPEN_RAG", "_EVIDENCE", "_CHOICE")),
@@ -253,7 +251,7 @@ FIGURE_13_ZH = (
 )  # fmt: skip
 
 
-def test_the_chinese_judge_prompt_is_figure_13_and_the_english_one_has_its_form() -> None:
+def test_the_chinese_judge_prompt_is_figure_13_and_the_english_one_has_its_form():
     assert prompts.judge_prompt("是{歌德}", ["歌德"], "zh") == FIGURE_13_ZH
     english = prompts.judge_prompt("Goethe, of course", ["Goethe", "J. W. Goethe"], "en")
     assert english.splitlines()[1:] == ["prediction: Goethe, of course", "answer: Goethe / J. W. Goethe", "output: "]
@@ -263,7 +261,7 @@ def test_the_chinese_judge_prompt_is_figure_13_and_the_english_one_has_its_form(
         answer_prompt(asked, "llm", "text")
 
 
-def test_a_changed_letter_in_the_judge_prompt_changes_its_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_letter_in_the_judge_prompt_changes_its_fingerprint(monkeypatch):
     assert prompts.judge_prompt_facts() == {}
     for language in ("en", "zh"):
         with monkeypatch.context() as patch:

@@ -6,8 +6,6 @@ import hashlib
 import json
 import shutil
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,7 +31,7 @@ KEYS = {
 }  # fmt: skip
 
 
-def test_meta_names_the_bytes_of_the_file_and_of_each_input(tmp_path: Path) -> None:
+def test_meta_names_the_bytes_of_the_file_and_of_each_input(tmp_path):
     made, given = tmp_path / "labels.jsonl", tmp_path / "questions.jsonl"
     made.write_bytes(b'{"a": 1}\n{"a": 2}\n\n')
     given.write_bytes(b"abc")
@@ -50,7 +48,7 @@ def test_meta_names_the_bytes_of_the_file_and_of_each_input(tmp_path: Path) -> N
     assert meta["peak_rss_mb"] > 5
 
 
-def test_hash_of_a_folder_changes_with_a_file_and_with_a_name(tmp_path: Path) -> None:
+def test_hash_of_a_folder_changes_with_a_file_and_with_a_name(tmp_path):
     folder = tmp_path / "gate"
     folder.mkdir()
     (folder / "a").write_text("1")
@@ -67,7 +65,7 @@ def test_hash_of_a_folder_changes_with_a_file_and_with_a_name(tmp_path: Path) ->
     [None, "{", "[]", '{"schema": 99}', '{"schema": 1, "inputs": {"x": 1}}', '{"schema": 1, "inputs": []}',
      '{"schema": 1, "schema": 1}', '{"schema": NaN}'],
 )  # fmt: skip
-def test_absent_broken_or_foreign_meta_is_one_line(tmp_path: Path, text: str | None) -> None:
+def test_absent_broken_or_foreign_meta_is_one_line(tmp_path, text):
     path = tmp_path / "f.jsonl"
     if text is not None:
         meta_path(path).write_text(text)
@@ -77,7 +75,7 @@ def test_absent_broken_or_foreign_meta_is_one_line(tmp_path: Path, text: str | N
         read_meta(path)
 
 
-def test_a_file_that_was_changed_is_told_from_one_that_was_not(tmp_path: Path) -> None:
+def test_a_file_that_was_changed_is_told_from_one_that_was_not(tmp_path):
     made = tmp_path / "made.jsonl"
     made.write_text("1\n2\n")
     assert unchanged(made)  # no metadata: a user's own
@@ -95,11 +93,11 @@ def test_a_file_that_was_changed_is_told_from_one_that_was_not(tmp_path: Path) -
         check_unchanged(tmp_path / "none", copy, made)
 
 
-def evidence(name: str) -> Evidence:
+def evidence(name):
     return Evidence(name, "bm25", "query", ())
 
 
-def test_it_resumes_after_the_last_whole_line(tmp_path: Path) -> None:
+def test_it_resumes_after_the_last_whole_line(tmp_path):
     path = tmp_path / "evidence.jsonl"
     with pytest.raises(KeyboardInterrupt), Records(path, {"k": 3}) as out:
         out.add(evidence("one"))
@@ -117,7 +115,7 @@ def test_it_resumes_after_the_last_whole_line(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["evidence.jsonl"]
 
 
-def test_records_of_another_key_are_dropped_or_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_records_of_another_key_are_dropped_or_refused_with_the_remedy(tmp_path):
     path = tmp_path / "evidence.jsonl"
     with pytest.raises(KeyboardInterrupt), Records(path, {"k": 3}) as out:
         out.add(evidence("one"))
@@ -137,7 +135,7 @@ def test_records_of_another_key_are_dropped_or_refused_with_the_remedy(tmp_path:
     assert path.read_text() == ""
 
 
-def test_a_growing_file_has_its_name_at_once_and_notes_what_is_new_in_its_key(tmp_path: Path) -> None:
+def test_a_growing_file_has_its_name_at_once_and_notes_what_is_new_in_its_key(tmp_path):
     path = tmp_path / "evidence.jsonl"
     with Records(path, {"k": 3}, "delete it", growing=True) as out:
         out.add(evidence("one"))
@@ -156,11 +154,11 @@ class Settings(Config):
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_a_file_is_current_only_by_the_same_settings_and_data(tmp_path: Path, keyed: bool) -> None:
+def test_a_file_is_current_only_by_the_same_settings_and_data(tmp_path, keyed):
     made, given = tmp_path / "x.jsonl", tmp_path / "in.jsonl"
     given.write_bytes(b"abc")
 
-    def artifact(**settings: Any) -> Artifact:
+    def artifact(**settings):
         config = Settings(**settings)
         key = {"n": config.n, "in": given.read_text()} if keyed else None
         return Artifact(made, "pool", config, [given], key)
@@ -180,7 +178,7 @@ def test_a_file_is_current_only_by_the_same_settings_and_data(tmp_path: Path, ke
     assert artifact().why_not() == "changed afterwards"
 
 
-def test_a_setting_that_an_older_file_lacks_has_its_default(tmp_path: Path) -> None:
+def test_a_setting_that_an_older_file_lacks_has_its_default(tmp_path):
     made = tmp_path / "x.jsonl"
     made.write_bytes(b"{}\n")
     Artifact(made, "pool", {"n": 1}).finish()
@@ -188,7 +186,7 @@ def test_a_setting_that_an_older_file_lacks_has_its_default(tmp_path: Path) -> N
     assert Artifact(made, "pool", Settings(place="b")).why_not() == 'made with place = "a", now it is "b"'
 
 
-def test_an_edited_file_is_current_by_what_it_was_made_from(tmp_path: Path) -> None:
+def test_an_edited_file_is_current_by_what_it_was_made_from(tmp_path):
     card = tmp_path / "gate.json"
     card.write_text("{}")
     Artifact(card, "fit", {"members": [["a", "1"]]}).finish()
@@ -198,7 +196,7 @@ def test_an_edited_file_is_current_by_what_it_was_made_from(tmp_path: Path) -> N
     assert not Artifact(card, "fit", {"members": [("a", "2")]}, edited=True).is_current()
 
 
-def test_settings_differ_by_name_and_files_only_where_both_sides_know_them() -> None:
+def test_settings_differ_by_name_and_files_only_where_both_sides_know_them():
     assert differing({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}) == [("b.c", 2, 3)]
     assert differing({"a": 1}, {"a": 1, "model_files": {"x": "0"}}) == []
     files = differing({"a": 1, "model_files": {"x": "1"}}, {"a": 1, "model_files": {"x": "0"}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,12 +39,12 @@ PACKAGE = Path(__file__).parents[1] / "kbtrain"
 NOBODY = 65534
 
 
-def _frequencies(path: Path) -> object:
+def _frequencies(path):
     Tokens().save(path.with_name("tokens.json"))
     return document_frequencies(path.parent)
 
 
-def _note(path: Path, results: str = "") -> Path:
+def _note(path, results=""):
     """The file of results whose note is at ``path``."""
     target = path.with_suffix("")
     target.write_text(results)
@@ -93,7 +93,7 @@ FOLDERS = {"questions", "dialogues", "dialogues by line", "turns", "hash"}  # wh
 FOLDERS |= {"passages", "passages as a table", "passages, zipped"}
 
 
-def _denied(path: Path) -> None:
+def _denied(path):
     path.write_text("{}")
     path.chmod(0)
 
@@ -117,7 +117,7 @@ BROKEN = {
 
 
 @contextmanager
-def as_nobody(place: str) -> Iterator[None]:
+def as_nobody(place):
     """The rights of another user, where this one may read everything."""
     root = place == "denied" and os.geteuid() == 0
     try:
@@ -130,10 +130,10 @@ def as_nobody(place: str) -> Iterator[None]:
 
 
 @contextmanager
-def no_waiting() -> Iterator[None]:
+def no_waiting():
     """An error where a reader waits for somebody to write into a pipe, which nobody will."""
 
-    def waited(*_: object) -> None:
+    def waited(*_):
         raise AssertionError("waits for a pipe")
 
     before = signal.signal(signal.SIGALRM, waited)
@@ -145,7 +145,7 @@ def no_waiting() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def refusal(read: Reader, path: Path) -> str:
+def refusal(read, path):
     """What a reader says of a file; it must be one line."""
     with no_waiting(), pytest.raises(UserError) as caught:
         read(path)
@@ -156,9 +156,7 @@ def refusal(read: Reader, path: Path) -> str:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", [*JSON, *OTHER, *NO_TEXT])
-def test_what_is_no_file_or_may_not_be_read_is_one_line(
-    name: str, place: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_what_is_no_file_or_may_not_be_read_is_one_line(name, place, tmp_path, tmp_path_factory):
     if (place == "folder" and name in FOLDERS) or (place == "denied" and name == "scores"):
         return  # a folder is read too; scores without a note of what they were made from are made anew
     file, read = {**JSON, **OTHER, **NO_TEXT}[name]
@@ -178,7 +176,7 @@ def test_what_is_no_file_or_may_not_be_read_is_one_line(
 
 
 @pytest.mark.parametrize("name", [*JSON, *OTHER])
-def test_what_is_no_text_is_one_line(name: str, tmp_path: Path) -> None:
+def test_what_is_no_text_is_one_line(name, tmp_path):
     file, read = {**JSON, **OTHER}[name]
     (tmp_path / file).write_bytes(b"\xff\xfe\0\xd8")
     assert file in refusal(read, tmp_path / file)
@@ -186,7 +184,7 @@ def test_what_is_no_text_is_one_line(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", BROKEN)
 @pytest.mark.parametrize("name", JSON)
-def test_what_json_lets_through_is_one_line(name: str, content: str, tmp_path: Path) -> None:
+def test_what_json_lets_through_is_one_line(name, content, tmp_path):
     if (name, content) == ("questions", "not a number"):
         pytest.skip("a gap in a foreign table, read as null")
     file, read = JSON[name]

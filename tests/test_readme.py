@@ -1,7 +1,5 @@
 """Every command of the README and docs/ is real: scripts take their arguments, make has its targets, the code runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex
@@ -14,7 +12,7 @@ import pytest
 from support import gate_folders
 
 from kbtrain.commands import launch_of
-from kbtrain.config import Config, parse_args
+from kbtrain.config import parse_args
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.runtime.scripts import find, of_launcher
 
@@ -23,24 +21,24 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [README, *(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").rglob("*.md")))]
 
 
-def blocks(language: str = "") -> list[str]:
+def blocks(language=""):
     fences = (re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE) for page in PAGES)
     return [text for found in fences for kind, text in found if kind == language]
 
 
-def commands() -> list[list[str]]:
+def commands():
     text = "\n".join(blocks()).replace("\\\n", " ")
     lines = [line for line in text.splitlines() if re.match(r"(python|accelerate|make|kbtrain) ", line)]
     return [shlex.split(line, comments=True) for line in lines]
 
 
-def script_commands() -> list[list[str]]:
+def script_commands():
     """[script, argument, ...] of every line that runs a script, with or without a launcher."""
     found = [c for c in commands() if c[0] in {"python", "accelerate"}]
     return [c[next(i for i, word in enumerate(c) if word.endswith(".py")) :] for c in found]
 
 
-def config_of(script: str) -> type[Config]:
+def config_of(script):
     spec = importlib.util.spec_from_file_location("readme_" + Path(script).stem, ROOT / script)
     module = importlib.util.module_from_spec(spec)
     folder = str((ROOT / script).parent)

@@ -1,7 +1,5 @@
 """Scripts by name: found, listed, copied and launched, from any folder; texts name them as they are run."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

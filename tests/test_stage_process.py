@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from kbtrain.runtime.stage_process import run_to_end
 
 
-def script(folder: Path, text: str) -> Path:
+def script(folder, text):
     path = folder / "stage.py"
     path.write_text(f"import os, sys\n{text}")
     return path

@@ -1,7 +1,5 @@
 """The sample store: exact round trips, durable puts, one-line errors, and a kill -9 at any moment."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -9,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from support.sample_sets import made
@@ -20,14 +17,14 @@ from kbtrain.io.store import SampleStore, writing
 from kbtrain.records import Sample, SampleSet
 
 
-def keep(path: Path, *sets: SampleSet) -> None:
+def keep(path, *sets):
     """A store with a run ``main`` of these answers."""
     with SampleStore(path) as store:
         store.begin("main", {})
         store.put("main", sets)
 
 
-def test_a_set_comes_back_exactly_as_it_was_put(tmp_path: Path) -> None:
+def test_a_set_comes_back_exactly_as_it_was_put(tmp_path):
     sets = [made("q1"), made("q1", "rag", n=0), made("q2", "mask", greedy=False, n=30), made("q'\"; --", text="")]
     with SampleStore(tmp_path / "new" / "s.db") as store:
         store.begin("main", {"seed": 1})
@@ -42,7 +39,7 @@ def test_a_set_comes_back_exactly_as_it_was_put(tmp_path: Path) -> None:
         assert store.counts("main") == {"llm": 2, "mask": 1, "rag": 1}
 
 
-def test_iterate_goes_by_first_put_then_condition_and_is_a_snapshot(tmp_path: Path) -> None:
+def test_iterate_goes_by_first_put_then_condition_and_is_a_snapshot(tmp_path):
     with SampleStore(tmp_path / "s.db") as store:
         store.begin("main", {})
         store.begin("second", {})
@@ -60,7 +57,7 @@ def test_iterate_goes_by_first_put_then_condition_and_is_a_snapshot(tmp_path: Pa
         assert [item.question_id for item in store.iterate("second")] == ["q0"]
 
 
-def test_a_repeated_question_condition_replaces_nothing_and_stores_nothing(tmp_path: Path) -> None:
+def test_a_repeated_question_condition_replaces_nothing_and_stores_nothing(tmp_path):
     with SampleStore(tmp_path / "s.db") as store:
         store.begin("main", {})
         store.put("main", [made("q1", text="first")])
@@ -79,7 +76,7 @@ def test_a_repeated_question_condition_replaces_nothing_and_stores_nothing(tmp_p
         (SampleSet("q", "llm", (Sample(0, "x", 1, "eos", float("nan")),), None, 1), "not a number"),
     ],
 )
-def test_what_could_not_be_read_back_is_refused(tmp_path: Path, bad: SampleSet, message: str) -> None:
+def test_what_could_not_be_read_back_is_refused(tmp_path, bad, message):
     with SampleStore(tmp_path / "s.db") as store:
         store.begin("main", {})
         with pytest.raises(ValueError, match=message):
@@ -87,7 +84,7 @@ def test_what_could_not_be_read_back_is_refused(tmp_path: Path, bad: SampleSet, 
         assert store.done("main") == set()
 
 
-def test_beginning_a_run_again_asks_for_the_same_meta(tmp_path: Path) -> None:
+def test_beginning_a_run_again_asks_for_the_same_meta(tmp_path):
     with SampleStore(tmp_path / "s.db") as store:
         store.begin("main", {"model": "of an attempt without an answer, which binds nothing"})
         store.begin("main", {"model": "a", "seed": 1, "stops": ("\n",)})
@@ -103,7 +100,7 @@ def test_beginning_a_run_again_asks_for_the_same_meta(tmp_path: Path) -> None:
         assert store.runs() == ["main", "again"]
 
 
-def test_a_foreign_broken_missing_or_newer_file_is_one_line(tmp_path: Path) -> None:
+def test_a_foreign_broken_missing_or_newer_file_is_one_line(tmp_path):
     (tmp_path / "text").write_text("this is no database, but it is long enough to have a header of sixteen bytes")
     with sqlite3.connect(tmp_path / "foreign") as db:
         db.execute("CREATE TABLE samples (x)")
@@ -120,7 +117,7 @@ def test_a_foreign_broken_missing_or_newer_file_is_one_line(tmp_path: Path) -> N
     assert not (tmp_path / "gone").exists()
 
 
-def test_a_finished_store_opens_on_a_read_only_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_store_opens_on_a_read_only_disk(tmp_path, monkeypatch):
     keep(tmp_path / "s.db", made("q1"))
     assert [file.name for file in tmp_path.iterdir()] == ["s.db"]
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -131,7 +128,7 @@ def test_a_finished_store_opens_on_a_read_only_disk(tmp_path: Path, monkeypatch:
         assert [file.name for file in tmp_path.iterdir()] == ["s.db"]
 
 
-def test_a_full_disk_is_one_line_and_what_was_finished_stays(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_what_was_finished_stays(tmp_path):
     path = tmp_path / "s.db"
     with SampleStore(path) as store:
         store.begin("main", {})
@@ -151,7 +148,7 @@ def test_a_full_disk_is_one_line_and_what_was_finished_stays(tmp_path: Path) -> 
         assert len(list(store.iterate("main"))) == len(finished) + 1
 
 
-def test_memory_stays_flat_while_iterating(tmp_path: Path) -> None:
+def test_memory_stays_flat_while_iterating(tmp_path):
     """30 MB of answers are read with less than 10 MB."""
     path = tmp_path / "s.db"
     with SampleStore(path) as store:
@@ -182,7 +179,7 @@ def test_memory_stays_flat_while_iterating(tmp_path: Path) -> None:
         ("UPDATE runs SET meta = '['", r"metadata of run 'main' cannot be read: damaged database"),
     ],
 )
-def test_a_store_that_was_never_written_so_is_one_line(tmp_path: Path, damage: str, message: str) -> None:
+def test_a_store_that_was_never_written_so_is_one_line(tmp_path, damage, message):
     path = tmp_path / "s.db"
     keep(path, made("q1"), made("q2"))
     with contextlib.closing(sqlite3.connect(path)) as db:
@@ -193,7 +190,7 @@ def test_a_store_that_was_never_written_so_is_one_line(tmp_path: Path, damage: s
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_store_without_meta_data_is_one_line(tmp_path: Path) -> None:
+def test_a_damaged_store_without_meta_data_is_one_line(tmp_path):
     path = tmp_path / "s.db"
     keep(path, *[made(f"q{i}", n=30, text="x" * 300) for i in range(40)])
     data = path.read_bytes()
@@ -202,7 +199,7 @@ def test_a_damaged_store_without_meta_data_is_one_line(tmp_path: Path) -> None:
         SampleStore(path)
 
 
-def test_a_store_of_the_version_before_is_read_and_not_written(tmp_path: Path) -> None:
+def test_a_store_of_the_version_before_is_read_and_not_written(tmp_path):
     with SampleStore(tmp_path / "s.db") as store:
         store.begin("main", {})
         store.put("main", [made("q1")])
@@ -213,7 +210,7 @@ def test_a_store_of_the_version_before_is_read_and_not_written(tmp_path: Path) -
         SampleStore(tmp_path / "s.db")
 
 
-def test_one_changed_byte_is_noticed_wherever_it_lies(tmp_path: Path) -> None:
+def test_one_changed_byte_is_noticed_wherever_it_lies(tmp_path):
     path = tmp_path / "samples.db"
     keep(path, made("q1", "llm"))
     write_meta(path, stage="sample", config=None, inputs=[])
@@ -281,7 +278,7 @@ def test_a_run_that_is_stopped_beside_one_that_ended_leaves_a_store_that_opens(t
         assert [store.counts(run) for run in ("stopped", "ended")] == [{"llm": 1}, {"llm": 20}]
 
 
-def test_a_put_is_synced_into_a_log_before_it_returns(tmp_path: Path) -> None:
+def test_a_put_is_synced_into_a_log_before_it_returns(tmp_path):
     with SampleStore(tmp_path / "s.db") as store:
         asked = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     assert asked == ["wal", 2]  # 2: FULL

@@ -1,7 +1,5 @@
 """The fork server of the tests: a forked script is to its user what a fresh one is."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time
@@ -33,7 +31,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_forked_script_is_to_its_user_what_a_fresh_one_is(tmp_path: Path, end: str) -> None:
+def test_a_forked_script_is_to_its_user_what_a_fresh_one_is(tmp_path, end):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT.replace("{end}", end))
     forked, fresh = (
@@ -47,7 +45,7 @@ def test_a_forked_script_is_to_its_user_what_a_fresh_one_is(tmp_path: Path, end:
     assert "Traceback" not in forked.stderr or "Traceback" in fresh.stderr
 
 
-def test_a_script_is_killed_at_any_moment(tmp_path: Path) -> None:
+def test_a_script_is_killed_at_any_moment(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT.replace("{end}", ""))
     script = scripts.start(path, "--wait")
@@ -59,12 +57,12 @@ def test_a_script_is_killed_at_any_moment(tmp_path: Path) -> None:
     assert script.stdout == "waiting\n"
 
 
-def test_what_python_reads_at_its_start_is_no_matter_of_a_fork() -> None:
+def test_what_python_reads_at_its_start_is_no_matter_of_a_fork():
     with pytest.raises(ValueError, match="OMP_NUM_THREADS; give fresh=True"):
         scripts.start("eval/score.py", env={"OMP_NUM_THREADS": "7"})
 
 
-def test_a_script_in_this_process_gives_its_code_and_output() -> None:
+def test_a_script_in_this_process_gives_its_code_and_output():
     done = scripts.here("eval/score.py", "--nothing", 3)
     assert (done.returncode, done.stdout) == (2, "") and "unknown argument '--nothing'" in done.stderr
     assert scripts.run("eval/score.py", "--nothing", 3).stderr == done.stderr
@@ -98,7 +96,7 @@ sys.exit(f"{len(sys.argv)} words" if len(sys.argv) > 1 else 3)
 """
 
 
-def test_what_a_script_starts_as_python_is_forked_where_a_test_asks_for_it(tmp_path: Path) -> None:
+def test_what_a_script_starts_as_python_is_forked_where_a_test_asks_for_it(tmp_path):
     for name, text in (("outer.py", NESTED), ("said.py", SAID)):
         (tmp_path / name).write_text(text)
     done = scripts.run(tmp_path / "outer.py", cwd=tmp_path, nested=True)

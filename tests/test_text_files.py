@@ -34,7 +34,7 @@ ANSWERED = AnswerColumns(Columns(), {"llm": "llm", "rag": "rag"})
 Reader = Callable[[Path], object]
 
 
-def _decision(path: Path) -> object:
+def _decision(path):
     return load("eval/import_decisions.py").read_decisions(path, "id", "score", {}).rows[0].score
 
 
@@ -79,7 +79,7 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
 @pytest.mark.parametrize("name", READERS)
-def test_every_reader_reads_every_compression(tmp_path: Path, name: str, ending: str) -> None:
+def test_every_reader_reads_every_compression(tmp_path, name, ending):
     file, content, read = READERS[name]
     plain, compressed = tmp_path / "plain" / file, tmp_path / "compressed" / (file + ending)
     for path in (plain, compressed):
@@ -90,7 +90,7 @@ def test_every_reader_reads_every_compression(tmp_path: Path, name: str, ending:
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
-def test_a_packed_file_of_another_name_is_one_line(tmp_path: Path, ending: str) -> None:
+def test_a_packed_file_of_another_name_is_one_line(tmp_path, ending):
     (tmp_path / "a.jsonl").write_bytes(COMPRESSIONS[ending](b'{"id": "1", "title": "", "text": "x"}\n'))
     with pytest.raises(UserError, match=r"a\.jsonl: is (packed by \w+; name it so that it ends in|a binary file)"):
         list(read_passages(tmp_path / "a.jsonl"))
@@ -100,7 +100,7 @@ def test_a_packed_file_of_another_name_is_one_line(tmp_path: Path, ending: str) 
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
-def test_a_cut_compressed_file_is_one_line(tmp_path: Path, ending: str) -> None:
+def test_a_cut_compressed_file_is_one_line(tmp_path, ending):
     rows = b"".join(b'{"question_id": "%d", "gate": "g", "score": 0.5}\n' % i for i in range(9999))
     (tmp_path / f"s.jsonl{ending}").write_bytes(COMPRESSIONS[ending](rows)[:-20])
     with pytest.raises(UserError, match=r"s\.jsonl\.\w+: cannot be read \(.*\); get the file again"):
@@ -108,7 +108,7 @@ def test_a_cut_compressed_file_is_one_line(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".bz2", ".xz"])
-def test_an_archive_may_be_compressed_by_any(tmp_path: Path, ending: str) -> None:
+def test_an_archive_may_be_compressed_by_any(tmp_path, ending):
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for name in ("train", "test"):
@@ -121,13 +121,13 @@ def test_an_archive_may_be_compressed_by_any(tmp_path: Path, ending: str) -> Non
     assert {q.text: q.split for q in load_questions("jsonl", path)} == {"train?": "train", "test?": "test"}
 
 
-def parquet() -> bytes:
+def parquet():
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), sink)
     return sink.getvalue().to_pybytes()
 
 
-def archive_of_tar() -> bytes:
+def archive_of_tar():
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("a"))
@@ -149,7 +149,7 @@ ROWS = [name for name in READERS if name not in ("a document", "prices", "a whol
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ROWS)
-def test_a_file_of_another_kind_is_named(tmp_path: Path, name: str, kind: str) -> None:
+def test_a_file_of_another_kind_is_named(tmp_path, name, kind):
     file, _, read = READERS[name]
     (tmp_path / file).write_bytes(KINDS[kind])
     with pytest.raises(UserError) as caught:

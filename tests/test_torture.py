@@ -1,10 +1,6 @@
 """The campaign of damage walks over every script; a sample of it, the same for a commit, runs with the suite."""
 
-from __future__ import annotations
-
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 from torture import world
@@ -17,12 +13,12 @@ QUICK = (  # their commands need no model: a second each
 )  # fmt: skip
 
 
-def test_every_script_is_in_the_walk() -> None:
+def test_every_script_is_in_the_walk():
     """A new script without a sound command in ``torture/world.py`` fails here."""
     assert {name for name in world.COMMANDS if name.endswith(".py")} == set(world.all_scripts())
 
 
-def test_a_sample_of_the_campaign_holds(tmp_path: Path, record_property: Any) -> None:
+def test_a_sample_of_the_campaign_holds(tmp_path, record_property):
     for name in ("tries", "worlds"):
         (tmp_path / name).mkdir()
     world.make(tmp_path / "base", models=False)
@@ -44,6 +40,6 @@ def test_a_sample_of_the_campaign_holds(tmp_path: Path, record_property: Any) ->
         (-1, "hangs", "exit -1: hangs"),
     ],
 )
-def test_what_counts_as_held(code: int, stderr: str, problem: str | None) -> None:
+def test_what_counts_as_held(code, stderr, problem):
     found = judged(subprocess.CompletedProcess([], code, "", stderr), ["a.jsonl"])
     assert found is None if problem is None else found is not None and found.startswith(problem)

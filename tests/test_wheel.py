@@ -1,7 +1,5 @@
 """The package as pip leaves it: the wheel alone in an empty environment, used outside the clone; what is in it."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 import zipfile
@@ -21,7 +19,7 @@ CLONE = {name: path.read_bytes() for name, path in shipped().items()}
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Installed:
+def installed(tmp_path_factory):
     return Installed(tmp_path_factory.mktemp("installed"))
 
 
@@ -70,13 +68,13 @@ def test_the_whole_chain_runs_and_says_nothing_foreign():
 
 
 @pytest.fixture(scope="module")
-def wheel() -> set[str]:
+def wheel():
     """Names of the files in the wheel."""
     (file,) = environment().parent.glob("kbtrain-*.whl")
     return set(zipfile.ZipFile(file).namelist())
 
 
-def files_of(*folders: str) -> set[str]:
+def files_of(*folders):
     paths = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
     return {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
 

@@ -1,7 +1,5 @@
 """Forms of an answer that count as one, worked by hand; and what may not become one."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbtrain.answers import forms
@@ -57,33 +55,33 @@ UNTOUCHED = [
 
 
 @pytest.mark.parametrize(("text", "usual"), ALIKE + UNTOUCHED)
-def test_the_usual_reading(text: str, usual: str) -> None:
+def test_the_usual_reading(text, usual):
     assert forms.readings(text)[0] == usual
 
 
 @pytest.mark.parametrize("text", [text for text, _ in ALIKE])
-def test_every_text_has_its_plain_reading_too(text: str) -> None:
+def test_every_text_has_its_plain_reading_too(text):
     assert normalise(text) in forms.readings(text)
 
 
-def test_a_month_is_not_found_in_a_longer_number_nor_a_day_in_another_date() -> None:
+def test_a_month_is_not_found_in_a_longer_number_nor_a_day_in_another_date():
     assert not contains("28 June 1919", "8 June 1919") and not contains("June 28, 1919", "June 2")
     assert contains("June 28, 1919", "June 1919") and not contains("June 1919", "June 28, 1919")
 
 
-def test_words_are_joined_at_punctuation_only() -> None:
+def test_words_are_joined_at_punctuation_only():
     assert contains("Spiderman", "Spider-Man") and contains("the F16", "F-16") and contains("Hawaii", "Hawaiʻi")
     assert not contains("I ran there", "Iran") and not contains("1990-95", "199095")
 
 
-def test_forms_are_alike_in_exact_match_f1_and_groups() -> None:
+def test_forms_are_alike_in_exact_match_f1_and_groups():
     asked = Question("q", "When?", ("July 4, 1776",), "test", "made", grading="exact")
     assert exact_match("4 July 1776", asked.answers) == 1 and token_f1("4th July 1776", asked.answers) == 1
     assert exact_match("4 July 1777", asked.answers) == 0
     assert len({group_key(asked, text) for text in ("July 4, 1776", "4 July 1776", "1776-07-04")}) == 1
 
 
-def test_ordinals_of_the_teens_end_in_th() -> None:
+def test_ordinals_of_the_teens_end_in_th():
     assert [forms.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 101, 111)] == (
         "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 111th".split()
     )
@@ -101,5 +99,5 @@ def test_ordinals_of_the_teens_end_in_th() -> None:
         ("三百人", "300", True),
     ],
 )
-def test_chinese_numerals_count_as_digits(answer: str, gold: str, found: bool) -> None:
+def test_chinese_numerals_count_as_digits(answer, gold, found):
     assert contains(answer, gold) is found

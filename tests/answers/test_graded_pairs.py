@@ -18,7 +18,7 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["answers"][0])
-def test_right_answers_are_right_and_wrong_ones_wrong(row: dict[str, Any]) -> None:
+def test_right_answers_are_right_and_wrong_ones_wrong(row):
     question = Question("q", row["question"], tuple(row["answers"]), "test", "pairs")
     assert row["right"] or row["wrong"]
     verdicts = {"right": True, "wrong": False, "open": None}
@@ -26,7 +26,7 @@ def test_right_answers_are_right_and_wrong_ones_wrong(row: dict[str, Any]) -> No
     assert [pair for pair in found if rule_verdict(question, pair[1]) is not verdicts[pair[0]]] == []
 
 
-def test_few_verdicts_are_left_open() -> None:
+def test_few_verdicts_are_left_open():
     counts = [len(row.get(verdict, [])) for row in ROWS for verdict in ("right", "wrong", "open")]
     assert sum(counts[2::3]) <= 0.03 * sum(counts)
 
@@ -45,11 +45,11 @@ def test_few_verdicts_are_left_open() -> None:
         ("12,34,567", {1_234_567}, ""),
     ],
 )
-def test_a_quantity_is_read_with_value_and_unit(text: str, values: set[int], unit: str) -> None:
+def test_a_quantity_is_read_with_value_and_unit(text, values, unit):
     (quantity,) = quantities(plain_digits(text))
     assert (quantity.values, quantity.unit) == (values, unit)
 
 
 @pytest.mark.parametrize("text", ["F16", "1990s", "5th", "one of them", "007", "R2D2"])
-def test_names_and_ordinals_are_no_quantities(text: str) -> None:
+def test_names_and_ordinals_are_no_quantities(text):
     assert quantities(text) == []

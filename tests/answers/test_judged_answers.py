@@ -38,16 +38,16 @@ FLOORS = {  # kind: precision, recall
 }
 
 
-def question(row: dict[str, Any]) -> Question:
+def question(row):
     return Question("q", row["question"], tuple(row["answers"]), "test", "judged")
 
 
-def counts(rows: list[dict[str, Any]]) -> Counter[tuple[bool | None, bool]]:
+def counts(rows):
     """Number of answers by the rule's verdict and the reader's."""
     return Counter((rule_verdict(question(row), row["answer"]), row["right"]) for row in rows)
 
 
-def test_the_table_is_large_enough_and_a_third_of_it_are_answers_of_a_model() -> None:
+def test_the_table_is_large_enough_and_a_third_of_it_are_answers_of_a_model():
     assert len(ROWS) >= 400 and len({(r["question"], *r["answers"], r["answer"]) for r in ROWS}) == len(ROWS)
     sources = Counter(row["source"] for row in ROWS)
     assert set(sources) == {"written", "SmolLM2-135M-Instruct"}
@@ -56,7 +56,7 @@ def test_the_table_is_large_enough_and_a_third_of_it_are_answers_of_a_model() ->
 
 
 @pytest.mark.parametrize("kind", FLOORS)
-def test_precision_and_recall_hold_their_floors(kind: str) -> None:
+def test_precision_and_recall_hold_their_floors(kind):
     found = counts([row for row in ROWS if row["kind"] == kind])
     right, said = found[True, True], found[True, True] + found[True, False]
     truly = sum(n for (_, judged_right), n in found.items() if judged_right)
@@ -65,7 +65,7 @@ def test_precision_and_recall_hold_their_floors(kind: str) -> None:
     assert right / truly >= recall
 
 
-def test_few_answers_have_no_verdict_and_most_of_them_to_yes_no_questions() -> None:
+def test_few_answers_have_no_verdict_and_most_of_them_to_yes_no_questions():
     without = Counter(row["kind"] for row in ROWS if rule_verdict(question(row), row["answer"]) is None)
     assert without["yes/no"] <= 0.28 * sum(row["kind"] == "yes/no" for row in ROWS)
     assert without.total() - without["yes/no"] <= 0.01 * len(ROWS)

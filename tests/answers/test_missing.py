@@ -152,10 +152,10 @@ def test_dots_and_dashes_are_empty_and_a_sign_is_an_answer():
      "I'm sorry, I cannot help with that.", "I don't have access to this", "Hard to say", "No comment", "TBD",
      "unspecified in the text", "以上都不是", "没有正确答案", "不好说"],
 )  # fmt: skip
-def test_answers_that_choose_nothing_are_missing(text: str) -> None:
+def test_answers_that_choose_nothing_are_missing(text):
     assert is_missing(text)
 
 
 @pytest.mark.parametrize("text", ["None of the planets", "None of them survived", "Hard Times", "I have access to it"])
-def test_answers_that_begin_alike_are_not(text: str) -> None:
+def test_answers_that_begin_alike_are_not(text):
     assert not is_missing(text)

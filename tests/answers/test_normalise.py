@@ -1,7 +1,5 @@
 """What counts as the same text: articles, signs, apostrophes."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbtrain.answers.grading import (
@@ -52,16 +50,16 @@ ABSENT = [
 
 
 @pytest.mark.parametrize(("answer", "gold"), FOUND)
-def test_an_answer_holds_the_gold_one(answer: str, gold: str) -> None:
+def test_an_answer_holds_the_gold_one(answer, gold):
     assert contains(answer, gold)
 
 
 @pytest.mark.parametrize(("answer", "gold"), ABSENT)
-def test_another_answer_does_not(answer: str, gold: str) -> None:
+def test_another_answer_does_not(answer, gold):
     assert not contains(answer, gold)
 
 
-def test_exact_answers_differ_by_signs_and_not_by_articles() -> None:
+def test_exact_answers_differ_by_signs_and_not_by_articles():
     language = Question("q", "Which language?", ("C++",), "test", "made", grading="exact")
     assert [is_correct(language, answer) for answer in ("C++", "c++.", "the C++", "C", "C#")] == [True] * 3 + [
         False
@@ -70,26 +68,26 @@ def test_exact_answers_differ_by_signs_and_not_by_articles() -> None:
     assert normalise("The A") == normalise("A") and normalise("The The") != normalise("The")
 
 
-def test_a_letter_before_a_chinese_word_is_no_article() -> None:
+def test_a_letter_before_a_chinese_word_is_no_article():
     question = Question("q", "他是什么血型？", ("A型",), "test", "made", "zh", grading="exact")
     assert [is_correct(question, answer) for answer in ("A型", "a 型。", "B型", "型")] == [True, True, False, False]
     assert len({group_key(question, answer) for answer in ("A型", "B型", "型")}) == 3
     assert token_f1("B型", ("A型",)) == pytest.approx(0.5)  # one of two characters each
 
 
-def test_one_of_several_gold_answers_is_enough_and_none_is_not() -> None:
+def test_one_of_several_gold_answers_is_enough_and_none_is_not():
     question = Question("q", "Who?", ("Ludwig van Beethoven", "Beethoven"), "test", "t", grading="contains")
     assert is_correct(question, "It was Beethoven.") and not is_correct(question, "It was Mozart.")
 
 
-def test_the_f1_of_words_worked_by_hand() -> None:
+def test_the_f1_of_words_worked_by_hand():
     # two of three words said are in the gold answer of four: 2 * 2 / (3 + 4)
     assert token_f1("red blue green", ["red blue white black"]) == pytest.approx(4 / 7)
     assert token_f1("red red", ["red"]) == pytest.approx(2 / 3)  # a repeated word counts once
     assert token_f1("red", ["blue", "red"]) == 1.0 and token_f1("yes it is", ["yes"]) == 0.0
 
 
-def test_answers_that_say_nothing_are_one_group_and_a_sign_is_its_own() -> None:
+def test_answers_that_say_nothing_are_one_group_and_a_sign_is_its_own():
     asked = Question("q", "Which sign?", ("+",), "train", "t")
     assert {group_key(asked, text) for text in ("", " ", "...", "-", "( )")} == {""}
     assert len({group_key(asked, text) for text in ("", "+", "*", "plus")}) == 4 and is_correct(asked, "+")
@@ -105,13 +103,13 @@ ALIKE = [
 
 
 @pytest.mark.parametrize(("answer", "gold"), ALIKE)
-def test_traditional_characters_are_graded_as_the_simplified_ones(answer: str, gold: str) -> None:
+def test_traditional_characters_are_graded_as_the_simplified_ones(answer, gold):
     question = Question("q", "Where?", ("Paris", gold), "test", "made")
     assert is_correct(question, answer) and contains(answer, gold)
     assert not is_correct(question, "紅燒肉")
 
 
-def test_traditional_characters_are_alike_in_exact_answers_groups_and_f1() -> None:
+def test_traditional_characters_are_alike_in_exact_answers_groups_and_f1():
     question = Question("q", "谁？", ("张学友", "Jacky Cheung"), "test", "made", "zh", grading="exact")
     said = ("張學友", "张学友", "張学友。", "jacky cheung", "張學良")
     assert [is_correct(question, answer) for answer in said] == [True] * 4 + [False]
@@ -120,21 +118,21 @@ def test_traditional_characters_are_alike_in_exact_answers_groups_and_f1() -> No
 
 
 @pytest.mark.parametrize("answer", ["選B", "答案應該是B", "藍色", "正確選項：B", "B項正確"])
-def test_traditional_answers_name_their_option(answer: str) -> None:
+def test_traditional_answers_name_their_option(answer):
     question = Question(
         "q", "天空？", ("B",), "test", "made", "zh", form="choice", grading="option", options=("红色", "蓝色")
     )
     assert is_correct(question, answer) and group_key(question, answer) == "B"
 
 
-def test_options_that_only_characters_tell_apart_are_named_by_these() -> None:
+def test_options_that_only_characters_tell_apart_are_named_by_these():
     asked = {"form": "choice", "grading": "option", "options": ("發", "髮", "廢")}
     question = Question("q", "頭发的「发」是哪個字？", ("B",), "test", "made", "zh", **asked)
     assert [group_key(question, answer) for answer in ("發", "髮", "答案是髮", "C")] == ["A", "B", "B", "C"]
     assert is_correct(question, "髮") and not is_correct(question, "發")
 
 
-def test_only_chinese_questions_are_graded_by_the_rule_of_characters() -> None:
+def test_only_chinese_questions_are_graded_by_the_rule_of_characters():
     english = Question("q", "Where?", ("Paris",), "test", "made")
     assert rules_of([english]) == RULES
     assert group_key(english, "臺北") == "臺 北"  # what was grouped before stays as it was
@@ -142,6 +140,6 @@ def test_only_chinese_questions_are_graded_by_the_rule_of_characters() -> None:
     assert rules_of([english, by_gold]).items() > RULES.items()
 
 
-def test_a_judges_verdicts_are_found_by_the_characters_that_it_was_shown() -> None:
+def test_a_judges_verdicts_are_found_by_the_characters_that_it_was_shown():
     question = Question("q", "在哪里？", ("台北",), "test", "made", "zh")
     assert [graded(question, answer, {"臺 北": True, "北 京": False}) for answer in ("臺北", "北京")] == [True, False]

@@ -1,7 +1,5 @@
 """The option that an answer to a multiple choice question names: a table of forms, English and Chinese."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbtrain.answers.grading import option_letter
@@ -115,22 +113,22 @@ REAL = [  # answers of SmolLM2-135M-Instruct to the atlas
 
 
 @pytest.mark.parametrize("answer", ENGLISH_B)
-def test_an_english_answer_names_the_second_option(answer: str) -> None:
+def test_an_english_answer_names_the_second_option(answer):
     assert option_letter(answer, CITIES) == "B"
 
 
 @pytest.mark.parametrize("answer", CHINESE_B)
-def test_a_chinese_answer_names_the_second_option(answer: str) -> None:
+def test_a_chinese_answer_names_the_second_option(answer):
     assert option_letter(answer, CHINESE) == "B"
 
 
 @pytest.mark.parametrize("answer", NONE)
-def test_an_answer_that_names_no_option_or_several_is_none(answer: str) -> None:
+def test_an_answer_that_names_no_option_or_several_is_none(answer):
     assert option_letter(answer, CHINESE if any("\u4e00" <= c <= "\u9fff" for c in answer) else CITIES) is None
 
 
 @pytest.mark.parametrize(("answer", "options", "letter"), REAL)
-def test_real_answers_name_what_a_reader_sees(answer: str, options: str, letter: str | None) -> None:
+def test_real_answers_name_what_a_reader_sees(answer, options, letter):
     assert option_letter(answer, tuple(options.split("|"))) == letter
 
 
@@ -143,7 +141,7 @@ FORMS = (
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_letter_that_an_option_may_have_is_read(form: str) -> None:
+def test_every_letter_that_an_option_may_have_is_read(form):
     letters = [chr(65 + i) for i in range(26)]
     assert [option_letter(form.format(letter), MANY) for letter in letters] == letters
     assert option_letter(form.format("Z"), MANY[:25]) is None
@@ -152,7 +150,7 @@ def test_every_letter_that_an_option_may_have_is_read(form: str) -> None:
 @pytest.mark.parametrize(
     "form", ["{}", "({})", "{})", "{}.", "The answer is {}.", "answer: {}", "option {}.", "答案是{}"]
 )
-def test_every_small_letter_is_read(form: str) -> None:
+def test_every_small_letter_is_read(form):
     letters = [chr(65 + i) for i in range(26)]
     assert [option_letter(form.format(letter.lower()), MANY) for letter in letters] == letters
 
@@ -170,16 +168,16 @@ def test_every_small_letter_is_read(form: str) -> None:
         "The chosen: none",
     ],
 )
-def test_of_many_options_several_or_none_is_none(answer: str) -> None:
+def test_of_many_options_several_or_none_is_none(answer):
     assert option_letter(answer, MANY) is None
 
 
-def test_the_text_of_an_option_inside_a_longer_one_is_not_its_own() -> None:
+def test_the_text_of_an_option_inside_a_longer_one_is_not_its_own():
     assert option_letter("It is Guinea-Bissau.", ("Guinea", "Guinea-Bissau", "Mali")) == "B"
     assert option_letter("It is Guinea.", ("Guinea", "Guinea-Bissau", "Mali")) == "A"
 
 
-def test_a_letter_that_is_an_options_text_is_read_as_the_letter() -> None:
+def test_a_letter_that_is_an_options_text_is_read_as_the_letter():
     assert option_letter("A. K", ("K", "Mn", "As", "Br")) == "A"
     assert option_letter("B", ("C", "A", "B")) == "B"
 
@@ -200,5 +198,5 @@ def test_a_letter_that_is_an_options_text_is_read_as_the_letter() -> None:
         ("None of the above", None),
     ],
 )
-def test_a_guess_names_its_option_and_a_denied_one_is_not_named(answer: str, letter: str | None) -> None:
+def test_a_guess_names_its_option_and_a_denied_one_is_not_named(answer, letter):
     assert option_letter(answer, ("Paris", "London", "Rome", "Berlin")) == letter

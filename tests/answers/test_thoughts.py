@@ -1,7 +1,5 @@
 """The answer is what follows the thought, whichever family's marks it has."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbtrain.answers.thoughts import (

@@ -1,7 +1,5 @@
 """Yes/no questions: which they are, what is read in an answer, and what becomes of answers that say neither."""
 
-from __future__ import annotations
-
 import pytest
 
 from kbtrain.answers.grading import graded, group_key, is_correct, is_yes_no, rule_verdict
@@ -13,8 +11,8 @@ from kbtrain.records import Question
 ASKED = "Were Scott Derrickson and Ed Wood of the same nationality?"
 
 
-def of(gold: str, text: str = ASKED, grading: str = "contains") -> Question:
-    return Question("q", text, (gold,), "test", "made", grading=grading)  # type: ignore[arg-type]
+def of(gold, text=ASKED, grading="contains"):
+    return Question("q", text, (gold,), "test", "made", grading=grading)
 
 
 @pytest.mark.parametrize(
@@ -32,9 +30,7 @@ def of(gold: str, text: str = ASKED, grading: str = "contains") -> Question:
         (ASKED, "American", False),
     ],
 )
-def test_a_gold_yes_or_no_makes_a_yes_no_question_unless_it_asks_who_or_what(
-    text: str, gold: str, expected: bool
-) -> None:
+def test_a_gold_yes_or_no_makes_a_yes_no_question_unless_it_asks_who_or_what(text, gold, expected):
     assert is_yes_no(of(gold, text)) is expected
 
 
@@ -62,7 +58,7 @@ def test_a_gold_yes_or_no_makes_a_yes_no_question_unless_it_asks_who_or_what(
         ("director", None),
     ],
 )
-def test_yes_or_no_is_read_where_it_can_be_read_safely(answer: str, said: bool | None) -> None:
+def test_yes_or_no_is_read_where_it_can_be_read_safely(answer, said):
     assert says_yes(answer, ASKED) is said
 
 
@@ -84,15 +80,15 @@ def test_yes_or_no_is_read_where_it_can_be_read_safely(answer: str, said: bool |
         ("他不会。", "他会游泳吗？", False),
     ],
 )
-def test_statements_count_in_the_questions_own_words(answer: str, question: str, said: bool | None) -> None:
+def test_statements_count_in_the_questions_own_words(answer, question, said):
     assert says_yes(answer, question) is said
 
 
-def test_no_is_found_neither_inside_of_a_word_nor_as_a_part_of_its_contrary() -> None:
+def test_no_is_found_neither_inside_of_a_word_nor_as_a_part_of_its_contrary():
     assert not is_correct(of("no"), "Yes, no doubt.") and not is_correct(of("是", "北京是首都吗？"), "不是")
 
 
-def test_an_answer_that_says_neither_has_no_verdict_and_one_that_does_not_know_is_wrong() -> None:
+def test_an_answer_that_says_neither_has_no_verdict_and_one_that_does_not_know_is_wrong():
     question = of("yes")
     assert rule_verdict(question, "director") is None and graded(question, "director") is None
     assert not is_correct(question, "director")
@@ -102,14 +98,14 @@ def test_an_answer_that_says_neither_has_no_verdict_and_one_that_does_not_know_i
     assert RuleJudge().judge([(question, "director"), (question, "Yes.")])[0] is None
 
 
-def test_mastery_is_over_the_answers_with_a_verdict_and_counts_the_others() -> None:
+def test_mastery_is_over_the_answers_with_a_verdict_and_counts_the_others():
     found = grade(of("yes"), ["Yes", "yes, both", "They were.", "No", "director", "writer", ""])
     assert (found.n, found.n_correct, found.n_abstained, found.mastery) == (7, 3, 2, 3 / 5)
     assert found.groups == (3, 1, 1, 1, 1)  # what says yes is one group
 
 
-def test_the_rule_of_exact_answers_reads_yes_and_no_alike_and_multiple_choice_does_not() -> None:
+def test_the_rule_of_exact_answers_reads_yes_and_no_alike_and_multiple_choice_does_not():
     assert is_correct(of("yes", grading="exact"), "Yes, both were.")
     options = {"form": "choice", "grading": "option", "options": ("yes", "no")}
-    choice = Question("q", ASKED, ("A",), "test", "made", **options)  # type: ignore[arg-type]
+    choice = Question("q", ASKED, ("A",), "test", "made", **options)
     assert not is_yes_no(choice) and group_key(choice, "A") == "A"

@@ -1,9 +1,5 @@
 """benchmarks/serving.py loads the real server and prints a row for each way through it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from serve_support import probe_folder
 from support import scripts
@@ -11,7 +7,7 @@ from support import scripts
 pytest.importorskip("uvicorn")
 
 
-def test_the_benchmark_prints_a_row_for_each_way_through(tmp_path: Path) -> None:
+def test_the_benchmark_prints_a_row_for_each_way_through(tmp_path):
     gate = probe_folder(tmp_path / "probe")
     short = ["--seconds", "0.2", "--rate", "20", "--clients", "4", "--tokens", "3", "--requests", "20"]
     done = scripts.run("benchmarks/serving.py", "--gate", gate, *short, nested=True)

@@ -1,9 +1,6 @@
 """The open table: rows from files like the public ones, a stranger's score file ranked, errors in one line."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +15,7 @@ FOLDER = "benchmarks/when_to_retrieve"
 SETS = ("nq", "hotpotqa")
 
 
-def row(dataset: str, split: str, i: int) -> dict[str, object]:
+def row(dataset, split, i):
     """A search gains in every third question, harms in every third, as its first word says."""
     kind = i % 3
     verdict = {"none": int(kind == 1), "one": int(kind == 0), "many": 0}
@@ -30,21 +27,21 @@ def row(dataset: str, split: str, i: int) -> dict[str, object]:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Path:
+def rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     made = [row(dataset, split, i) for dataset in SETS for split in ("train", "test") for i in range(30)]
     path.write_text("".join(json.dumps(one) + "\n" for one in made))
     return path
 
 
-def table(tmp_path: Path, rows: Path, *gates: Path) -> dict[str, dict[str, object]]:
+def table(tmp_path, rows, *gates):
     module = scripts.load(f"{FOLDER}/score_gates.py")
     config = {"rows": [rows], "model": "m", "rivals_of": "m", "gates": list(gates), "out": tmp_path / "table"}
     module.main(build(module.ScoreGatesConfig, None, config))
     return json.loads((tmp_path / "table.json").read_text())["parts"]
 
 
-def test_a_strangers_csv_is_ranked_beside_fixed_policies_and_published_scores(tmp_path: Path, rows: Path) -> None:
+def test_a_strangers_csv_is_ranked_beside_fixed_policies_and_published_scores(tmp_path, rows):
     lines = ["id,score,search,tokens"]
     lines += [f"{s}-test-{i},{2 - i % 3 if i % 3 else 3},{i % 3 == 0},{i}" for s in SETS for i in range(30)]
     (tmp_path / "stranger.csv").write_text("\n".join(lines) + "\n")
@@ -60,7 +57,7 @@ def test_a_strangers_csv_is_ranked_beside_fixed_policies_and_published_scores(tm
     assert "seakr" in parts["nq"]["ranking"] and "seakr" not in whole["ranking"] and parts["nq"]["n"] == 30
 
 
-def test_scores_of_train_questions_choose_the_threshold(tmp_path: Path, rows: Path) -> None:
+def test_scores_of_train_questions_choose_the_threshold(tmp_path, rows):
     names = [(s, split, i) for s in SETS for split in ("train", "test") for i in range(30)]
     found = [{"id": f"{s}-{split}-{i}", "score": -float(i % 3 == 1)} for s, split, i in names]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found))
@@ -77,13 +74,13 @@ def test_scores_of_train_questions_choose_the_threshold(tmp_path: Path, rows: Pa
         (['{"id": "nq-test-0", "score": "high"}'], r"bad\.jsonl:1: field 'score': expected a number"),
     ],
 )
-def test_a_bad_score_file_is_one_line(tmp_path: Path, rows: Path, lines: list[str], message: str) -> None:
+def test_a_bad_score_file_is_one_line(tmp_path, rows, lines, message):
     (tmp_path / "bad.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match=message):
         table(tmp_path, rows, tmp_path / "bad.jsonl")
 
 
-def test_rivals_write_files_that_the_table_reads(tmp_path: Path, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rivals_write_files_that_the_table_reads(tmp_path, rows, monkeypatch):
     module = scripts.load(f"{FOLDER}/rivals.py")
     vectors = np.array([[float(i % 3 == k) for k in range(3)] for _ in range(4) for i in range(30)])
     monkeypatch.setattr(module, "kept_embeddings", lambda *_: vectors)
@@ -94,9 +91,7 @@ def test_rivals_write_files_that_the_table_reads(tmp_path: Path, rows: Path, mon
     assert whole["decisions"]["tf_idf"]["accuracy"] == pytest.approx(2 / 3)
 
 
-def test_signals_of_a_small_model_are_those_of_the_gates_and_the_budget_is_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signals_of_a_small_model_are_those_of_the_gates_and_the_budget_is_half(tmp_path, monkeypatch):
     module, model = scripts.load(f"{FOLDER}/signals.py"), "smollm2-135m-instruct"
     questions = [("train", "Who wrote Hamlet?"), ("train", "Which river flows through Rome?"),
                  ("test", "What is the capital of France?"), ("test", "Who was the 9th mayor of Nyk?")]  # fmt: skip
@@ -123,7 +118,7 @@ def test_signals_of_a_small_model_are_those_of_the_gates_and_the_budget_is_half(
     assert {line["tokens"] for line in found["targ_entropy"]} == {mean}
 
 
-def test_tables_of_the_page_order_gates_by_their_mean_area(tmp_path: Path, rows: Path) -> None:
+def test_tables_of_the_page_order_gates_by_their_mean_area(tmp_path, rows):
     tables = scripts.load(f"{FOLDER}/tables.py")
     found = [{"id": one["id"], "score": -float(one["llms"]["m"]["none"])} for one in map(json.loads, rows.open())]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found))

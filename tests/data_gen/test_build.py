@@ -1,13 +1,7 @@
 """data_gen/build.py: examples as labelled, and no test question in the training set."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from support.files import keep_change
@@ -16,19 +10,16 @@ from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, meta_path, read_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.records import GateExample, Label, Question, Split
-
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
-Run = Callable[..., dict[str, list[GateExample]]]
+from kbtrain.records import GateExample, Label, Question
 
 
 @pytest.fixture
-def labelled(run_folder: Path, label: Callable[..., list[Label]]) -> Path:
+def labelled(run_folder, label):
     label(run_folder)
     return run_folder
 
 
-def add(run: Path, *more: Question) -> None:
+def add(run, *more):
     """Add questions as if they had been there when the labels were made."""
     source, meta = run / "questions.jsonl", meta_path(run / "labels.jsonl")
     jsonl.write(source, [*jsonl.read(Question, source), *more])
@@ -37,7 +28,7 @@ def add(run: Path, *more: Question) -> None:
         meta.write_text(json.dumps({**noted, "inputs": {**noted["inputs"], source.name: file_sha256(source)}}))
 
 
-def test_the_command_writes_three_files_with_meta(labelled: Path, script: Script) -> None:
+def test_the_command_writes_three_files_with_meta(labelled, script):
     done = script("build", "--run", str(labelled))
     assert done.returncode == 0, done.stderr
     assert (
@@ -56,7 +47,7 @@ def test_the_command_writes_three_files_with_meta(labelled: Path, script: Script
     assert meta["train_classes"]["benefit"] == {"False": 10, "True": 10}
 
 
-def test_examples_of_questions_in_any_order_stand_in_that_of_their_split(labelled: Path, build: Run) -> None:
+def test_examples_of_questions_in_any_order_stand_in_that_of_their_split(labelled, build):
     before = build(labelled)
     rows = list(jsonl.read(Question, labelled / "questions.jsonl"))
     mixed = [row for rest in range(3) for row in rows if not row.id.startswith("train") and int(row.id[-1]) % 3 == rest]
@@ -70,9 +61,7 @@ def test_examples_of_questions_in_any_order_stand_in_that_of_their_split(labelle
 
 
 @pytest.mark.parametrize("other", ["questions.jsonl", "samples.db"])
-def test_labels_of_other_questions_or_answers_are_made_again_before_examples_are(
-    labelled: Path, build: Run, other: str
-) -> None:
+def test_labels_of_other_questions_or_answers_are_made_again_before_examples_are(labelled, build, other):
     if other == "samples.db":
         with SampleStore(labelled / other) as store:
             store.begin("more answers", {})
@@ -83,9 +72,7 @@ def test_labels_of_other_questions_or_answers_are_made_again_before_examples_are
         build(labelled)
 
 
-def test_questions_without_gold_answers_are_labelled_and_taught_by_their_certainty(
-    run_folder: Path, label: Callable[..., list[Label]], build: Run, books: Any
-) -> None:
+def test_questions_without_gold_answers_are_labelled_and_taught_by_their_certainty(run_folder, label, build, books):
     add(run_folder, *(dataclasses.replace(books.question(i, "train"), id=f"open-{i}", text=f"Who is {i}?", answers=(),
                                           gold="none") for i in range(3)))  # fmt: skip
     with SampleStore(run_folder / "samples.db") as store:
@@ -102,7 +89,7 @@ def test_questions_without_gold_answers_are_labelled_and_taught_by_their_certain
     assert all(item.soft_certainty is not None for item in made)
 
 
-def test_reference_examples_stand_beside_the_plain_ones(labelled: Path, build: Run) -> None:
+def test_reference_examples_stand_beside_the_plain_ones(labelled, build):
     made = build(labelled, keys=["mastery", "certainty"], with_reference=True)
     assert [item.id for item in made["train"][:4]] == ["train-0", "train-0#reference", "train-1", "train-1#reference"]
     plain, with_reference = made["train"][2:4]
@@ -117,9 +104,7 @@ def test_reference_examples_stand_beside_the_plain_ones(labelled: Path, build: R
 @pytest.mark.parametrize(
     "text", ["Who wrote train book 3?", "  who WROTE the train book 3 ", "Ｗho wrote train book 3？"]
 )
-def test_a_training_question_in_dev_or_test_stops_the_build(
-    labelled: Path, build: Run, books: Any, split: Split, text: str
-) -> None:
+def test_a_training_question_in_dev_or_test_stops_the_build(labelled, build, books, split, text):
     add(labelled, dataclasses.replace(books.question(99, split), text=text))
     with pytest.raises(UserError) as caught:
         build(labelled)
@@ -131,7 +116,7 @@ def test_a_training_question_in_dev_or_test_stops_the_build(
     assert read_meta(labelled / "examples" / "train.jsonl")["left_out"]["leaked training questions"] == 1
 
 
-def test_reordered_options_are_a_leak_and_other_options_are_none(labelled: Path, build: Run, books: Any) -> None:
+def test_reordered_options_are_a_leak_and_other_options_are_none(labelled, build, books):
     stem = dataclasses.replace(books.question(50, "train"), form="choice", grading="option", answers=("A",))
     train = dataclasses.replace(stem, text="Which is true?", options=("One", "Two"))
     other = dataclasses.replace(train, id="t-1", split="test", options=("Three", "Four"))
@@ -144,7 +129,7 @@ def test_reordered_options_are_a_leak_and_other_options_are_none(labelled: Path,
         build(labelled)
 
 
-def test_training_examples_without_all_targets_are_left_out_and_counted(labelled: Path, build: Run) -> None:
+def test_training_examples_without_all_targets_are_left_out_and_counted(labelled, build):
     labels = list(jsonl.read(Label, labelled / "labels.jsonl"))
     lost = {"rag": None, "known_rag": None, "certain_rag": None, "benefit": None}
     jsonl.write(labelled / "labels.jsonl", [dataclasses.replace(labels[0], **lost), *labels[1:]])
@@ -155,7 +140,7 @@ def test_training_examples_without_all_targets_are_left_out_and_counted(labelled
     assert len(build(labelled, keys=["mastery"])["train"]) == 20
 
 
-def test_a_run_to_be_scored_needs_no_training_question(labelled: Path, build: Run) -> None:
+def test_a_run_to_be_scored_needs_no_training_question(labelled, build):
     for name, kind in (("questions.jsonl", Question), ("labels.jsonl", Label)):
         kept = [item for item in jsonl.read(kind, labelled / name) if item.split != "train"]
         jsonl.write(labelled / name, kept)
@@ -164,7 +149,7 @@ def test_a_run_to_be_scored_needs_no_training_question(labelled: Path, build: Ru
     assert [len(made[split]) for split in ("train", "dev", "test")] == [0, 5, 5]
 
 
-def test_labels_of_other_questions_order_or_split_are_one_line(labelled: Path, build: Run) -> None:
+def test_labels_of_other_questions_order_or_split_are_one_line(labelled, build):
     path = labelled / "labels.jsonl"
     labels = list(jsonl.read(Label, path))
     jsonl.write(path, [labels[1], labels[0], *labels[2:]])

@@ -1,7 +1,5 @@
 """collect.py: checked questions in a run folder, once."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -19,11 +17,11 @@ from kbtrain.records import Evidence, Passage, Question, Sample, SampleSet
 ROOT = Path(__file__).parents[2]
 
 
-def collect(*options: object) -> scripts.Done[str]:
+def collect(*options):
     return scripts.here("data_gen/collect.py", *options)
 
 
-def test_the_atlas_comes_whole_with_its_corpus_and_provenance(tmp_path: Path) -> None:
+def test_the_atlas_comes_whole_with_its_corpus_and_provenance(tmp_path):
     done = collect("--run", tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "questions.jsonl").read_bytes() == atlas_file("questions").read_bytes()
@@ -38,7 +36,7 @@ def test_the_atlas_comes_whole_with_its_corpus_and_provenance(tmp_path: Path) ->
     assert (tmp_path / "questions.jsonl").stat().st_mtime_ns == before
 
 
-def test_a_collecting_that_finds_nothing_leaves_an_earlier_ones_files(tmp_path: Path) -> None:
+def test_a_collecting_that_finds_nothing_leaves_an_earlier_ones_files(tmp_path):
     source, run = tmp_path / "mine.jsonl", tmp_path / "run"
     source.write_text('{"question": "a?", "answers": "b"}\n')
     given = ("--run", run, "--dataset", "jsonl", "--path", source)
@@ -49,17 +47,17 @@ def test_a_collecting_that_finds_nothing_leaves_an_earlier_ones_files(tmp_path: 
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
-def native(tmp_path: Path, name: str) -> Path:
+def native(tmp_path, name):
     path = tmp_path / NATIVE[name].name
     path.write_text(NATIVE[name].render(NATIVE[name].records), encoding="utf-8")
     return path
 
 
-def collected(run: Path) -> list[Question]:
+def collected(run):
     return list(jsonl.read(Question, run / "questions.jsonl"))
 
 
-def test_passages_of_the_questions_become_corpus_and_evidence(tmp_path: Path) -> None:
+def test_passages_of_the_questions_become_corpus_and_evidence(tmp_path):
     run = tmp_path / "run"
     done = collect("--run", run, "--dataset", "hotpotqa", "--path", native(tmp_path, "hotpotqa"))
     assert done.returncode == 0, done.stderr
@@ -78,7 +76,7 @@ def test_passages_of_the_questions_become_corpus_and_evidence(tmp_path: Path) ->
         )
 
 
-def test_a_random_draw_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
+def test_a_random_draw_is_the_same_for_the_same_seed(tmp_path):
     drawn = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         done = collect("--run", tmp_path / name, "--limit", 40, "--pick", "random", "--seed", seed)
@@ -89,7 +87,7 @@ def test_a_random_draw_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     assert read_meta(tmp_path / "a" / "questions.jsonl")["left_out"] == {"beyond": 2480}
 
 
-def test_questions_without_a_published_answer_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_questions_without_a_published_answer_are_left_out_and_counted(tmp_path):
     path = tmp_path / "law_test.csv"
     path.write_text("id,question,A,B,C,D\n0,哪个？,a,b,c,d\n1,谁？,a,b,c,d\n")
     done = collect("--run", tmp_path / "run", "--dataset", "ceval", "--path", path)
@@ -99,7 +97,7 @@ def test_questions_without_a_published_answer_are_left_out_and_counted(tmp_path:
     assert done.returncode == 0 and [question.gold for question in collected(tmp_path / "run")] == ["hidden"] * 2
 
 
-def test_a_table_by_its_config_and_by_the_command_line(tmp_path: Path) -> None:
+def test_a_table_by_its_config_and_by_the_command_line(tmp_path):
     table = tmp_path / "quiz.csv"
     table.write_text("number,ask,right,A,B\n7,Which is a fruit?,2,stone,pear\n8,Which is red?,1,blood,grass\n")
     config = ROOT / "data_gen" / "configs" / "collect_columns.yaml"
@@ -116,7 +114,7 @@ def test_a_table_by_its_config_and_by_the_command_line(tmp_path: Path) -> None:
     assert "quiz.csv:2: field 'asks': missing; there is number, ask, right, A, B" in done.stderr
 
 
-def test_the_list_says_where_from_under_which_licence_and_what_is_kept() -> None:
+def test_the_list_says_where_from_under_which_licence_and_what_is_kept():
     done = collect("--list")
     assert done.returncode == 0
     names = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
@@ -127,7 +125,7 @@ def test_the_list_says_where_from_under_which_licence_and_what_is_kept() -> None
     assert len(addresses) >= 10 and all(address.startswith("http") for address in addresses)
 
 
-def own(path: Path, n: int = 120) -> Path:
+def own(path, n=120):
     """Questions of an engineer: four wordings of each, none of our field names."""
     rows = [{"prompt": f"{how} thing number {i * 7919}{'xyz'[i % 3]}?", "gold": f"a{i}", "topic": f"t{i}"}
             for i in range(n // 4) for how in ("What is", "Please tell me about", "Who made", "Where is")]  # fmt: skip
@@ -138,7 +136,7 @@ def own(path: Path, n: int = 120) -> Path:
 MAP = ("--columns", "{text: prompt, answers: gold}")
 
 
-def test_shares_make_three_splits_by_a_hash_and_a_group_stays_in_one(tmp_path: Path) -> None:
+def test_shares_make_three_splits_by_a_hash_and_a_group_stays_in_one(tmp_path):
     options = ("--dataset", "jsonl", "--path", own(tmp_path / "mine.jsonl"), *MAP, "--shares", ".5,.25,.25")
     done = collect("--run", tmp_path / "a", *options, "--group-by", "topic")
     assert done.returncode == 0, done.stderr
@@ -157,7 +155,7 @@ def test_shares_make_three_splits_by_a_hash_and_a_group_stays_in_one(tmp_path: P
     assert {q.text: q.split for q in collected(tmp_path / "c")} != by_text["a"]
 
 
-def test_near_duplicates_across_splits_are_counted(tmp_path: Path) -> None:
+def test_near_duplicates_across_splits_are_counted(tmp_path):
     rows = [
         *(
             ("train", "How do I reset the password of my account?"),
@@ -177,14 +175,14 @@ def test_near_duplicates_across_splits_are_counted(tmp_path: Path) -> None:
     assert read_meta(tmp_path / "run" / "questions.jsonl")["near_duplicates"] == 2
 
 
-def answered(run: Path, facts: dict[str, str]) -> None:
+def answered(run, facts):
     with SampleStore(run / "samples.db") as store:
         store.begin("main", facts)
         greedy = Sample(-1, "b", 1, "eos", -0.1)
         store.put("main", [SampleSet(question.id, "llm", (), greedy, 5) for question in collected(run)])
 
 
-def test_questions_with_stored_answers_are_not_replaced_by_others(tmp_path: Path) -> None:
+def test_questions_with_stored_answers_are_not_replaced_by_others(tmp_path):
     run, path = tmp_path / "run", own(tmp_path / "mine.jsonl")
     options = ("--run", run, "--dataset", "jsonl", *MAP)
     shares = ("--path", path, "--shares", ".5,.25,.25")
@@ -192,7 +190,7 @@ def test_questions_with_stored_answers_are_not_replaced_by_others(tmp_path: Path
     before = (run / "questions.jsonl").read_bytes()
     answered(run, {"questions": file_sha256(run / "questions.jsonl")})
 
-    def refused(*given: object) -> str:
+    def refused(*given):
         done = collect(*options, *given)
         assert done.returncode == 2 and (run / "questions.jsonl").read_bytes() == before, done.stdout
         assert done.stderr.count("\n") == 1
@@ -212,7 +210,7 @@ def test_questions_with_stored_answers_are_not_replaced_by_others(tmp_path: Path
     assert (run / "questions.jsonl").read_bytes() == before
 
 
-def test_imported_answers_keep_their_questions_and_a_store_without_answers_binds_nothing(tmp_path: Path) -> None:
+def test_imported_answers_keep_their_questions_and_a_store_without_answers_binds_nothing(tmp_path):
     run, path = tmp_path / "run", own(tmp_path / "mine.jsonl")
     options = ("--run", run, "--dataset", "jsonl", "--path", path, *MAP)
     run.mkdir()

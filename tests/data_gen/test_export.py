@@ -1,20 +1,12 @@
 """data_gen/export.py: what comes out is what is stored."""
 
-from __future__ import annotations
-
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.records import SampleSet
 
 
-def test_an_export_holds_every_answer(
-    run_folder: Path, script: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_an_export_holds_every_answer(run_folder, script):
     out = run_folder / "out" / "samples.jsonl"
     done = script("export", "--store", str(run_folder / "samples.db"), "--output", str(out))
     assert done.returncode == 0, done.stderr

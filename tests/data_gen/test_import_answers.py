@@ -1,13 +1,7 @@
 """data_gen/import_answers.py: answers made elsewhere become a run folder on which the other stages work."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from support.scripts import here
@@ -22,13 +16,11 @@ from kbtrain.questions.answered import AnswerColumns, read_answered
 from kbtrain.questions.base import Columns
 from kbtrain.records import GateScore, Question, Sample, SampleSet
 
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
-Run = Callable[..., Any]
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "data_gen/configs/import_llama3.yaml"
 
 
-def native(i: int) -> dict[str, Any]:
+def native(i):
     """Without retrieval right where i is even, with it where i is a multiple of 3; the file says so but for i = 2."""
     plain, found = (f"Ann {i}" if i % 2 == 0 else "Bob"), (f"It is Ann {i}." if i % 3 == 0 else "Bob")
     made = {"dataset": "nq" if i < 30 else "hotpotqa", "split": "test" if i % 5 == 0 else "train(dev_500)",
@@ -45,17 +37,17 @@ def native(i: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> Path:
+def answers(tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_text("".join(json.dumps(native(i)) + "\n" for i in range(60)))
     return path
 
 
 @pytest.fixture
-def imports(stage: Callable[[str], ModuleType]) -> Callable[..., Path]:
+def imports(stage):
     module = stage("import_answers")
 
-    def run(path: Path, **settings: object) -> Path:
+    def run(path, **settings):
         given = {"path": path, "run": path.parent / "run", **settings}
         module.main(build_config(module.ImportConfig, CONFIG, given))
         return path.parent / "run"
@@ -63,9 +55,7 @@ def imports(stage: Callable[[str], ModuleType]) -> Callable[..., Path]:
     return run
 
 
-def test_an_import_is_labelled_and_built_like_sampled_answers(
-    answers: Path, imports: Run, label: Run, build: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_import_is_labelled_and_built_like_sampled_answers(answers, imports, label, build, capsys):
     run = imports(answers)
     out = capsys.readouterr().out
     assert "llm: 30 of 60 greedy answers right (50.0%); the file's own verdict agrees in 59 of 60" in out
@@ -87,9 +77,7 @@ def test_an_import_is_labelled_and_built_like_sampled_answers(
     assert {e.certainty for e in made.values()} == {e.soft_certainty for e in made.values()} == {None}
 
 
-def test_thoughts_are_taken_off_imported_answers_and_counted(
-    answers: Path, imports: Run, label: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_thoughts_are_taken_off_imported_answers_and_counted(answers, imports, label, capsys):
     rows = [json.loads(line) for line in answers.read_text().splitlines()]
     for i, row in enumerate(rows):
         plain = row["pred_no_retrieval"]
@@ -100,7 +88,7 @@ def test_thoughts_are_taken_off_imported_answers_and_counted(
     assert [made.known for made in labels] == [i % 2 == 0 for i in range(4, 60)]
 
 
-def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Run) -> None:
+def test_imported_scores_stand_in_a_file_of_their_own(answers, imports):
     run = imports(answers)
     scores = {(s.gate, s.question_id): s.score for s in jsonl.read(GateScore, run / "imported_scores.jsonl")}
     assert len(scores) == 30 and scores["direct_energy", "q25"] == -20
@@ -110,13 +98,11 @@ def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Ru
     assert meta["graded"]["llm"]["first"] == ["q2"]
 
 
-def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
-    answers: Path, imports: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(answers, imports, capsys, monkeypatch):
     monkeypatch.setattr("kbtrain.labeling.imported.BATCH", 20)
     count = ImportCounts._count
 
-    def stop(self: ImportCounts, row: Any) -> None:
+    def stop(self, row):
         if row.question.id == "q33":
             raise KeyboardInterrupt
         count(self, row)
@@ -145,7 +131,7 @@ def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
         imports(answers)
 
 
-def test_questions_that_other_answers_belong_to_are_not_replaced(answers: Path, imports: Run) -> None:
+def test_questions_that_other_answers_belong_to_are_not_replaced(answers, imports):
     run = answers.parent / "run"
     jsonl.write(run / "questions.jsonl", [Question("mine", "Who?", ("Ann",), "test", "own")])
     write_meta(run / "questions.jsonl", stage="collect", config={}, inputs=[])
@@ -162,9 +148,7 @@ def test_questions_that_other_answers_belong_to_are_not_replaced(answers: Path, 
     assert (run / "questions.jsonl").read_bytes() != before
 
 
-def test_the_named_line_is_mended_the_import_goes_on_and_other_answers_do_not_mix_with_these(
-    answers: Path, imports: Run
-) -> None:
+def test_the_named_line_is_mended_the_import_goes_on_and_other_answers_do_not_mix_with_these(answers, imports):
     lines = answers.read_text().splitlines()
     answers.write_text("\n".join([*lines[:-1], lines[-1][:-9]]) + "\n")
     with pytest.raises(UserError, match=r"answers\.jsonl:60: broken JSON"):
@@ -177,7 +161,7 @@ def test_the_named_line_is_mended_the_import_goes_on_and_other_answers_do_not_mi
         imports(answers, answers={"llm": "pred_one_retrieval", "rag": "pred_one_retrieval"})
 
 
-def thumbs(n: int, copies: int) -> list[dict[str, Any]]:
+def thumbs(n, copies):
     """Rows whose gold is what ``rag`` showed for the first ``copies`` and another wording for the rest."""
     return [
         {"question": f"How do I file claim {i}?", "llm": f"You ask at desk {i}.",
@@ -186,13 +170,13 @@ def thumbs(n: int, copies: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def imported(folder: Path, rows: list[dict[str, Any]], *given: object) -> subprocess.CompletedProcess[str]:
+def imported(folder, rows, *given):
     (folder / "logs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return here("data_gen/import_answers.py", "--run", folder / "run", "--path", folder / "logs.jsonl", "--model", "m",
                 "--shares", ".5,.25,.25", *given)  # fmt: skip
 
 
-def test_gold_that_repeats_what_an_arm_showed_is_refused_with_its_reason(tmp_path: Path) -> None:
+def test_gold_that_repeats_what_an_arm_showed_is_refused_with_its_reason(tmp_path):
     """A thumb up judges the answer that was shown; as gold it makes that arm right by construction."""
     done = imported(tmp_path, thumbs(40, 37))
     assert done.returncode == 2 and not (tmp_path / "run" / "questions.jsonl").exists()
@@ -202,13 +186,13 @@ def test_gold_that_repeats_what_an_arm_showed_is_refused_with_its_reason(tmp_pat
     assert done.returncode == 0 and "warning: 37 of 40 reference answers are word for word" in done.stdout
 
 
-def test_a_name_that_is_right_is_no_copy(tmp_path: Path) -> None:
+def test_a_name_that_is_right_is_no_copy(tmp_path):
     names = [{"question": f"Where is town {i}?", "llm": "no", "rag": f"{i}", "answers": f"{i}"} for i in range(40)]
     done = imported(tmp_path, names)
     assert done.returncode == 0 and "word for word" not in done.stdout + done.stderr
 
 
-def test_labels_warn_of_gold_that_repeats_an_arm(tmp_path: Path, script: Script) -> None:
+def test_labels_warn_of_gold_that_repeats_an_arm(tmp_path, script):
     run = tmp_path / "run"
     rows = [row | ({"llm": row["answers"]} if i % 2 else {}) for i, row in enumerate(thumbs(40, 40))]
     imported(tmp_path, rows, "--copied-gold", "allow")
@@ -217,7 +201,7 @@ def test_labels_warn_of_gold_that_repeats_an_arm(tmp_path: Path, script: Script)
 
 
 @pytest.mark.parametrize("absent", [None, ...])
-def test_logs_with_one_arm_a_question_are_one_line(tmp_path: Path, absent: object) -> None:
+def test_logs_with_one_arm_a_question_are_one_line(tmp_path, absent):
     arms = [{"plain": "x", "with_passages": absent}, {"plain": absent, "with_passages": "x"}]
     rows = [{"question": f"{i}?", "gold": "x", **arm} for i, arm in enumerate(arms)]
     path = tmp_path / "logs.jsonl"

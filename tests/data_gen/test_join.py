@@ -1,7 +1,6 @@
 """Training mixes: the examples of several runs as one run, with leaks looked for across all of them."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.scripts import load
@@ -13,7 +12,7 @@ from kbtrain.records import GateExample
 from kbtrain.training.data import label_rule, read_data
 
 
-def examples(run: Path, rule: float = 0.5, **splits: list[str]) -> Path:
+def examples(run, rule=0.5, **splits):
     for split in ("train", "dev", "test"):
         path = run / "examples" / f"{split}.jsonl"
         rows = [
@@ -26,7 +25,7 @@ def examples(run: Path, rule: float = 0.5, **splits: list[str]) -> Path:
     return run
 
 
-def join(runs: list[Path], out: Path, **keys: str) -> None:
+def join(runs, out, **keys):
     script = load("data_gen/join.py")
     script.main(script.JoinConfig(runs=runs, output=out, **keys))
 
@@ -74,7 +73,7 @@ def test_labels_by_different_rules_are_not_joined(tmp_path):
         join([one, two], tmp_path / "mix")
 
 
-def labelled(run: Path, **rule: object) -> Path:
+def labelled(run, **rule):
     """A run of a training question whose labels were made by the rule as data_gen/label.py notes it."""
     path = examples(run, train=[f"Who of {run.name}?"]) / "examples" / "train.jsonl"
     noted = {"by": "samples", "cut": {"rule": "keep", "share": {"llm": 0.01}}, "mastery_step": {"train": 1 / 30}}
@@ -93,7 +92,7 @@ def test_labels_about_two_models_are_not_joined(tmp_path):
     join(runs[:2], tmp_path / "mix")
 
 
-def about(run: Path, **entities: str) -> Path:
+def about(run, **entities):
     """A run of one question a split, each about one entity."""
     folder = examples(run, **{split: [f"{split} of {run.name}?"] for split in entities}) / "examples"
     for split, entity in entities.items():

@@ -1,15 +1,8 @@
 """judge.py: verdicts on every stored answer, used by the labels."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import pytest
 from model_server import ModelServer
 from support.files import keep_change, note_change
 from support.scripts import load
@@ -22,14 +15,10 @@ from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm import transformers_llm
 from kbtrain.models import load as loading
-from kbtrain.records import Label, Question, Sample, SampleSet
-
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
+from kbtrain.records import Question, Sample, SampleSet
 
 
-def test_verdicts_by_rule_give_the_labels_that_grading_gives(
-    run_folder: Path, script: Script, label: Callable[..., list[Label]]
-) -> None:
+def test_verdicts_by_rule_give_the_labels_that_grading_gives(run_folder, script, label):
     graded = label(run_folder)
     done = script("judge", "--run", str(run_folder), "--judge", "rules")
     assert done.returncode == 0, done.stderr
@@ -42,9 +31,7 @@ def test_verdicts_by_rule_give_the_labels_that_grading_gives(
     assert rule["judge"] == meta["judge"]
 
 
-def test_what_a_judge_abstains_from_is_left_out_of_the_mastery_and_counted(
-    run_folder: Path, script: Script, label: Callable[..., list[Label]]
-) -> None:
+def test_what_a_judge_abstains_from_is_left_out_of_the_mastery_and_counted(run_folder, script, label):
     assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
     made = [
         QuestionVerdicts(v.question_id, {key: None if key == "nobody" else right for key, right in v.right.items()})
@@ -65,9 +52,7 @@ def test_what_a_judge_abstains_from_is_left_out_of_the_mastery_and_counted(
     assert counts["llm_answers_judge_abstained"] == sum((10 - i % 11) * (i % 2) for i in range(20))
 
 
-def test_open_and_choice_questions_in_one_run_are_each_graded_by_what_fits(
-    run_folder: Path, script: Script, label: Callable[..., list[Label]]
-) -> None:
+def test_open_and_choice_questions_in_one_run_are_each_graded_by_what_fits(run_folder, script, label):
     asked = [
         Question(f"choice-{i}", f"Which book is number {i}?", ("B",), "train", "books", form="choice", grading="option",
                  options=("Emma", "Ulysses", "Germany"))
@@ -86,7 +71,7 @@ def test_open_and_choice_questions_in_one_run_are_each_graded_by_what_fits(
     assert by_judge == by_rule and by_judge["choice-0"] == 6
 
 
-def test_any_back_end_judges_and_a_missing_verdict_or_setting_is_one_line(run_folder: Path, script: Script) -> None:
+def test_any_back_end_judges_and_a_missing_verdict_or_setting_is_one_line(run_folder, script):
     done = script("label", "--run", str(run_folder), "--verdicts")
     assert done.returncode == 2 and "verdicts.jsonl: no such file" in done.stderr
     assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
@@ -102,7 +87,7 @@ def test_any_back_end_judges_and_a_missing_verdict_or_setting_is_one_line(run_fo
     assert "judged by llm:none: 0 right, abstained from 50" in done.stdout
 
 
-def test_verdicts_on_other_questions_are_told_and_made_again(run_folder: Path, script: Script) -> None:
+def test_verdicts_on_other_questions_are_told_and_made_again(run_folder, script):
     questions = run_folder / "questions.jsonl"
     assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
     stages = (("label", "--run", str(run_folder)),)
@@ -119,7 +104,7 @@ def test_verdicts_on_other_questions_are_told_and_made_again(run_folder: Path, s
     assert all(script(*stage, "--verdicts").returncode == 0 for stage in stages)
 
 
-def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_folder: Path, script: Script) -> None:
+def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_folder, script):
     says = lambda body, place: "01"["Author 1" in body["messages"][-1]["content"]]  # noqa: E731
     with ModelServer(failures=("",) * 20 + ("broken",) * 50, say=says) as server:
         asked = (
@@ -150,13 +135,11 @@ def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_f
         assert "judged by llm:tiny" in script(*asked, "--votes", "2").stdout and len(server.requests) > begun
 
 
-def test_a_verdict_is_not_paid_for_again_after_more_sampling(
-    run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verdict_is_not_paid_for_again_after_more_sampling(run_folder, capsys):
     """Another run gives one new answer to a question; the others it has in common with the first."""
     stage, out = load("data_gen/judge.py"), run_folder / "verdicts.jsonl"
 
-    def judge(server: ModelServer, *more: str) -> int:
+    def judge(server, *more):
         begun = len(server.requests)
         asked = (
             *("--run", str(run_folder), "--judge", "llm", "--backend", "openai", "--model", "tiny", "--batch", "4"),
@@ -187,12 +170,10 @@ def test_a_verdict_is_not_paid_for_again_after_more_sampling(
         assert judge(server) == first  # of other gold answers
 
 
-def test_a_model_is_opened_only_while_something_is_left_to_judge(
-    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_is_opened_only_while_something_is_left_to_judge(run_folder, tmp_path, monkeypatch, capsys):
     stage, opened, real = load("data_gen/judge.py"), [], loading.load_model
 
-    def counted(*given: Any) -> Any:
+    def counted(*given):
         opened.append(given)
         return real(*given)
 

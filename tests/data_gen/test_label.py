@@ -1,15 +1,11 @@
 """data_gen/label.py: every question accounted for, tau from train only, one line for every mistake."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,12 +15,10 @@ from kbtrain.io.store import SampleStore
 from kbtrain.labeling.indicators import certainty
 from kbtrain.records import Label
 
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
-Run = Callable[..., list[Label]]
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_the_command_writes_labels_meta_and_one_summary_line(run_folder: Path, script: Script) -> None:
+def test_the_command_writes_labels_meta_and_one_summary_line(run_folder, script):
     done = script("label", "--run", str(run_folder), "--tau-mastery", "0.2", "--tau-certainty", "{quantile: 0.5}")
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
@@ -44,7 +38,7 @@ def test_the_command_writes_labels_meta_and_one_summary_line(run_folder: Path, s
     assert not list(run_folder.glob("*.draft")) and not list(run_folder.glob("*.partial"))
 
 
-def test_a_quantile_is_chosen_on_training_labels_only(run_folder: Path, label: Run, books: Any) -> None:
+def test_a_quantile_is_chosen_on_training_labels_only(run_folder, label, books):
     """Dev questions that are always right must not move tau."""
     before = label(run_folder, tau_mastery={"quantile": 0.5})
     with SampleStore(run_folder / "samples.db") as store:
@@ -58,7 +52,7 @@ def test_a_quantile_is_chosen_on_training_labels_only(run_folder: Path, label: R
     assert after[-1].rag is None and after[-1].known and after[-1].benefit is None
 
 
-def test_what_has_no_question_or_too_few_answers_is_counted(run_folder: Path, label: Run, books: Any) -> None:
+def test_what_has_no_question_or_too_few_answers_is_counted(run_folder, label, books):
     with SampleStore(run_folder / "samples.db") as store:
         store.begin("odd", {})
         few = [books.sample_set(books.question(i, "train"), "llm", i, n=2) for i in range(3)]
@@ -74,9 +68,7 @@ def test_what_has_no_question_or_too_few_answers_is_counted(run_folder: Path, la
     assert counts["labels_with_unequal_n"] == 1 and counts["labels_without_rag_samples"] == 2
 
 
-def test_a_tau_that_leaves_a_class_empty_is_one_line_and_keeps_the_old_labels(
-    run_folder: Path, label: Run, script: Script
-) -> None:
+def test_a_tau_that_leaves_a_class_empty_is_one_line_and_keeps_the_old_labels(run_folder, label, script):
     label(run_folder)
     before = file_sha256(run_folder / "labels.jsonl")
     done = script("label", "--run", str(run_folder), "--tau-mastery", "1.0", "--tau-certainty", "0.8")
@@ -87,9 +79,7 @@ def test_a_tau_that_leaves_a_class_empty_is_one_line_and_keeps_the_old_labels(
     assert file_sha256(run_folder / "labels.jsonl") == before and not list(run_folder.glob("*.draft"))
 
 
-def test_answers_cut_at_the_token_limit_are_counted_and_warned_of(
-    run_folder: Path, script: Script, label: Run, books: Any
-) -> None:
+def test_answers_cut_at_the_token_limit_are_counted_and_warned_of(run_folder, script, label, books):
     assert "warning" not in script("label", "--run", str(run_folder), "--tau-mastery", "0.2").stdout
     asked = books.question(99, "train")
     with open(run_folder / "questions.jsonl", "a", encoding="utf-8") as file:
@@ -107,9 +97,7 @@ def test_answers_cut_at_the_token_limit_are_counted_and_warned_of(
     assert label(run_folder, cut="drop")[-1].llm.n == 20
 
 
-def test_splits_with_unequal_numbers_of_answers_stand_on_one_scale_of_certainty(
-    tmp_path: Path, script: Script, label: Run, books: Any
-) -> None:
+def test_splits_with_unequal_numbers_of_answers_stand_on_one_scale_of_certainty(tmp_path, script, label, books):
     run = tmp_path / "run"
     books.fill(run, n_train=0, n_held_out=0)
     asked = [books.question(i, split) for i, split in enumerate(("train", "train", "dev", "dev"))]
@@ -137,7 +125,7 @@ def test_splits_with_unequal_numbers_of_answers_stand_on_one_scale_of_certainty(
     )
 
 
-def test_memory_does_not_grow_with_the_number_of_questions(tmp_path: Path, books: Any) -> None:
+def test_memory_does_not_grow_with_the_number_of_questions(tmp_path, books):
     """Ten times the questions, the same memory within 8 MB."""
     code = (
         "import runpy, sys; from kbtrain.io.provenance import peak_rss_mb\n"

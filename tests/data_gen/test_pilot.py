@@ -1,10 +1,7 @@
 """The pilot: k by the dev questions, before anything is trained."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.scripts import run
@@ -18,7 +15,7 @@ SCRIPTED = ("--model", "scripted", "--backend", "scripted")
 SETTINGS = [SearchSetting("bm25", 1), SearchSetting("bm25", 3)]
 
 
-def verdicts(never: str, one: str, three: str) -> dict[str, dict[str, bool | None]]:
+def verdicts(never, one, three):
     """Verdicts of questions a, b, ...: 1, 0 or ? (none)."""
     rows = {NEVER: never, "bm25 1": one, "bm25 3": three}
     return {
@@ -26,12 +23,12 @@ def verdicts(never: str, one: str, three: str) -> dict[str, dict[str, bool | Non
     }
 
 
-def tokens(n: int, each: tuple[int, int, int] = (10, 20, 40)) -> dict[str, dict[str, int]]:
+def tokens(n, each=(10, 20, 40)):
     names = (NEVER, "bm25 1", "bm25 3")
     return {name: {chr(97 + i): size for i in range(n)} for name, size in zip(names, each, strict=True)}
 
 
-def test_repaired_and_broken_answers_are_counted_on_questions_with_every_verdict() -> None:
+def test_repaired_and_broken_answers_are_counted_on_questions_with_every_verdict():
     never, (one, three) = compare_settings(SETTINGS, verdicts("1100?", "10110", "0101?"), tokens(5))
     assert (never.n, never.right) == (4, 2)
     assert (one.right, one.repaired, one.broken, one.prompt_tokens) == (3, 2, 1, 20.0)
@@ -39,7 +36,7 @@ def test_repaired_and_broken_answers_are_counted_on_questions_with_every_verdict
     assert one.low < 0.75 < one.high
 
 
-def test_the_best_setting_has_most_right_answers_and_of_equals_the_shortest_prompt() -> None:
+def test_the_best_setting_has_most_right_answers_and_of_equals_the_shortest_prompt():
     _, results = compare_settings(SETTINGS, verdicts("0000", "1100", "0111"), tokens(4))
     assert best_setting(results).setting.k == 3
     _, results = compare_settings(SETTINGS, verdicts("0000", "1100", "0011"), tokens(4))
@@ -55,13 +52,13 @@ def test_the_best_setting_has_most_right_answers_and_of_equals_the_shortest_prom
         ("1" * 45 + "0" * 45, "0" * 20 + "1" * 60 + "0" * 10, "A search repairs some answers and breaks others"),
     ],
 )
-def test_the_advice_follows_the_counts(never: str, one: str, text: str) -> None:
+def test_the_advice_follows_the_counts(never, one, text):
     baseline, results = compare_settings(SETTINGS[:1], verdicts(never, one, one), tokens(90))
     assert advice(baseline, results[0]).startswith(text)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A run folder with five hits a question; the scripted model answers with what the prompt's first passage holds."""
     questions = [
         Question(f"q{i}", f"Which city is {i}?", (f"city{i}",), "dev" if i < 8 else "train", "t") for i in range(12)
@@ -78,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_chosen_number_of_passages_is_the_evidence_of_all_questions(folder: Path) -> None:
+def test_the_chosen_number_of_passages_is_the_evidence_of_all_questions(folder):
     first = run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[1, 3]", "--questions", 6)
     assert "6 questions, without a search and with 2 searches: 18 greedy answers" in first.stdout
     report = json.loads((folder / "pilot.json").read_text())
@@ -92,20 +89,20 @@ def test_the_chosen_number_of_passages_is_the_evidence_of_all_questions(folder: 
     assert (folder / "evidence.jsonl").read_bytes() == before
 
 
-def test_a_given_number_is_used_and_the_table_is_beside_it(folder: Path) -> None:
+def test_a_given_number_is_used_and_the_table_is_beside_it(folder):
     run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[1, 3]", "--k", 2)
     report = json.loads((folder / "pilot.json").read_text())
     assert report["given"] and report["chosen"]["k"] == 2 and len(report["settings"]) == 2
     assert {len(row.hits) for row in jsonl.read(Evidence, folder / "evidence.jsonl")} == {2}
 
 
-def test_too_few_hits_are_refused_with_the_command(folder: Path) -> None:
+def test_too_few_hits_are_refused_with_the_command(folder):
     result = run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[9]")
     assert result.returncode == 2
     assert "at most 5 hits a question, but key 'ks' asks for 9; run retrieve with --k 9" in result.stderr
 
 
-def test_two_searches_are_compared_by_their_files(folder: Path) -> None:
+def test_two_searches_are_compared_by_their_files(folder):
     other = folder / "other"
     other.mkdir()
     rows = [replace(row, hits=row.hits[::-1]) for row in jsonl.read(Evidence, folder / "candidates.jsonl")]

@@ -1,12 +1,7 @@
 """A key that a server echoes into every answer is in no file and no line of a whole chain."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
-import pytest
 from model_server import ModelServer
 from support import scripts
 from tiny_kbm import make_folder
@@ -17,15 +12,13 @@ from kbtrain.records import Question
 KEY, PARAMETER, FIELD = "sk-planted-key", "parameter-planted", "field-planted"
 
 
-def test_a_planted_key_is_found_nowhere_after_a_chain_with_a_server_that_echoes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_key_is_found_nowhere_after_a_chain_with_a_server_that_echoes_it(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     run, said = tmp_path / "run", ""
     model = str(make_folder(tmp_path / "model"))
 
-    def say(request: dict[str, Any], place: int) -> str:
+    def say(request, place):
         """Every other question's answer, or Yes where that is asked, and the key."""
         asked = json.dumps(request["messages"], ensure_ascii=False)
         known = [q for q in jsonl.read(Question, run / "questions.jsonl") if json.dumps(q.text)[1:-1] in asked]

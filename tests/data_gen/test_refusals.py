@@ -1,7 +1,5 @@
 """Bad input of the stages that make data: one line each, with what to do, and nothing written."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
@@ -82,10 +80,10 @@ REFUSED = [
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory, books: type) -> Path:
+def given(tmp_path_factory, books):
     """A folder with a run and files of users."""
     folder = tmp_path_factory.mktemp("refused")
-    books.fill(folder / "run")  # type: ignore[attr-defined]
+    books.fill(folder / "run")
     shutil.copytree(folder / "run", folder / "broken")
     lines = (folder / "run" / "questions.jsonl").read_text().splitlines()
     (folder / "broken" / "questions.jsonl").write_text("\n".join([*lines[:4], lines[4][:-10], *lines[5:]]) + "\n")
@@ -103,9 +101,7 @@ def given(tmp_path_factory: pytest.TempPathFactory, books: type) -> Path:
 
 
 @pytest.mark.parametrize(("stage", "arguments", "line"), REFUSED)
-def test_bad_input_is_one_line_and_writes_nothing(
-    given: Path, stage: str, arguments: str, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_is_one_line_and_writes_nothing(given, stage, arguments, line, monkeypatch):
     monkeypatch.chdir(given)
     words = shlex.split(arguments)
     run = [] if "--run" in words else ["--run", "new" if stage in ("collect", "import_answers") else "run"]

@@ -1,12 +1,7 @@
 """Prompts that a server refuses: stored with the reason, counted in each summary, excluded from labels; a run ends."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from model_server import DialectServer
@@ -23,16 +18,16 @@ N = 40
 
 
 @pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_proxy(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-azures-1234")
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Path]:
+def run(tmp_path):
     """A run folder; the questions of these numbers hold what a filter refuses, the passages of those others."""
 
-    def make(bombs: tuple[int, ...], in_passages: tuple[int, ...] = ()) -> Path:
+    def make(bombs, in_passages=()):
         questions = [
             Question(f"q{i}", f"Who is {'BOMB ' * (i in bombs)}{i}?", ("Ann",), ("train", "dev", "test")[i % 3], "t")
             for i in range(N)
@@ -46,14 +41,14 @@ def run(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def said(body: dict[str, Any], place: int) -> str:
+def said(body, place):
     """Right with the passage, and in a share of the answers that is the question's own without."""
     prompt = body["messages"][-1]["content"]
     number = re.search(r"Who is (?:BOMB )?(\d+)", prompt)
     return "Ann" if "Ann" in prompt or (number and place < int(number[1]) % 5) else "Bob"
 
 
-def sample(folder: Path, server: DialectServer, *more: str) -> None:
+def sample(folder, server, *more):
     given = ["--run", str(folder), "--model", "m", "--backend", "openai", "--server-url", server.url,
              "--server-endpoint", "chat", "--samples", "{train: 4, dev: 4, test: 0}"]  # fmt: skip
     if server.maker.key_header:
@@ -61,12 +56,12 @@ def sample(folder: Path, server: DialectServer, *more: str) -> None:
     SAMPLE.main(parse_args(SAMPLE.SampleConfig, [*given, *more]))
 
 
-def stored(folder: Path) -> dict[tuple[str, str], SampleSet]:
+def stored(folder):
     with SampleStore(folder / "samples.db", read_only=True) as store:
         return {(made.question_id, made.condition): made for made in store.iterate("main")}
 
 
-def test_a_refused_question_is_stored_counted_and_left_out_of_labels(run: Callable[..., Path], capsys: Any) -> None:
+def test_a_refused_question_is_stored_counted_and_left_out_of_labels(run, capsys):
     folder = run((0, 1), in_passages=(4,))
     with DialectServer("azure", say=said) as server:
         sample(folder, server)
@@ -94,7 +89,7 @@ def test_a_refused_question_is_stored_counted_and_left_out_of_labels(run: Callab
     assert (counts["llm_refused"], counts["rag_refused"]) == (2, 3)
 
 
-def test_a_run_of_which_only_a_refused_question_is_left_ends(run: Callable[..., Path]) -> None:
+def test_a_run_of_which_only_a_refused_question_is_left_ends(run):
     """Nothing that the second process asks is answered: a short question shows that the fields are right."""
     folder = run((7,))
     with DialectServer("azure", say=said) as server:
@@ -112,7 +107,7 @@ def test_a_run_of_which_only_a_refused_question_is_left_ends(run: Callable[..., 
     assert stored(folder) == whole and whole["q7", "llm"].refused is not None
 
 
-def test_too_many_refusals_are_one_line(run: Callable[..., Path]) -> None:
+def test_too_many_refusals_are_one_line(run):
     folder = run(tuple(range(0, N, 3)))
     with DialectServer("azure", say=said) as server:
         for _ in range(2):  # the second time before anything is asked
@@ -123,7 +118,7 @@ def test_too_many_refusals_are_one_line(run: Callable[..., Path]) -> None:
     assert len(stored(folder)) == 2 * N
 
 
-def test_fields_that_the_server_refuses_are_no_refused_questions(run: Callable[..., Path]) -> None:
+def test_fields_that_the_server_refuses_are_no_refused_questions(run):
     folder = run(())
     with DialectServer("fastapi", say=said) as server:
         with pytest.raises(UserError, match=r"status 422 \(stop: Extra inputs .* it refuses a short question too"):
@@ -133,7 +128,7 @@ def test_fields_that_the_server_refuses_are_no_refused_questions(run: Callable[.
     assert len(stored(folder)) == 2 * N
 
 
-def test_an_answer_that_a_filter_removes_is_refused(run: Callable[..., Path]) -> None:
+def test_an_answer_that_a_filter_removes_is_refused(run):
     folder = run(())
     choice = {"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "content_filter"}
     with DialectServer("azure", say=said, failures=((200, {"choices": [choice]}),)) as server:
@@ -142,7 +137,7 @@ def test_an_answer_that_a_filter_removes_is_refused(run: Callable[..., Path]) ->
     assert reason == "content_filter: finish reason content_filter"
 
 
-def test_a_refusal_is_part_of_exports(tmp_path: Path) -> None:
+def test_a_refusal_is_part_of_exports(tmp_path):
     path = tmp_path / "s.db"
     refused = SampleSet("q", "llm", (), None, 0, 3, "context_length: too long")
     with SampleStore(path) as store:

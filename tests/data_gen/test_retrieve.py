@@ -1,9 +1,6 @@
 """retrieve.py: one evidence per question, in order, gone on with after an interruption."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from support import scripts
@@ -18,18 +15,18 @@ from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.retrieve_stage import missing_hits
 
 
-def retrieve(run: Path, *options: object) -> scripts.Done[str]:
+def retrieve(run, *options):
     return scripts.here("data_gen/retrieve.py", "--run", run, *options)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     jsonl.write(tmp_path / "questions.jsonl", list(load_questions("atlas"))[:40])
     jsonl.write(tmp_path / "passages.jsonl", atlas_passages())
     return tmp_path
 
 
-def test_every_question_gets_evidence_in_order(run: Path) -> None:
+def test_every_question_gets_evidence_in_order(run):
     done = retrieve(run, "--batch", 7)
     assert done.returncode == 0, done.stderr
     questions = list(jsonl.read(Question, run / "questions.jsonl"))
@@ -44,7 +41,7 @@ def test_every_question_gets_evidence_in_order(run: Path) -> None:
     assert "there already" in retrieve(run).stdout
 
 
-def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run: Path) -> None:
+def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run):
     evidence = run / "evidence.jsonl"
     assert retrieve(run).returncode == 0
     before = evidence.read_bytes()
@@ -68,7 +65,7 @@ def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run: P
     assert retrieve(run, "--k", 2).returncode == 0
 
 
-def test_fixed_evidence_is_the_gold(run: Path) -> None:
+def test_fixed_evidence_is_the_gold(run):
     assert retrieve(run, "--retriever", "fixed", "--k", 2).returncode == 0
     questions = jsonl.read(Question, run / "questions.jsonl")
     for found, question in zip(jsonl.read(Evidence, run / "evidence.jsonl"), questions, strict=True):
@@ -76,14 +73,14 @@ def test_fixed_evidence_is_the_gold(run: Path) -> None:
         assert found.gold_found
 
 
-def test_one_hop_questions_of_the_atlas_find_their_passage() -> None:
+def test_one_hop_questions_of_the_atlas_find_their_passage():
     questions = [q for q in jsonl.read(Question, atlas_file("questions")) if q.hops == 1]
     hits = BM25.build(atlas_passages()).search([q.text for q in questions], 3)
     found = sum(any(h.passage_id in q.gold_passages for h in hs) for q, hs in zip(questions, hits, strict=True))
     assert found > 0.98 * len(questions)
 
 
-def test_chunks_and_chinese_are_options_of_the_index(run: Path) -> None:
+def test_chunks_and_chinese_are_options_of_the_index(run):
     done = retrieve(run, "--chunk-tokens", 8, "--chunk-overlap", 2, "--k", 5)
     assert done.returncode == 0, done.stderr
     evidence = list(jsonl.read(Evidence, run / "evidence.jsonl"))
@@ -102,7 +99,7 @@ def test_chunks_and_chinese_are_options_of_the_index(run: Path) -> None:
     assert (run / "bm25" / "data.csc.index.npy").read_bytes() == scores  # built again for what else reads it
 
 
-def test_what_shows_through_the_mask_stands_in_the_record(tmp_path: Path) -> None:
+def test_what_shows_through_the_mask_stands_in_the_record(tmp_path):
     ask = {"split": "test", "dataset": "d", "answers": ["Paris"]}
     rows = [{"id": "a", "text": "capital France", **ask}, {"id": "b", "text": "people France", **ask}]
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -114,7 +111,7 @@ def test_what_shows_through_the_mask_stands_in_the_record(tmp_path: Path) -> Non
     assert read_meta(tmp_path / "evidence.jsonl")["counts"]["mask_leaks"] == 1
 
 
-def test_it_says_in_how_many_questions_nothing_or_an_answer_was_found(tmp_path: Path) -> None:
+def test_it_says_in_how_many_questions_nothing_or_an_answer_was_found(tmp_path):
     rows = {"What is the capital of Peru?": "Lima", "Zzyzx qwv?": "Nobody", "Which capital has Chad?": "N'Djamena"}
     questions = [Question(f"q{i}", text, (answer,), "test", "own") for i, (text, answer) in enumerate(rows.items())]
     jsonl.write(tmp_path / "questions.jsonl", questions)
@@ -128,7 +125,7 @@ def test_it_says_in_how_many_questions_nothing_or_an_answer_was_found(tmp_path: 
     assert (counts["without_hits"], counts["answer_found"], counts["answers_known"]) == (1, 1, 3)
 
 
-def test_a_search_that_finds_nothing_stops_and_many_misses_warn(tmp_path: Path) -> None:
+def test_a_search_that_finds_nothing_stops_and_many_misses_warn(tmp_path):
     questions = [Question(f"q{i}", f"zqx{i} town", ("a",), "test", "own") for i in range(10)]
     jsonl.write(tmp_path / "questions.jsonl", questions)
     evidence, corpus = tmp_path / "evidence.jsonl", tmp_path / "docs.jsonl"

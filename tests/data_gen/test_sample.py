@@ -1,7 +1,5 @@
 """The sampling stage on a tiny model of a real class: resumable under kill -9, and clear about bad input."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os
@@ -11,7 +9,6 @@ import sqlite3
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,7 +26,7 @@ N_QUESTIONS = 12
 
 
 @pytest.fixture
-def run(tmp_path) -> Path:
+def run(tmp_path):
     questions = [
         Question(f"q{i}", f"Where is town {i}{' and so' * (i % 5)}?", ("Peru",), ("train", "test")[i % 2], "t")
         for i in range(N_QUESTIONS)
@@ -40,7 +37,7 @@ def run(tmp_path) -> Path:
     return tmp_path
 
 
-def arguments(run: Path, model: Path, *more: str) -> list[str]:
+def arguments(run, model, *more):
     return [
         "--run", str(run), "--model", str(model), "--samples", "{train: 4, test: 0}", "--max-prompt-tokens", "200",
         "--max-new-tokens", "8", "--batch-rows", "10", "--dtype", "fp32", "--conditions", "[llm, rag, mask]",
@@ -48,11 +45,11 @@ def arguments(run: Path, model: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def sample(*command: str) -> scripts.Done[str]:
+def sample(*command):
     return scripts.here("data_gen/sample.py", *command)
 
 
-def rows(path: Path) -> list[tuple[object, ...]]:
+def rows(path):
     """Everything in a store that a stage reads, in a fixed order."""
     with SampleStore(path, read_only=True) as store:
         return sorted(dataclasses.astuple(s) for s in store.iterate("main"))
@@ -63,7 +60,7 @@ def stage():
     return scripts.load("data_gen/sample.py")
 
 
-def in_a_child(script, argv: list[str]) -> int:
+def in_a_child(script, argv):
     """Fork, run the stage in the child; returns its pid. Torch and the model classes are imported already."""
     pid = os.fork()
     if pid:
@@ -111,7 +108,7 @@ def test_kill_9_at_eight_moments_loses_nothing_and_ends_in_the_same_rows(tmp_pat
     assert rows(run / "samples.db") == rows(undisturbed / "samples.db")
 
 
-def stored(path: Path) -> int:
+def stored(path):
     if not path.exists():
         return 0
     with contextlib.closing(sqlite3.connect(path)) as db:  # closing may remove the -wal file: not at some later time
@@ -129,7 +126,7 @@ def test_a_finished_run_says_so_and_loads_no_model(run, tiny_model):
     assert again.returncode == 0 and "are in" in again.stdout and "already" in again.stdout
 
 
-def scripted(run: Path, conditions: str, *more: str) -> str:
+def scripted(run, conditions, *more):
     done = sample("--run", str(run), "--backend", "scripted", "--conditions", conditions, *more)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -173,7 +170,7 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(run, tiny_model):
 
 
 @pytest.mark.parametrize(("chat", "own", "told"), [(False, False, 1), (False, True, 0), (True, False, 0)])
-def test_a_base_model_is_told_to_need_examples(tmp_path, run, monkeypatch, chat: bool, own: bool, told: int):
+def test_a_base_model_is_told_to_need_examples(tmp_path, run, monkeypatch, chat, own, told):
     folder = make_folder(tmp_path / "base", "gemma3")
     if not chat:
         (folder / "chat_template.jinja").unlink()

@@ -1,7 +1,5 @@
 """The sampling stage with other back ends and in shards: the same run, whoever draws it and in however many parts."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter

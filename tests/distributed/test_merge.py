@@ -1,7 +1,5 @@
 """Shards divide a run without rest; merged they are the undivided run; what does not belong together is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 

@@ -1,7 +1,5 @@
 """Sampling on a real Ray cluster of two nodes: the answers of one process, also when a node is killed in mid-run."""
 
-from __future__ import annotations
-
 import time
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """Gate scores on a real Ray cluster of two nodes: those of one process."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

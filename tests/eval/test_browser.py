@@ -1,7 +1,5 @@
 """The pages in a real browser: no error in its console, no request, sorting and a slider that work, narrow screens."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -54,7 +52,7 @@ document.title = JSON.stringify(said);
 
 
 @pytest.fixture(scope="module")
-def report(evaluated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(evaluated, tmp_path_factory):
     """A run folder with its report."""
     run = Path(shutil.copytree(evaluated, tmp_path_factory.mktemp("browser") / "run"))
     module = load("eval/write_report.py")
@@ -62,7 +60,7 @@ def report(evaluated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def browse(page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+def browse(page, *flags):
     """Open a page without a network, to its load event, which a budget of virtual time may miss; console: stderr."""
     profile = page.parent / "profile"
     command = [
@@ -75,13 +73,13 @@ def browse(page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
-def console(stderr: str) -> list[str]:
+def console(stderr):
     """What the page wrote to the console: errors, warnings and refused loads."""
     return [line for line in stderr.splitlines() if "CONSOLE" in line]
 
 
 @pytest.mark.parametrize("name", ["report.html", "gates/kbm_mastery.html"])
-def test_a_page_opens_without_an_error_and_asks_for_nothing(report: Path, name: str) -> None:
+def test_a_page_opens_without_an_error_and_asks_for_nothing(report, name):
     done = browse(report / name, "--dump-dom")
     assert console(done.stderr) == []  # the policy default-src 'none' would name every request here, as below
     assert "</html>" in done.stdout
@@ -89,7 +87,7 @@ def test_a_page_opens_without_an_error_and_asks_for_nothing(report: Path, name: 
         assert re.search(r"<th[^>]*><button", done.stdout)  # written by the script
 
 
-def test_sorting_and_the_slider_do_what_they_say(report: Path) -> None:
+def test_sorting_and_the_slider_do_what_they_say(report):
     html = (report / "report.html").read_text()
     # the page's policy refuses scripts that are not its own, so the test's copy has none
     open_page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
@@ -113,7 +111,7 @@ def test_sorting_and_the_slider_do_what_they_say(report: Path) -> None:
     assert said["width"][0] <= said["width"][1]  # nothing sticks out of a phone's screen
 
 
-def test_nothing_sticks_out_of_a_phone_a_tablet_or_a_desk(report: Path) -> None:
+def test_nothing_sticks_out_of_a_phone_a_tablet_or_a_desk(report):
     """In frames: a headless window is never narrower than 500 pixels."""
     pages = [re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", (report / name).read_text())
              .replace("<details>", "<details open>").replace("made-up", "made" * 30)
@@ -151,7 +149,7 @@ for (const [i, text] of pages.entries()) for (const size of sizes) {{
         assert wider <= 0 and out == 0 and sticky and lines < 2.95 and first < 0.4, measured  # no cell of three lines
 
 
-def test_an_injected_script_is_refused_by_the_page_itself(report: Path) -> None:
+def test_an_injected_script_is_refused_by_the_page_itself(report):
     page = report / "injected.html"
     html = (report / "report.html").read_text()
     evil = "<script>document.title = 'broken'</script><img src='http://127.0.0.1:9/x.png'>"

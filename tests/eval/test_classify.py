@@ -1,11 +1,6 @@
 """eval/classify.py: each definition of "retrieval needed", against scikit-learn on the same outcomes."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -16,9 +11,7 @@ from kbtrain.io import jsonl
 from kbtrain.records import GateScore, Outcome
 
 
-def test_the_table_equals_scikit_learn_for_each_definition(
-    script: Callable[[str], ModuleType], sampled_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_equals_scikit_learn_for_each_definition(script, sampled_run, capsys):
     evaluate, classify = script("end_to_end"), script("classify")
     evaluate.main(build(evaluate.EndToEndConfig, None, {"run": sampled_run, "bootstrap_draws": 100}))
     capsys.readouterr()
@@ -47,9 +40,7 @@ def test_the_table_equals_scikit_learn_for_each_definition(
         assert found["fdr"] == pytest.approx(1 - found["precision"])
 
 
-def test_scores_of_ones_own_are_classified_without_meta_data(
-    script: Callable[[str], ModuleType], evaluated_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scores_of_ones_own_are_classified_without_meta_data(script, evaluated_run, capsys):
     run_folder, classify, own = evaluated_run, script("classify"), evaluated_run / "own.jsonl"
     own.write_text((run_folder / "scores/gates.jsonl").read_text().replace("kbm_mastery", "ours"))
     capsys.readouterr()
@@ -61,7 +52,7 @@ def test_scores_of_ones_own_are_classified_without_meta_data(
     assert "ours" in {gate["gate"] for gate in found}
 
 
-def test_it_says_what_to_run_first(script: Callable[[str], ModuleType], run_folder: Path) -> None:
+def test_it_says_what_to_run_first(script, run_folder):
     classify = script("classify")
     with pytest.raises(UserError, match=r"outcomes.jsonl: no such file"):
         classify.main(build(classify.ClassifyConfig, None, {"run": run_folder}))
@@ -70,7 +61,7 @@ def test_it_says_what_to_run_first(script: Callable[[str], ModuleType], run_fold
             classify.main(build(classify.ClassifyConfig, None, {"run": run_folder, **given}))
 
 
-def test_keys_of_questions_are_refused_for_turns(script: Callable[[str], ModuleType], tmp_path: Path) -> None:
+def test_keys_of_questions_are_refused_for_turns(script, tmp_path):
     """Thresholds of turns are the best F1 on dev, and their scores those of --gates: another file was passed over."""
     classify = script("classify")
     jsonl.write(tmp_path / "turns.jsonl", [])

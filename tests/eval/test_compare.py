@@ -1,7 +1,5 @@
 """Runs and scores compared, by questions and by entities."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

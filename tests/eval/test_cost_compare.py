@@ -1,12 +1,7 @@
 """eval/cost.py, studies/transfer.py and studies/seeds.py on made-up run folders."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -16,18 +11,15 @@ from kbtrain.evaluation.results import load
 from kbtrain.io.store import SampleStore
 from kbtrain.report.summary import caption
 
-Script = Callable[[str], ModuleType]
 PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml"
 
 
-def evaluate(script: Script, folder: Path, **settings: Any) -> None:
+def evaluate(script, folder, **settings):
     module = script("end_to_end")
     module.main(build(module.EndToEndConfig, None, {"run": folder, "bootstrap_draws": 100, **settings}))
 
 
-def test_a_gate_s_bill_is_its_seconds_or_its_tokens_and_after_the_search_every_search(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gate_s_bill_is_its_seconds_or_its_tokens_and_after_the_search_every_search(script, run_folder, capsys):
     path, own = run_folder / "scores/gates.jsonl.meta.json", ("prompt", "kbm_mastery")
     spent = {"prompt_tokens": 900.0, "tokens": 60.0}
     path.write_text(json.dumps({
@@ -57,7 +49,7 @@ def test_a_gate_s_bill_is_its_seconds_or_its_tokens_and_after_the_search_every_s
     assert "kbm_benefit: decides after every search" in caption(load(run_folder / "results.json"))
 
 
-def test_the_oracle_is_billed_as_it_was_measured(script: Script, sampled_run: Path) -> None:
+def test_the_oracle_is_billed_as_it_was_measured(script, sampled_run):
     """By expected accuracy it searches wherever sampled answers are right more often with retrieval."""
     evaluate(script, sampled_run, accuracy="expected")
     module = script("cost")
@@ -69,7 +61,7 @@ def test_the_oracle_is_billed_as_it_was_measured(script: Script, sampled_run: Pa
     assert billed["oracle"]["ratio"] == pytest.approx(measured["oracle"]["retrieval_ratio"])
 
 
-def test_answers_of_another_sampling_run_do_not_stand_beside_results(script: Script, run_folder: Path) -> None:
+def test_answers_of_another_sampling_run_do_not_stand_beside_results(script, run_folder):
     """The bill took their tokens beside the accuracy of the others, and the report showed them as the errors."""
     with SampleStore(run_folder / "samples.db") as store:
         store.begin("other", {"model": "another"})

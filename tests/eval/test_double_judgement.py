@@ -1,12 +1,7 @@
 """KBM's double judgement as a user runs it, second scores, then their table; and worked by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,12 +14,10 @@ from kbtrain.evaluation.double_judgement import StoredAnswers, judge_twice, seco
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
-from kbtrain.records import GateExample, GateScore, Question
-
-Script = Callable[[str], ModuleType]
+from kbtrain.records import GateScore, Question
 
 
-def make(script: Script, run: Path) -> dict[str, Any]:
+def make(script, run):
     module = script("double_judgement")
     module.main(build(module.DoubleJudgementConfig, None, {"run": run, "threshold_rule": "0.5"}))
     document: dict[str, Any] = json.loads((run / "double_judgement.json").read_text())
@@ -32,16 +25,14 @@ def make(script: Script, run: Path) -> dict[str, Any]:
     return document
 
 
-def test_double_judgement_reads_the_second_scores(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_double_judgement_reads_the_second_scores(script, run_folder, monkeypatch):
     from kbtrain.gate.gate import Gate
     from kbtrain.gates.handles import GateHandle
 
     class Lengths(Gate):
         name = "kbm_mastery"
 
-        def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        def score_examples(self, examples):
             assert all(e.reference is not None and "Some text." in e.reference for e in examples)
             return [len(e.question) % 2 for e in examples]
 
@@ -89,7 +80,7 @@ READ = StoredAnswers(
 )
 
 
-def test_chunks_are_passed_on_only_where_both_judgements_say_so() -> None:
+def test_chunks_are_passed_on_only_where_both_judgements_say_so():
     first, second = np.array([0.1, 0.9, 0.9, 0.9]), np.array([0.9, 0.2, 0.8, 0.3])
     found = judge_twice("kbm_mastery", first, second, READ, (0.5, 0.5))
     plain, always, gate, double, chance = found.ways
@@ -105,13 +96,13 @@ def test_chunks_are_passed_on_only_where_both_judgements_say_so() -> None:
     assert (plain.gain.low, plain.gain.high) == (always.gain.low, always.gain.high) == (0.0, 0.0)
 
 
-def test_a_score_at_its_threshold_is_neither_searched_for_nor_dropped() -> None:
+def test_a_score_at_its_threshold_is_neither_searched_for_nor_dropped():
     first, second = np.array([0.5, 0.9, 0.9, 0.5]), np.array([0.1, 0.5, 0.6, 0.1])
     double = judge_twice("g", first, second, READ, (0.5, 0.5)).ways[3]
     assert (double.searched, double.passed_on) == (0.5, 0.25)
 
 
-def test_the_interval_of_the_gain_is_that_of_a_resample_worked_out_on_its_own() -> None:
+def test_the_interval_of_the_gain_is_that_of_a_resample_worked_out_on_its_own():
     rng = np.random.default_rng(5)
     n = 300
     llm, rag = (rng.random(n) < 0.4).astype(float), (rng.random(n) < 0.6).astype(float)
@@ -130,7 +121,7 @@ def test_the_interval_of_the_gain_is_that_of_a_resample_worked_out_on_its_own() 
     assert double.gain.above_zero and found.second_gain.above_zero
 
 
-def test_the_second_threshold_is_the_best_one_among_the_searched_dev_questions() -> None:
+def test_the_second_threshold_is_the_best_one_among_the_searched_dev_questions():
     searched = np.array([False, True, True, True])
     # question 1 needs its chunks, question 2 is harmed by them: twenty times, which is beyond the margin
     read = StoredAnswers(*(np.tile(column, 20) for column in (READ.llm, READ.rag, READ.llm_tokens, READ.rag_tokens)))
@@ -140,9 +131,7 @@ def test_the_second_threshold_is_the_best_one_among_the_searched_dev_questions()
     assert second_threshold("ratio", np.zeros(4, dtype=bool), np.zeros(4), READ) == 0.5
 
 
-def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken(monkeypatch):
     monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)  # three questions beat no margin of two
     searched = np.array([False, True, True, True])
     chosen = second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.3]), READ)
@@ -157,7 +146,7 @@ def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken
     assert second_threshold("ratio", searched, second, needed) >= 0.8
 
 
-def test_intervals_draw_whole_clusters() -> None:
+def test_intervals_draw_whole_clusters():
     """Eight questions of an entity say no more than one of them."""
     rng = np.random.default_rng(0)
     columns = [np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(4)]

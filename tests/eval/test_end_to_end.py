@@ -1,15 +1,10 @@
 """eval/end_to_end.py on a made-up run folder."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
 import shutil
 import time
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +14,7 @@ from support.files import keep_change, note_change
 from kbtrain.answers.grading import is_correct
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.outcomes import AccuracyKind, answers, dev_kind
+from kbtrain.evaluation.outcomes import answers, dev_kind
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.scores import read_scores, stored_scores
@@ -33,12 +28,11 @@ from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.records import GateScore, Outcome, Question
 
-Script = Callable[[str], ModuleType]
 NAMES = ["llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only",
          "retriever_score", "retriever_gap", "kbm_mastery", "kbm_certainty", "kbm_benefit"]  # fmt: skip
 
 
-def evaluate(script: Script, folder: Path, **settings: Any) -> dict[str, Any]:
+def evaluate(script, folder, **settings):
     module = script("end_to_end")
     module.main(
         build(
@@ -49,9 +43,7 @@ def evaluate(script: Script, folder: Path, **settings: Any) -> dict[str, Any]:
     return document
 
 
-def test_the_rule_by_source_stands_beside_the_gates_where_questions_have_sources(
-    script: Script, run_folder: Path
-) -> None:
+def test_the_rule_by_source_stands_beside_the_gates_where_questions_have_sources(script, run_folder):
     questions = [
         dataclasses.replace(q, source=("shop", "wiki")[i % 2])
         for i, q in enumerate(jsonl.read(Question, run_folder / "questions.jsonl"))
@@ -65,7 +57,7 @@ def test_the_rule_by_source_stands_beside_the_gates_where_questions_have_sources
     assert ratio in shares  # never or always for each
 
 
-def test_labels_of_another_sampling_run_do_not_judge_its_answers(script: Script, run_folder: Path) -> None:
+def test_labels_of_another_sampling_run_do_not_judge_its_answers(script, run_folder):
     """relation_only stood in the table by what a search changes for another model, and tau was that model's."""
     with SampleStore(run_folder / "samples.db") as store:
         store.begin("other", {"model": "another"})
@@ -92,9 +84,7 @@ def test_labels_of_another_sampling_run_do_not_judge_its_answers(script: Script,
     classify.main(build(classify.ClassifyConfig, None, {"run": run_folder, "tau_mastery": 0.2}))  # reads no label
 
 
-def test_questions_without_gold_answers_are_left_out_of_accuracy_and_counted(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_questions_without_gold_answers_are_left_out_of_accuracy_and_counted(script, run_folder, capsys):
     questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
     without = {"test-3", "test-4", "dev-1"}
     jsonl.write(run_folder / "questions.jsonl", (
@@ -108,9 +98,7 @@ def test_questions_without_gold_answers_are_left_out_of_accuracy_and_counted(
     assert "skipped: no reference answer to grade by for 3 questions (dev-1, test-3, test-4)" in capsys.readouterr().out
 
 
-def test_a_dev_question_that_stands_in_test_chooses_no_threshold(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dev_question_that_stands_in_test_chooses_no_threshold(script, run_folder, capsys):
     questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
     text = next(question.text for question in questions if question.id == "test-7")
     jsonl.write(run_folder / "questions.jsonl", (
@@ -123,9 +111,7 @@ def test_a_dev_question_that_stands_in_test_chooses_no_threshold(
     assert "skipped: the same question is also in test for 1 question (dev-3) of dev" in capsys.readouterr().out
 
 
-def test_questions_of_yes_or_no_are_left_out_or_stand_alone_in_a_file_of_their_own(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_questions_of_yes_or_no_are_left_out_or_stand_alone_in_a_file_of_their_own(script, run_folder, capsys):
     path = run_folder / "questions.jsonl"
     changed = {f"{split}-{i}" for split in ("train", "dev", "test") for i in range(1, 41)}
     rows = [
@@ -160,9 +146,7 @@ def test_questions_of_yes_or_no_are_left_out_or_stand_alone_in_a_file_of_their_o
     assert before == ((run_folder / "results.json").read_bytes(), (run_folder / "outcomes.jsonl").read_bytes())
 
 
-def test_the_numbers_are_those_of_the_outcomes(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_numbers_are_those_of_the_outcomes(script, run_folder, capsys):
     (run_folder / "samples.db").chmod(0o444)  # it is only read
     document = evaluate(script, run_folder)
     gates = {gate["gate"]: gate for gate in document["gates"]}
@@ -200,7 +184,7 @@ def test_the_numbers_are_those_of_the_outcomes(
     assert kbm["unmastered"]["positive"] == "llm_greedy_wrong"
 
 
-def test_thresholds_come_from_dev_only(script: Script, run_folder: Path) -> None:
+def test_thresholds_come_from_dev_only(script, run_folder):
     before = {g["gate"]: g["threshold"] for g in evaluate(script, run_folder, threshold_rule="best_f1")["gates"]}
     scores = list(jsonl.read(GateScore, run_folder / "scores/gates.jsonl"))
     changed = [GateScore(s.question_id, s.gate, 0.5) if s.question_id.startswith("test") else s for s in scores]
@@ -210,7 +194,7 @@ def test_thresholds_come_from_dev_only(script: Script, run_folder: Path) -> None
     assert after == before
 
 
-def test_the_ratio_is_met_on_dev_and_0_5_may_be_a_number(script: Script, run_folder: Path) -> None:
+def test_the_ratio_is_met_on_dev_and_0_5_may_be_a_number(script, run_folder):
     gates = {g["gate"]: g for g in evaluate(script, run_folder, target_ratio=0.3)["gates"]}
     assert abs(gates["kbm_mastery"]["retrieval_ratio"] - 0.3) < 0.12
     gates = {g["gate"]: g for g in evaluate(script, run_folder, threshold_rule=0.5)["gates"]}
@@ -221,9 +205,7 @@ def test_the_ratio_is_met_on_dev_and_0_5_may_be_a_number(script: Script, run_fol
     }
 
 
-def test_missing_answers_are_refused_or_counted(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_answers_are_refused_or_counted(script, run_folder, capsys):
     questions = (run_folder / "questions.jsonl").read_text().replace('"id": "test-7"', '"id": "new"')
     (run_folder / "questions.jsonl").write_text(questions)
     keep_change(run_folder / "questions.jsonl")
@@ -237,9 +219,7 @@ def test_missing_answers_are_refused_or_counted(
     assert "1 question (new)" in said and "1 questions without stored answers skipped" in said
 
 
-def test_a_judge_that_made_the_labels_grades_the_answers_too(
-    script: Script, sampled_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_judge_that_made_the_labels_grades_the_answers_too(script, sampled_run, capsys):
     evaluate(script, sampled_run)
     by_rule = {o.question_id: o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl")}
     made = []
@@ -277,7 +257,7 @@ def test_a_judge_that_made_the_labels_grades_the_answers_too(
         evaluate(script, sampled_run)
 
 
-def test_labels_and_outcomes_by_older_rules_of_grading_are_made_again_first(script: Script, run_folder: Path) -> None:
+def test_labels_and_outcomes_by_older_rules_of_grading_are_made_again_first(script, run_folder):
     evaluate(script, run_folder)
     assert len(read_outcomes(run_folder)) == 280
     for name, key, again in (("labels", "label_rule", "data_gen/label"), ("outcomes", "rules", "eval/end_to_end")):
@@ -289,7 +269,7 @@ def test_labels_and_outcomes_by_older_rules_of_grading_are_made_again_first(scri
             read_outcomes(run_folder) if name == "outcomes" else evaluate(script, run_folder)
 
 
-def test_labels_of_other_questions_or_answers_are_made_again_first(script: Script, run_folder: Path) -> None:
+def test_labels_of_other_questions_or_answers_are_made_again_first(script, run_folder):
     for other in ("verdicts.jsonl", "samples.db", "questions.jsonl"):
         (run_folder / "verdicts.jsonl").touch()
         write_meta(run_folder / "labels.jsonl", stage="label", config={}, inputs=[run_folder / other])
@@ -301,7 +281,7 @@ def test_labels_of_other_questions_or_answers_are_made_again_first(script: Scrip
             evaluate(script, run_folder)
 
 
-def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
+def test_bad_input_is_one_line(script, run_folder):
     scores = (run_folder / "scores/gates.jsonl").read_text().splitlines()
     (run_folder / "scores/gates.jsonl").write_text("\n".join(scores[:-1]) + "\n")
     note_change(run_folder / "scores/gates.jsonl")
@@ -324,14 +304,14 @@ def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["oracle", "random", "a\\nb", "", "../kbm", "é", "KBM", "kbm-2", "a b", "x" * 101])
-def test_a_name_that_no_gate_can_have_is_told_where_the_scores_are_read(tmp_path: Path, name: str) -> None:
+def test_a_name_that_no_gate_can_have_is_told_where_the_scores_are_read(tmp_path, name):
     path = tmp_path / "s.jsonl"
     path.write_text('{"question_id": "q", "gate": "%s", "score": 0.5}\n' % name)  # noqa: UP031 - braces
     with pytest.raises(UserError, match=r"s\.jsonl:1: field 'gate': .* is not a name for a scored gate"):
         read_scores(path)
 
 
-def test_with_samples_the_expected_accuracy_stands_beside_the_greedy_one(script: Script, sampled_run: Path) -> None:
+def test_with_samples_the_expected_accuracy_stands_beside_the_greedy_one(script, sampled_run):
     gates = {gate["gate"]: gate for gate in evaluate(script, sampled_run)["gates"]}
     outcomes = [o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl") if o.split == "test"]
     expected = [(o.llm_expected or 0.0, o.rag_expected or 0.0) for o in outcomes]
@@ -348,7 +328,7 @@ def test_with_samples_the_expected_accuracy_stands_beside_the_greedy_one(script:
     assert turned["all_rag"]["other_accuracy"][0]["accuracy"] == gates["all_rag"]["accuracy"]
 
 
-def made_gate(folder: Path, run: Path, seed: int = 0) -> Path:
+def made_gate(folder, run, seed=0):
     """A KBM's folder without weights, that the scores of a run name as theirs."""
     card = KBMCard(
         base_model="made-up",
@@ -366,7 +346,7 @@ def made_gate(folder: Path, run: Path, seed: int = 0) -> Path:
     return folder
 
 
-def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_folder: Path) -> None:
+def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script, run_folder):
     made_gate(run_folder / "kbm", run_folder)
     (run_folder / "kbm" / "README.md").write_text("# A gate\n\n## Threshold\nNone.\n\n## Run\n| | |\n")
     document = evaluate(script, run_folder, threshold_rule="best_accuracy")
@@ -386,7 +366,7 @@ def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_
 
 
 @pytest.mark.parametrize("accuracy", ["greedy", "expected"])
-def test_the_best_key_is_noted_and_is_the_report_s(script: Script, sampled_run: Path, accuracy: AccuracyKind) -> None:
+def test_the_best_key_is_noted_and_is_the_report_s(script, sampled_run, accuracy):
     folder = made_gate(sampled_run / "kbm", sampled_run)
     assert KBMCard.read(folder).best_key() == "mastery"  # the first one
     clean = gate_identity(folder)
@@ -410,9 +390,7 @@ def test_the_best_key_is_noted_and_is_the_report_s(script: Script, sampled_run: 
     assert rows[0].startswith(f"| KBM, {best} ")  # the report's first gate is the folder's key
 
 
-def test_a_noted_threshold_has_its_figures_on_test_and_those_are_the_headline(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_noted_threshold_has_its_figures_on_test_and_those_are_the_headline(script, run_folder, capsys, monkeypatch):
     monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)  # 80 dev questions
     folder = made_gate(run_folder / "kbm", run_folder)
     evaluate(script, run_folder, noted_rule="best_accuracy")  # the table's rule is another one
@@ -437,9 +415,7 @@ def test_a_noted_threshold_has_its_figures_on_test_and_those_are_the_headline(
 
 
 @pytest.mark.parametrize("rule", ["best_accuracy", "ratio"])
-def test_the_report_ends_with_a_command_that_decides_as_it_says(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str], rule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_ends_with_a_command_that_decides_as_it_says(script, run_folder, capsys, rule, monkeypatch):
     monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)  # 80 dev questions
     made_gate(run_folder / "kbm", run_folder)
     evaluate(script, run_folder, threshold_rule=rule)
@@ -451,9 +427,7 @@ def test_the_report_ends_with_a_command_that_decides_as_it_says(
     assert f'kbtrain decide {run_folder / "kbm"} "a question" --key {other}; open ' in shown
 
 
-def test_thresholds_go_where_the_score_file_says_and_nowhere_else(
-    script: Script, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_thresholds_go_where_the_score_file_says_and_nowhere_else(script, run_folder, tmp_path, capsys):
     ours = made_gate(run_folder / "kbm", run_folder)
     theirs = made_gate(tmp_path / "elsewhere", run_folder, seed=1)  # it made the scores; its folder has another name
     evaluate(script, run_folder)
@@ -473,9 +447,7 @@ def test_thresholds_go_where_the_score_file_says_and_nowhere_else(
         stored_scores(run_folder)  # as every other evaluation reads them
 
 
-def test_a_calibrated_threshold_stays_unless_asked(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_calibrated_threshold_stays_unless_asked(script, run_folder, capsys):
     folder = made_gate(run_folder / "kbm", run_folder)
     evaluate(script, run_folder)
     calibrate = script("calibrate")
@@ -498,7 +470,7 @@ def test_a_calibrated_threshold_stays_unless_asked(
     assert KBMCard.read(folder).thresholds["kbm_mastery"].rule == "ratio"
 
 
-def test_rule_max_loss_is_calibrate_s_and_rule_given_takes_what_is_noted(script: Script, run_folder: Path) -> None:
+def test_rule_max_loss_is_calibrate_s_and_rule_given_takes_what_is_noted(script, run_folder):
     folder = made_gate(run_folder / "kbm", run_folder)
     promised = {g["gate"]: g for g in evaluate(script, run_folder, threshold_rule="max_loss", max_loss=0.2)["gates"]}
     assert promised["prompt"]["threshold_rule"] == "max_loss"
@@ -520,9 +492,7 @@ def test_rule_max_loss_is_calibrate_s_and_rule_given_takes_what_is_noted(script:
         evaluate(script, run_folder, threshold_rule="given", thresholds={"promt": 0.25})
 
 
-def test_intervals_may_draw_entities_with_all_their_questions(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_intervals_may_draw_entities_with_all_their_questions(script, run_folder, capsys):
     """Every question four times, as about one entity: the intervals of a quarter as many questions, twice as wide."""
     without = evaluate(script, run_folder, resample="entities")  # no question names one
     assert without["meta"]["resample"] == "questions" and "intervals draw questions" in capsys.readouterr().out

@@ -1,13 +1,7 @@
 """Another system's decisions become rows of our tables; every mistake is told with its place."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from support.scripts import here, load
@@ -20,13 +14,13 @@ from kbtrain.records import GateScore, Outcome
 read_decisions = load("eval/import_decisions.py").read_decisions
 
 
-def stored(folder: Path, *rows: Any) -> Path:
+def stored(folder, *rows):
     path = folder / "theirs.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     return path
 
 
-def test_scores_words_and_choices_are_numbers(tmp_path: Path) -> None:
+def test_scores_words_and_choices_are_numbers(tmp_path):
     path = stored(tmp_path, {"id": "a", "s": 0.5}, {"id": "b", "s": "Yes"}, {"id": "c", "s": False}, {"id": "d"})
     found = read_decisions(path, "id", "s", {})
     assert [(one.id, one.score) for one in found.rows] == [("a", 0.5), ("b", 1.0), ("c", 0.0)] and found.without == 1
@@ -35,7 +29,7 @@ def test_scores_words_and_choices_are_numbers(tmp_path: Path) -> None:
     assert [(one.id, one.score) for one in found.rows] == [("7", 1.0), ("8", 0.0)]
 
 
-def test_a_table_of_scores_is_read_and_its_empty_cells_are_counted(tmp_path: Path) -> None:
+def test_a_table_of_scores_is_read_and_its_empty_cells_are_counted(tmp_path):
     path = tmp_path / "theirs.csv"
     path.write_text("id,score\na,0.5\nb, \nc,yes\n")
     found = read_decisions(path, "id", "score", {})
@@ -55,23 +49,21 @@ def test_a_table_of_scores_is_read_and_its_empty_cells_are_counted(tmp_path: Pat
         ({"id": "b", "s": "D"}, {"1": 0, "A": 0}, "s': no number for 'D' in choices"),
     ],
 )
-def test_a_mistake_is_named_by_file_line_and_field(
-    tmp_path: Path, row: dict[str, Any], choices: dict[str, float], message: str
-) -> None:
+def test_a_mistake_is_named_by_file_line_and_field(tmp_path, row, choices, message):
     with pytest.raises(UserError) as error:
         read_decisions(stored(tmp_path, {"id": "a", "s": 1}, row), "id", "s", choices)
     assert "theirs.jsonl:2" in str(error.value) and message in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["oracle", "random", "llm_only", "a" * 101, "Theirs", "a b", "é", "", "a\nb", "../x"])
-def test_a_name_that_results_cannot_hold_is_one_line_before_anything_is_read(name: str, tmp_path: Path) -> None:
+def test_a_name_that_results_cannot_hold_is_one_line_before_anything_is_read(name, tmp_path):
     done = here("eval/import_decisions.py", "--run", tmp_path, "--path", tmp_path / "none.jsonl", f"--gate={name}")
     assert done.returncode == 2 and done.stderr.startswith("error: key 'gate': ") and done.stderr.count("\n") == 1
     assert len(done.stderr) < 400
 
 
-def test_a_model_s_own_calls_are_read_from_a_log_and_compared_with_what_a_search_changed(tmp_path: Path) -> None:
-    def call(name: str) -> dict[str, Any]:
+def test_a_model_s_own_calls_are_read_from_a_log_and_compared_with_what_a_search_changed(tmp_path):
+    def call(name):
         return {"type": "function", "function": {"name": name, "arguments": "{}"}}
 
     calls = [[call("web_search")], [call("get_weather")], None, [{"name": "web_search"}, "clock"], ["search_docs"], []]
@@ -91,15 +83,13 @@ def test_a_model_s_own_calls_are_read_from_a_log_and_compared_with_what_a_search
     )
 
 
-def as_gate(run: Path, rows: list[tuple[str, float]], *more: Any) -> Any:
+def as_gate(run, rows, *more):
     path = run.parent / "theirs.csv"
     path.write_text("id,score\n" + "".join(f"{id_},{score!r}\n" for id_, score in rows))
     return here("eval/import_decisions.py", "--run", run, "--path", path, "--gate", "theirs", "--as-gate", *more)
 
 
-def test_as_a_gate_it_stands_in_the_results_with_all_that_they_say_of_a_gate(
-    script: Callable[[str], ModuleType], run_folder: Path
-) -> None:
+def test_as_a_gate_it_stands_in_the_results_with_all_that_they_say_of_a_gate(script, run_folder):
     rows = list(read_scores(run_folder / "scores/gates.jsonl")["kbm_benefit"].items())
     assert as_gate(run_folder, rows, "--seconds", 0.5).returncode == 0
     end_to_end = script("end_to_end")
@@ -114,7 +104,7 @@ def test_as_a_gate_it_stands_in_the_results_with_all_that_they_say_of_a_gate(
     assert theirs == own
 
 
-def test_as_a_gate_its_costs_are_asked_for_and_it_may_be_imported_again(run_folder: Path) -> None:
+def test_as_a_gate_its_costs_are_asked_for_and_it_may_be_imported_again(run_folder):
     rows = list(read_scores(run_folder / "scores/gates.jsonl")["prompt"].items())
     done = as_gate(run_folder, rows, "--as-gate", "false")
     assert done.returncode == 0 and (run_folder / "imported_scores.jsonl").exists()
@@ -134,9 +124,7 @@ def test_as_a_gate_its_costs_are_asked_for_and_it_may_be_imported_again(run_fold
         (lambda run, rows: None, ("--as-gate", "false", "--seconds", 1), "key 'seconds': applies only with as_gate"),
     ],
 )
-def test_as_a_gate_it_takes_every_question_and_a_name_of_its_own(
-    run_folder: Path, spoil: Callable[..., object], more: tuple[Any, ...], says: str
-) -> None:
+def test_as_a_gate_it_takes_every_question_and_a_name_of_its_own(run_folder, spoil, more, says):
     rows = list(read_scores(run_folder / "scores/gates.jsonl")["prompt"].items())
     (run_folder / "own").mkdir()
     (run_folder / "own" / "gate.json").write_text("{}")

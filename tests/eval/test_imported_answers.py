@@ -1,7 +1,5 @@
 """Answers made elsewhere, from their file to the report: every stage works on them, without evidence or samples."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from kbtrain.records import GateExample, GateScore
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def stage(script: str, **settings: object) -> None:
+def stage(script, **settings):
     """Run a script's main in this process."""
     module = load(script)
     config = next(v for k, v in vars(module).items() if k.endswith("Config") and v.__module__ == module.__name__)
@@ -27,7 +25,7 @@ def stage(script: str, **settings: object) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     """120 questions: right without retrieval where i is even, with it where i is a multiple of 3."""
     file, folder = tmp_path / "answers.jsonl", tmp_path / "run"
     with open(file, "w") as out:
@@ -51,7 +49,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_gates_are_evaluated_and_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gates_are_evaluated_and_reported(run, capsys):
     results = json.loads((run / "results.json").read_text())
     rows = {gate["gate"]: gate for gate in results["gates"]}
     assert (rows["llm_only"]["accuracy"], rows["all_rag"]["accuracy"]) == (0.5, pytest.approx(1 / 3))
@@ -63,7 +61,7 @@ def test_gates_are_evaluated_and_reported(run: Path, capsys: pytest.CaptureFixtu
     assert "0 passages" in page and "Who wrote book" in page
 
 
-def test_published_scores_are_set_beside_ours_on_their_questions(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_scores_are_set_beside_ours_on_their_questions(run, capsys):
     stage("eval/compare_scores.py", run=run, dataset="pop", reference="theirs", out=run / "pop.json")
     document = json.loads((run / "pop.json").read_text())
     rows = {row["name"]: row for row in document["scores"]}
@@ -72,7 +70,7 @@ def test_published_scores_are_set_beside_ours_on_their_questions(run: Path, caps
     assert "6 of 12 test questions positive (llm_wrong)" in capsys.readouterr().out
 
 
-def test_tokens_that_nobody_counted_are_not_billed_as_none(run: Path, tmp_path: Path) -> None:
+def test_tokens_that_nobody_counted_are_not_billed_as_none(run, tmp_path):
     with pytest.raises(UserError, match=r"the tokens of the answers to 60 of 60 questions are not known \(imported"):
         stage("eval/cost.py", run=run)
     prices, shown = tmp_path / "prices.yaml", yaml.safe_load((ROOT / "eval/configs/prices.yaml").read_text())

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from support import gate_folders
@@ -35,11 +32,9 @@ from kbtrain.labeling.examples import example
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.records import GateExample, GateScore, Question
 
-Script = Callable[[str], ModuleType]
-
 
 @pytest.fixture
-def run_folder(run_folder: Path) -> Path:
+def run_folder(run_folder):
     """A run that is not scored yet."""
     shutil.rmtree(run_folder / "scores")
     return run_folder
@@ -51,24 +46,24 @@ class Scripted(Gate):
     name = "kbm_mastery"
     folder: Path | None = None
 
-    def __init__(self, stop_after: int = 10**9, depends: str = "weights-1") -> None:
+    def __init__(self, stop_after=10**9, depends="weights-1"):
         self.calls = 0
         self.opened = 0
         self.stop_after = stop_after
         self.depends = depends
 
-    def handle(self) -> GateHandle:
+    def handle(self):
         opening = None if self.folder is None else GateOpening(str(self.folder))
         return GateHandle(("kbm_mastery", "kbm_benefit"), self.depends, self._open, opening, name="kbm")
 
-    def _open(self) -> Gate:
+    def _open(self):
         self.opened += 1
         return self
 
-    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+    def score_examples(self, examples):
         return self.score_all(examples)["kbm_mastery"]
 
-    def score_all(self, examples: Sequence[Any]) -> dict[str, list[float]]:
+    def score_all(self, examples):
         if self.calls == self.stop_after:
             raise KeyboardInterrupt
         self.calls += 1
@@ -77,19 +72,17 @@ class Scripted(Gate):
 
 
 @pytest.fixture(autouse=True)
-def _in_batches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_batches_alone(monkeypatch):
     monkeypatch.setattr(scoring, "ALONE", 0)
 
 
-def run(script: Script, folder: Path, model: Scripted, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+def run(script, folder, model, monkeypatch, **settings):
     module = script("score")
     monkeypatch.setattr(module, "choose_gates", lambda config, asked: [model.handle()])
     module.main(build(module.ChoiceConfig, None, {"run": folder, "chunk": 32, **settings}))
 
 
-def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_scoring_goes_on_to_the_same_bytes(script, run_folder, monkeypatch):
     scores = run_folder / "scores" / "kbm.jsonl"
     run(script, run_folder, Scripted(), monkeypatch)
     undisturbed = scores.read_bytes()
@@ -107,13 +100,7 @@ def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
     assert (idle.opened, scores.read_bytes()) == (0, undisturbed)
 
 
-def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
-    script: Script,
-    run_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(script, run_folder, tmp_path, monkeypatch, capsys):
     test = list(jsonl.read(GateExample, run_folder / "examples" / "test.jsonl"))
     spelled = [replace(example, question=example.question.upper() + " ?") for example in test[5:7]]
     write_trained_on(tmp_path, [*spelled, GateExample.ask("Another one?")])
@@ -131,12 +118,8 @@ def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
 
 
 def test_entities_that_a_gate_was_trained_on_are_refused_or_counted_in_every_row(
-    script: Script,
-    run_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    script, run_folder, tmp_path, monkeypatch, capsys
+):
     about(run_folder, "test", {3: "Q3", 4: "Q4", 5: "Q5"})
     asked = list(jsonl.read(GateExample, run_folder / "examples" / "test.jsonl"))
     other = replace(GateExample.ask("Where does it lie?"), entities=("Q4",))
@@ -165,8 +148,8 @@ def test_entities_that_a_gate_was_trained_on_are_refused_or_counted_in_every_row
 
 
 def test_dev_questions_that_stand_in_test_or_share_its_entities_are_refused_or_counted(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    script, run_folder, monkeypatch, capsys
+):
     about(run_folder, "dev", {7: "Q7", 8: "Q8"})
     about(run_folder, "test", {1: "Q8"})
     with pytest.raises(UserError, match=r"1 of 80 dev questions share their entities with test \(the first: 'dev-8'\)"):
@@ -184,7 +167,7 @@ def test_dev_questions_that_stand_in_test_or_share_its_entities_are_refused_or_c
         run(script, run_folder, Scripted(), monkeypatch, allow_entities=True)
 
 
-def about(run_folder: Path, split: str, entities: dict[int, str]) -> None:
+def about(run_folder, split, entities):
     """The questions at these places ask about an entity, in questions.jsonl and in the examples."""
     names = {f"{split}-{place}": (entity,) for place, entity in entities.items()}
     path = run_folder / "questions.jsonl"
@@ -195,7 +178,7 @@ def about(run_folder: Path, split: str, entities: dict[int, str]) -> None:
     jsonl.write(run_folder / "examples" / f"{split}.jsonl", rows)
 
 
-def opened_from(folder: Path, prompt: str = "0") -> Scripted:
+def opened_from(folder, prompt="0"):
     """A scripted gate whose card lies in the folder."""
     KBMCard(
         base_model="m", keys=("mastery", "benefit"), prompt_fingerprint=prompt, max_length=512, dtype="fp32",
@@ -206,9 +189,7 @@ def opened_from(folder: Path, prompt: str = "0") -> Scripted:
     return gate
 
 
-def test_bad_input_is_refused_before_a_model_is_opened(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_is_refused_before_a_model_is_opened(script, run_folder, monkeypatch):
     module = script("score")
     with pytest.raises(UserError, match="nothing to score"):
         module.main(build(module.ChoiceConfig, None, {"run": run_folder}))
@@ -221,9 +202,7 @@ def test_bad_input_is_refused_before_a_model_is_opened(
         run(script, run_folder, Scripted(), monkeypatch)
 
 
-def test_a_folder_whose_name_no_result_holds_is_told_before_anything_is_scored(
-    script: Script, run_folder: Path
-) -> None:
+def test_a_folder_whose_name_no_result_holds_is_told_before_anything_is_scored(script, run_folder):
     """Its scores were written, and read to the end of the evaluation."""
     opened_from(run_folder / "KBM-2")
     module = script("score")
@@ -231,9 +210,7 @@ def test_a_folder_whose_name_no_result_holds_is_told_before_anything_is_scored(
         module.main(build(module.ChoiceConfig, None, {"run": run_folder}))
 
 
-def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
-    script: Script, sampled_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(script, sampled_run, capsys):
     import torch
     from tiny_kbm import make_folder, make_tokenizer
 
@@ -268,9 +245,7 @@ def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
     assert "replaced" in capsys.readouterr().out
 
 
-def test_scores_of_other_inputs_stay_until_all_new_ones_are_there(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_of_other_inputs_stay_until_all_new_ones_are_there(script, run_folder, monkeypatch):
     scores = run_folder / "scores" / "kbm.jsonl"
     run(script, run_folder, Scripted(), monkeypatch)
     finished = scores.read_bytes()
@@ -286,9 +261,7 @@ def test_scores_of_other_inputs_stay_until_all_new_ones_are_there(
     assert not list(scores.parent.glob("*.new*"))
 
 
-def test_a_run_over_one_split_keeps_the_scores_of_the_other(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_over_one_split_keeps_the_scores_of_the_other(script, run_folder, monkeypatch):
     scores = run_folder / "scores" / "kbm.jsonl"
     run(script, run_folder, Scripted(), monkeypatch, splits=("dev",))
     alone = scores.read_bytes()
@@ -299,13 +272,11 @@ def test_a_run_over_one_split_keeps_the_scores_of_the_other(
     assert scores.read_bytes() == both
 
 
-def test_some_questions_of_each_split_are_timed_alone_and_paid_for_by_no_bill(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_some_questions_of_each_split_are_timed_alone_and_paid_for_by_no_bill(script, run_folder, monkeypatch):
     class Slow(Scripted):
         """A fixed cost a call: alone a question takes it whole."""
 
-        def score_all(self, examples: Sequence[Any]) -> dict[str, list[float]]:
+        def score_all(self, examples):
             sizes.append(len(examples))
             time.sleep(0.02)
             self.spent["requests"] += len(examples)
@@ -324,9 +295,7 @@ def test_some_questions_of_each_split_are_timed_alone_and_paid_for_by_no_bill(
 
 @pytest.mark.parametrize(("answered", "scored", "within"), [("fp32", "auto", True), ("bf16", "auto", False),
                                                             ("bf16", "bf16", True), (None, "auto", True)])  # fmt: skip
-def test_a_pass_is_within_the_answer_where_both_are_in_one_number_format(
-    tmp_path: Path, answered: str | None, scored: str, within: bool
-) -> None:
+def test_a_pass_is_within_the_answer_where_both_are_in_one_number_format(tmp_path, answered, scored, within):
     """A probe that reads in fp32 beside answers in bf16 has its own pass for every question."""
     gate_folders.probe(tmp_path / "probe")
     gate = handle(tmp_path / "probe")
@@ -336,9 +305,7 @@ def test_a_pass_is_within_the_answer_where_both_are_in_one_number_format(
     assert within_answer(tmp_path, gate, scored) == within
 
 
-def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(script, run_folder, monkeypatch):
     run(script, run_folder, Scripted(), monkeypatch)
     scores = run_folder / "scores" / "kbm.jsonl"
     lines = scores.read_text().splitlines(keepends=True)
@@ -357,7 +324,7 @@ def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(
 
 
 def test_new_scores_that_a_kill_left_beside_the_older_inputs_are_not_taken_for_the_older(tmp_path, monkeypatch):
-    def made(gate: str, score: float) -> float:
+    def made(gate, score):
         with scoring.ScoreFile(tmp_path / "g.jsonl", {"gate": gate}) as file:
             if not file.done:
                 timing = scoring.Timing(("g",), "dev", 1, 0.1)
@@ -365,7 +332,7 @@ def test_new_scores_that_a_kill_left_beside_the_older_inputs_are_not_taken_for_t
             file.finish("score", {}, [], 0.0, ["g"])
         return next(jsonl.read(GateScore, tmp_path / "g.jsonl")).score
 
-    def killed(*_: Any, **__: Any) -> None:
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     assert made("old", 1.0) == 1.0
@@ -376,15 +343,15 @@ def test_new_scores_that_a_kill_left_beside_the_older_inputs_are_not_taken_for_t
 
 
 @pytest.mark.parametrize("killed", [0, 1, 2])
-def test_costs_are_those_of_an_unkilled_scoring_whatever_was_written_of_a_chunk(tmp_path: Path, killed: int) -> None:
+def test_costs_are_those_of_an_unkilled_scoring_whatever_was_written_of_a_chunk(tmp_path, killed):
     """A chunk was counted twice, or not at all, after a kill between its scores and its costs."""
 
-    def chunk(number: int) -> scoring.ScoredChunk:
+    def chunk(number):
         scores = [GateScore(f"q{4 * number + i}", name, 0.5) for i in range(2) for name in ("a", "b")]
         timing = scoring.Timing(("a", "b"), "dev", 2, 0.1, {"tokens": 10 + number})
         return scoring.ScoredChunk(tuple(scores), timing)
 
-    def score(path: Path) -> dict[str, float]:
+    def score(path):
         with scoring.ScoreFile(path, {"gate": "g"}) as file:
             for number in range(3):
                 if any((one.gate, one.question_id) not in file.done for one in chunk(number).scores):
@@ -402,9 +369,7 @@ def test_costs_are_those_of_an_unkilled_scoring_whatever_was_written_of_a_chunk(
     assert (tmp_path / "g.jsonl").read_bytes() == (tmp_path / "unkilled.jsonl").read_bytes()
 
 
-def test_a_new_gate_is_fitted_scored_and_evaluated_in_a_run_folder(
-    run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_gate_is_fitted_scored_and_evaluated_in_a_run_folder(run_folder, monkeypatch):
     monkeypatch.setitem(GATES, "length", "support.length_gate:KIND")
     fit = ["--gate", "length", "--labels", "hard", "--output", run_folder / "length"]
     for split in ("train", "dev"):  # short questions are mastered: one digit, and not the first, which is long

@@ -1,11 +1,8 @@
 """Several processes in one run folder at once: one writes a file, the others say so, nothing is twice or torn."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from pathlib import Path
 from typing import get_type_hints
 
 import pytest
@@ -23,7 +20,7 @@ TOLD = re.compile(r"^error: .+: another process is writing .+(, since 20\d\d-\d\
 OWN_LOCKS = {"sample", "merge", "score", "calibrate"}
 
 
-def at_once(script: str, *argv: object, n: int = 2) -> None:
+def at_once(script, *argv, n=2):
     """Start a script ``n`` times, then once more: whoever was refused said so, and the last one finds all in order."""
     running = [scripts.start(script, *argv) for _ in range(n)]
     codes = [one.wait() for one in running]
@@ -34,16 +31,16 @@ def at_once(script: str, *argv: object, n: int = 2) -> None:
     assert again.returncode == 0, again.stderr
 
 
-def write_books(path: Path, n: int) -> None:
+def write_books(path, n):
     rows = ({"id": f"q{i}", "text": f"Who wrote book {i}?", "answers": [f"Ann {i}"]} for i in range(n))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def left_behind(folder: Path) -> list[str]:
+def left_behind(folder):
     return [path.name for path in folder.rglob("*") if path.name.endswith((".partial", ".lock", ".draft", ".new"))]
 
 
-def test_scorings_at_once_leave_each_score_once(run_folder: Path, tmp_path: Path) -> None:
+def test_scorings_at_once_leave_each_score_once(run_folder, tmp_path):
     given = ("--run", run_folder, "--model", make_folder(tmp_path / "model"), "--dtype", "fp32", "--chunk", 16)
     at_once("eval/score.py", *given, "--splits", "[dev]")
     rows = list(jsonl.read(GateScore, run_folder / "scores" / "prompt.jsonl"))
@@ -51,7 +48,7 @@ def test_scorings_at_once_leave_each_score_once(run_folder: Path, tmp_path: Path
     assert left_behind(run_folder) == []
 
 
-def test_two_of_each_stage_at_once(run_folder: Path, tmp_path: Path) -> None:
+def test_two_of_each_stage_at_once(run_folder, tmp_path):
     source = tmp_path / "mine.jsonl"
     write_books(source, 60)
     passages = [{"id": f"p{i}", "title": f"Book {i}", "text": f"Ann {i} wrote book {i}."} for i in range(60)]
@@ -66,12 +63,12 @@ def test_two_of_each_stage_at_once(run_folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "path"), shipped("stages", "recipes").items())
-def test_every_script_says_what_it_writes(name: str, path: Path) -> None:
+def test_every_script_says_what_it_writes(name, path):
     kind = get_type_hints(scripts.load(str(path.relative_to(scripts.ROOT))).main)["config"]
     assert (kind.writes is Config.writes) == (name in OWN_LOCKS)
 
 
-def test_a_locked_file_is_one_line_that_says_since_when(run_folder: Path) -> None:
+def test_a_locked_file_is_one_line_that_says_since_when(run_folder):
     with writing(run_folder / "labels.jsonl"):
         before = (run_folder / "labels.jsonl").read_bytes()
         done = scripts.run("data_gen/label.py", "--run", run_folder, "--by", "greedy")

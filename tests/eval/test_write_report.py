@@ -1,17 +1,12 @@
 """eval/write_report.py: complete, self-contained, escaped, and the same bytes every time."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,13 +23,12 @@ from kbtrain.records import Question
 from kbtrain.report.words import gate_name
 from kbtrain.show import p_value
 
-Script = Callable[[str], ModuleType]
 PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml"
 GATES = ("prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit")
 
 
 @pytest.fixture(scope="module")
-def written(evaluated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(evaluated, tmp_path_factory):
     """The evaluated run folder with its report; what that said is in said.txt beside it."""
     folder = Path(shutil.copytree(evaluated, tmp_path_factory.mktemp("report") / "run"))
     module = scripts.load("eval/write_report.py")
@@ -44,7 +38,7 @@ def written(evaluated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluate(folder: Path, **settings: Any) -> None:
+def evaluate(folder, **settings):
     module = scripts.load("eval/end_to_end.py")
     module.main(build(module.EndToEndConfig, None, {"run": folder, "bootstrap_draws": 100, **settings}))
 
@@ -52,7 +46,7 @@ def evaluate(folder: Path, **settings: Any) -> None:
 Chosen = dict[str, tuple[float, dict[str, float]]]
 
 
-def chosen_on_dev(folder: Path) -> tuple[Chosen, list[dict[str, Any]]]:
+def chosen_on_dev(folder):
     """Gate -> (the highest cut that searches for half of dev, its scores), worked here; rows of outcomes.jsonl."""
     rows = [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
     scores: dict[str, dict[str, float]] = {}
@@ -68,7 +62,7 @@ def chosen_on_dev(folder: Path) -> tuple[Chosen, list[dict[str, Any]]]:
     return chosen, rows
 
 
-def saved_and_changed(rows: list[dict[str, Any]], of: dict[str, float], cut: float, split: str) -> tuple[float, float]:
+def saved_and_changed(rows, of, cut, split):
     """Share of searches skipped, and accuracy minus that of always searching."""
     part = [row for row in rows if row["split"] == split]
     searched = [of[row["question_id"]] > cut for row in part]
@@ -76,7 +70,7 @@ def saved_and_changed(rows: list[dict[str, Any]], of: dict[str, float], cut: flo
     return 1 - sum(searched) / len(part), (sum(right) - sum(row["rag_correct"] for row in part)) / len(part)
 
 
-def dev_area(rows: list[dict[str, Any]], of: dict[str, float]) -> float:
+def dev_area(rows, of):
     """Oracle-normalised area of a gate's order of the dev questions."""
     dev = [row for row in rows if row["split"] == "dev"]
     scores = np.array([of[row["question_id"]] for row in dev])
@@ -84,12 +78,12 @@ def dev_area(rows: list[dict[str, Any]], of: dict[str, float]) -> float:
     return normalised_area(scores, llm, rag) or 0.0
 
 
-def write(script: Script, folder: Path, **settings: Any) -> None:
+def write(script, folder, **settings):
     module = script("write_report")
     module.main(build(module.ReportConfig, None, {"run": folder, **settings}))
 
 
-def test_the_page_is_well_formed_and_loads_nothing(written: Path) -> None:
+def test_the_page_is_well_formed_and_loads_nothing(written):
     page = Page((written / "report.html").read_text())
     assert page.loaded == []
     assert page.links == [f"gates/{gate}.html" for gate in GATES]
@@ -101,7 +95,7 @@ def test_the_page_is_well_formed_and_loads_nothing(written: Path) -> None:
     assert not re.search(r"@import|url\((?!#)", style)
 
 
-def test_the_page_says_what_was_measured(written: Path) -> None:
+def test_the_page_says_what_was_measured(written):
     text = Page((written / "report.html").read_text()).text
     results = json.loads((written / "results.json").read_text())
     for gate in results["gates"]:
@@ -121,7 +115,7 @@ def test_the_page_says_what_was_measured(written: Path) -> None:
     assert set(re.findall(r"(?<![\w.])[+-]?\.\d{3}(?!\d|rem)", read)) <= p_values
 
 
-def test_a_script_in_a_question_stays_text(script: Script, run_folder: Path) -> None:
+def test_a_script_in_a_question_stays_text(script, run_folder):
     questions = (run_folder / "questions.jsonl").read_text()
     evil = json.dumps("</dd><script>alert(1)</script> | [x](javascript:1)\n# <img src=x onerror=alert(1)>")
     changed = re.sub(r'"text": "What is fact \d+ of test\?"', lambda _: f'"text": {evil}', questions)
@@ -141,19 +135,19 @@ def test_a_script_in_a_question_stays_text(script: Script, run_folder: Path) -> 
     assert "\\[x\\](javascript:1)<br>\\# &lt;img" in markdown
 
 
-def test_the_same_input_gives_the_same_bytes(script: Script, written: Path) -> None:
+def test_the_same_input_gives_the_same_bytes(script, written):
     before = [(written / name).read_bytes() for name in ("report.html", "report.md")]
     write(script, written)
     assert [(written / name).read_bytes() for name in ("report.html", "report.md")] == before
 
 
-def test_markdown_tables_have_as_many_cells_in_every_row(written: Path) -> None:
+def test_markdown_tables_have_as_many_cells_in_every_row(written):
     for block in re.findall(r"(?:^\|.*\n)+", (written / "report.md").read_text(), re.MULTILINE):
         cells = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(cells) == 1, block
 
 
-def test_an_unknown_gate_or_schema_is_one_line(script: Script, written: Path, tmp_path: Path) -> None:
+def test_an_unknown_gate_or_schema_is_one_line(script, written, tmp_path):
     with pytest.raises(UserError, match="did you mean 'kbm_mastery'"):
         write(script, written, gate="kbm_masteri")
     (tmp_path / "results.json").write_text('{"schema": 2}')
@@ -164,7 +158,7 @@ def test_an_unknown_gate_or_schema_is_one_line(script: Script, written: Path, tm
         write(script, tmp_path)
 
 
-def test_each_gate_has_a_page_with_its_worst_errors_first(written: Path) -> None:
+def test_each_gate_has_a_page_with_its_worst_errors_first(written):
     results = {gate["gate"]: gate for gate in json.loads((written / "results.json").read_text())["gates"]}
     chosen, rows = chosen_on_dev(written)
     test = [row for row in rows if row["split"] == "test"]
@@ -185,7 +179,7 @@ def test_each_gate_has_a_page_with_its_worst_errors_first(written: Path) -> None
         assert "Some text." in page.text  # the passage
 
 
-def test_the_main_gate_by_part_adds_up_to_the_whole(written: Path) -> None:
+def test_the_main_gate_by_part_adds_up_to_the_whole(written):
     results = {gate["gate"]: gate for gate in json.loads((written / "results.json").read_text())["gates"]}
     markdown = (written / "report.md").read_text()
     block = markdown[markdown.index("## KBM, benefit by relation") :].split("\n\n")[1]
@@ -197,7 +191,7 @@ def test_the_main_gate_by_part_adds_up_to_the_whole(written: Path) -> None:
     assert mean == pytest.approx(100 * (results["all_rag"]["accuracy"] + change), abs=0.06)
 
 
-def test_bills_stand_in_the_report_where_they_were_made(script: Script, evaluated_run: Path) -> None:
+def test_bills_stand_in_the_report_where_they_were_made(script, evaluated_run):
     cost = script("cost")
     cost.main(build(cost.CostConfig, None, {"run": evaluated_run, "prices": PRICES}))
     write(script, evaluated_run)
@@ -213,9 +207,7 @@ def test_bills_stand_in_the_report_where_they_were_made(script: Script, evaluate
         write(script, evaluated_run)
 
 
-def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_threshold_chosen_there(
-    written: Path,
-) -> None:
+def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_threshold_chosen_there(written):
     said = (written.parent / "said.txt").read_text().splitlines()
     chosen, rows = chosen_on_dev(written)
     best = max(chosen, key=lambda gate: dev_area(rows, chosen[gate][1]))
@@ -241,9 +233,7 @@ def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_thres
     )
 
 
-def test_the_first_screen_and_every_gate_page_say_that_accuracy_is_the_expected_one(
-    script: Script, sampled_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_screen_and_every_gate_page_say_that_accuracy_is_the_expected_one(script, sampled_run, capsys):
     end_to_end = script("end_to_end")
     settings = {"run": sampled_run, "bootstrap_draws": 100, "accuracy": "expected"}
     end_to_end.main(build(end_to_end.EndToEndConfig, None, settings))
@@ -261,7 +251,7 @@ FOUR_FOLD = (
 )
 
 
-def test_the_tiles_the_counts_and_the_examples_of_the_first_screen_are_one_gate_s(written: Path) -> None:
+def test_the_tiles_the_counts_and_the_examples_of_the_first_screen_are_one_gate_s(written):
     html = (written / "report.html").read_text()
     start = html[: html.index("<details>")]
     tiles = re.findall(r"<h2>(.*?)</h2><b>(.*?)</b><span>(.*?)</span>", start)
@@ -292,7 +282,7 @@ def test_the_tiles_the_counts_and_the_examples_of_the_first_screen_are_one_gate_
     assert five == ["never search", "always search", "kind of question alone", gate_name(best)]
 
 
-def test_the_slider_s_curve_goes_from_never_to_always(written: Path) -> None:
+def test_the_slider_s_curve_goes_from_never_to_always(written):
     html = (written / "report.html").read_text()
     right, money = (json.loads(re.findall(rf'data-{name}="(.*?)"', html)[0]) for name in ("right", "money"))
     results = {gate["gate"]: gate for gate in json.loads((written / "results.json").read_text())["gates"]}
@@ -301,7 +291,7 @@ def test_the_slider_s_curve_goes_from_never_to_always(written: Path) -> None:
     assert money[100] == pytest.approx(1.01, abs=0.01) and money == sorted(money)
 
 
-def test_a_gate_page_begins_with_its_two_by_two(written: Path) -> None:
+def test_a_gate_page_begins_with_its_two_by_two(written):
     results = {gate["gate"]: gate for gate in json.loads((written / "results.json").read_text())["gates"]}
     chosen, rows = chosen_on_dev(written)
     for name in GATES:
@@ -320,7 +310,7 @@ def test_a_gate_page_begins_with_its_two_by_two(written: Path) -> None:
         assert well + missed == results[name]["needed"]["n_positive"]
 
 
-def test_a_result_that_is_not_what_was_computed_is_refused(script: Script, evaluated_run: Path) -> None:
+def test_a_result_that_is_not_what_was_computed_is_refused(script, evaluated_run):
     results = evaluated_run / "results.json"
     made = results.read_text()
     results.write_text(re.sub(r'"accuracy": 0\.\d+', '"accuracy": 0.99', made))

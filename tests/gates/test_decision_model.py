@@ -1,15 +1,12 @@
 """The gate that asks a server: both decision routes of kbtrain's own server, and a chat model's first token."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 from serve_support import serving
 from support import scripts
-from support.http_server import Asked, LocalServer
+from support.http_server import LocalServer
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold
@@ -23,7 +20,7 @@ ASKED = ["Who signs travel requests?", "How many wings has a bee?"]
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def served(tmp_path_factory):
     """kbtrain's own server with a gate of known scores by the kind of question."""
     folder = tmp_path_factory.mktemp("by_source")
     examples = [GateExample.ask(ASKED[i % 2]) for i in range(40)]
@@ -36,7 +33,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("route", ["decisions", "systemone"])
-def test_the_decision_routes_give_the_served_gates_probability(served: Any, route: str) -> None:
+def test_the_decision_routes_give_the_served_gates_probability(served, route):
     running, gate = served
     server = DecisionServer(url=f"{running.url}/v1", name="kbtrain", route=route, tries=2)
     asking = DecisionModel(DecisionModelCard(server=server))
@@ -44,7 +41,7 @@ def test_the_decision_routes_give_the_served_gates_probability(served: Any, rout
     assert asking.spent["requests"] == 2 and not asking.spent["refused"]
 
 
-def test_a_decision_model_that_answers_other_questions_is_one_line(served: Any) -> None:
+def test_a_decision_model_that_answers_other_questions_is_one_line(served):
     server = DecisionServer(url=f"{served[0].url}/v1", name="kbtrain", route="decisions", tries=1)
     with pytest.raises(UserError, match=r'instructions "Does answering this need retrieval\?"'):
         DecisionModel(DecisionModelCard(server=server, about="the staff handbook")).score(ASKED)
@@ -55,11 +52,11 @@ class ChatServer(LocalServer):
 
     path = "/v1"
 
-    def __init__(self, top: dict[str, float]) -> None:
+    def __init__(self, top):
         super().__init__()
         self.top, self.bodies = top, list[Any]()
 
-    def reply(self, asked: Asked) -> tuple[Any, ...]:
+    def reply(self, asked):
         self.bodies.append(asked.body)
         tokens = [{"token": token, "logprob": math.log(p)} for token, p in self.top.items()]
         message = {"role": "assistant", "content": tokens[0]["token"]}
@@ -76,7 +73,7 @@ class ChatServer(LocalServer):
         ({"I": 0.7, "It": 0.3}, 1.0),
     ],
 )
-def test_a_chat_models_yes_among_yes_and_no(top: dict[str, float], score: float) -> None:
+def test_a_chat_models_yes_among_yes_and_no(top, score):
     with ChatServer(top) as chat:
         gate = DecisionModel(
             DecisionModelCard(server=DecisionServer(url=chat.url, name="m"), about="the staff handbook")
@@ -87,7 +84,7 @@ def test_a_chat_models_yes_among_yes_and_no(top: dict[str, float], score: float)
     assert ASKED[0] in chat.bodies[0]["messages"][0]["content"]
 
 
-def test_the_recipe_makes_a_folder_that_scores(tmp_path: Path) -> None:
+def test_the_recipe_makes_a_folder_that_scores(tmp_path):
     with ChatServer({"yes": 0.25, "no": 0.75}) as chat:
         done = scripts.run(
             "recipes/make_decision_model.py", "--url", chat.url, "--name", "m", "--output", tmp_path / "d",
@@ -96,4 +93,4 @@ def test_the_recipe_makes_a_folder_that_scores(tmp_path: Path) -> None:
         assert "made decision_model of m by chat (capital of France: 0.25)" in done.stdout
         gate = load_gate(tmp_path / "d")
         assert gate.score(ASKED) == pytest.approx([0.25, 0.25])
-        assert gate.card.about == "a handbook"  # type: ignore[union-attr]
+        assert gate.card.about == "a handbook"

@@ -1,10 +1,6 @@
 """One shape for every kind of gate in the registry, on small real folders: load, score, decide, threshold, card."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import gate_folders
@@ -29,17 +25,17 @@ SERVED = {"draft_of_server": gate_folders.draft_of_server, "decision_model": gat
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url():
     tokenizer = make_tokenizer()
     with serving(make_model(vocabulary=len(tokenizer) + 8), tokenizer) as served:
         yield served.url
 
 
 @pytest.fixture(scope="module")
-def folder_of(tmp_path_factory: pytest.TempPathFactory, url: str) -> Any:
+def folder_of(tmp_path_factory, url):
     made: dict[str, Path] = {}
 
-    def build(kind: str) -> Path:
+    def build(kind):
         if kind not in made:
             made[kind] = tmp_path_factory.mktemp(kind) / kind.removesuffix("_of_server")
             if kind in SERVED:
@@ -52,27 +48,27 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory, url: str) -> Any:
 
 
 @pytest.fixture(params=[*GATES, "draft_of_server"])
-def opened(request: pytest.FixtureRequest, folder_of: Any) -> tuple[str, Path, Gate]:
+def opened(request, folder_of):
     """Name of the kind, its folder, and the gate opened from it by the one function."""
     folder = folder_of(request.param)
     return request.param.removesuffix("_of_server"), folder, kbtrain.load_gate(folder)
 
 
-def inputs(gate: Gate) -> list[Any]:
+def inputs(gate):
     return list(TEXTS) if "question" in gate.reads else [turn(i) for i in (0, 1)]
 
 
-def noted(value: float) -> Threshold:
+def noted(value):
     return Threshold(threshold=value, rule="given", dev_file_sha256="0", n_dev=9)
 
 
-def test_every_kind_has_a_folder_here_and_says_what_it_reads() -> None:
+def test_every_kind_has_a_folder_here_and_says_what_it_reads():
     assert set(gate_folders.FOLDERS) == set(GATES)
     assert {name for name, kind in kinds().items() if not kind.reads & QUESTION} == TURNS_ONLY
     assert all(kind.reads <= QUESTION | TURN for kind in kinds().values())
 
 
-def test_it_is_a_gate_with_its_card_and_one_score_an_input(opened: tuple[str, Path, Gate]) -> None:
+def test_it_is_a_gate_with_its_card_and_one_score_an_input(opened):
     kind, folder, gate = opened
     assert isinstance(gate, Gate) and isinstance(gate.card, GateCard) and gate.card.kind == kind
     assert gate.name in gate.card.names() == handle(folder).names
@@ -86,7 +82,7 @@ def test_it_is_a_gate_with_its_card_and_one_score_an_input(opened: tuple[str, Pa
         assert len(gate.score([turn(0)])) == 1
 
 
-def test_it_decides_by_the_threshold_that_its_card_notes(opened: tuple[str, Path, Gate]) -> None:
+def test_it_decides_by_the_threshold_that_its_card_notes(opened):
     _, folder, gate = opened
     asked = inputs(gate)
     with pytest.raises(UserError, match=f"gate '{gate.name}': no threshold in its gate.json; choose one on dev"):
@@ -110,7 +106,7 @@ def test_it_decides_by_the_threshold_that_its_card_notes(opened: tuple[str, Path
         (folder / "gate.json").write_text(card)
 
 
-def test_a_wrong_argument_is_one_line(opened: tuple[str, Path, Gate]) -> None:
+def test_a_wrong_argument_is_one_line(opened):
     kind, folder, gate = opened
     wrong = [("Who wrote it?", "put it in a list"), (None, "expected a list"), ([3], "found int at place 0")]
     if "question" in gate.reads:
@@ -122,7 +118,7 @@ def test_a_wrong_argument_is_one_line(opened: tuple[str, Path, Gate]) -> None:
     for argument, says in wrong:
         for ask in (gate.score, gate.decide, gate.score_all):
             with pytest.raises(UserError) as error:
-                ask(argument, *([0.5] if ask == gate.decide else []))  # type: ignore[operator]
+                ask(argument, *([0.5] if ask == gate.decide else []))
             assert says in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(UserError) as error:
         kbtrain.load_gate(folder, key="nothing")
@@ -131,7 +127,7 @@ def test_a_wrong_argument_is_one_line(opened: tuple[str, Path, Gate]) -> None:
 
 
 @pytest.mark.parametrize("kind", [name for name, kind in kinds().items() if issubclass(kind.card, KeyedCard)])
-def test_a_key_is_chosen_by_its_name_and_else_by_what_was_best_on_dev(kind: str, folder_of: Any) -> None:
+def test_a_key_is_chosen_by_its_name_and_else_by_what_was_best_on_dev(kind, folder_of):
     folder: Path = folder_of(kind)
     text = (folder / "gate.json").read_text()
     card = kbtrain.load_gate(folder).card

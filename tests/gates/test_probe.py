@@ -28,7 +28,7 @@ from kbtrain.training.folds import folds
 PLACES = ("city", "river", "lake", "hill", "road", "bay", "cape", "isle", "port", "farm", "mine", "dam", "peak", "glen")
 
 
-def questions(n: int, split: str = "train", start: int = 0) -> list[GateExample]:
+def questions(n, split="train", start=0):
     names = [f"Which {a} is near the {b} of place {i}?" for i in range(9) for a in PLACES for b in PLACES]
     picked = np.random.default_rng(1).permutation(names)[start : start + n]
     return [GateExample(f"{split}{i}", f"{split}{i}", split, str(text), "en", None) for i, text in enumerate(picked)]

@@ -1,7 +1,5 @@
 """RAGate-MHA: its network is that of torch, and its input, tokenizer and dropout."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -157,7 +155,7 @@ def test_a_tokenizer_learns_what_dialogues_of_one_name_say_at_the_same_place():
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
-def test_a_share_p_is_dropped_wherever_it_stands_and_the_mean_stays(p: float) -> None:
+def test_a_share_p_is_dropped_wherever_it_stands_and_the_mean_stays(p):
     torch.manual_seed(0)
     n = 400_000
     made = Dropout(p)(torch.ones(n))
@@ -170,7 +168,7 @@ def test_a_share_p_is_dropped_wherever_it_stands_and_the_mean_stays(p: float) ->
     assert chisquare([pairs, n / 2 - pairs], [n / 2 * p**2, n / 2 * (1 - p**2)]).pvalue > 1e-4
 
 
-def test_the_gradient_passes_where_the_number_did() -> None:
+def test_the_gradient_passes_where_the_number_did():
     x = torch.randn(3, 5, 7, requires_grad=True)
     made = Dropout(0.3)(x)
     made.sum().backward()

@@ -25,14 +25,14 @@ from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import Sample
 
 
-def unit(k: int, d: int = 8) -> np.ndarray:
+def unit(k, d=8):
     """k equal rows of mean 0 and squared norm 1."""
     row = np.zeros(d)
     row[:2] = np.array([1, -1]) / math.sqrt(2)
     return np.tile(row, (k, 1))
 
 
-def orthogonal(k: int, squared_norm: float) -> np.ndarray:
+def orthogonal(k, squared_norm):
     """Rows (e_2i - e_2i+1) of mean 0 that are orthogonal to each other."""
     z = np.zeros((k, 2 * k))
     for i in range(k):

@@ -1,9 +1,6 @@
 """The gates that need no model."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -22,30 +19,30 @@ from kbtrain.gates.simple import (
     form_only,
     relation_only,
 )
-from kbtrain.records import Evidence, GateExample, Hit, Indicators, Label, Outcome, Split
+from kbtrain.records import Evidence, GateExample, Hit, Indicators, Label, Outcome
 
 
-def _example(question_id: str, relation: str | None = None) -> GateExample:
+def _example(question_id, relation=None):
     return GateExample(question_id, question_id, "test", "Where?", "en", None, relation=relation)
 
 
-def _label(question_id: str, relation: str | None, benefit: float | None, split: Split = "train") -> Label:
+def _label(question_id, relation, benefit, split="train"):
     llm = Indicators("llm", 30, 15, 0.5, 0.3, 0.7, 0.5, 0.3, 0.7, 3, 0, True)
     hard = (0.8, 0.8, False, False, None, None)
     return Label(question_id, split, llm, None, None, *hard, benefit, None, None, None, None, relation)
 
 
-def _outcome(question_id: str, llm: bool, rag: bool) -> Outcome:
+def _outcome(question_id, llm, rag):
     return Outcome(question_id, "test", None, llm, rag, None, None, 1, 1)
 
 
-def test_always_and_never_score_1_and_0() -> None:
+def test_always_and_never_score_1_and_0():
     examples = [_example("a"), _example("b")]
     assert Always().score(examples) == [1.0, 1.0]
     assert Never().score(examples) == [0.0, 0.0]
 
 
-def test_random_is_uniform_repeatable_and_independent_of_the_batch() -> None:
+def test_random_is_uniform_repeatable_and_independent_of_the_batch():
     examples = [_example(f"q{i}") for i in range(4000)]
     scores = Random(seed=3).score(examples)
     assert scores == [Random(seed=3).score([example])[0] for example in examples]
@@ -55,7 +52,7 @@ def test_random_is_uniform_repeatable_and_independent_of_the_batch() -> None:
     assert min(scores) >= 0 and max(scores) < 1
 
 
-def test_the_oracle_retrieves_exactly_where_retrieval_mends() -> None:
+def test_the_oracle_retrieves_exactly_where_retrieval_mends():
     outcomes = [_outcome("mended", False, True), _outcome("broken", True, False), _outcome("known", True, True)]
     scores = Oracle(outcomes).score([_example("known"), _example("mended"), _example("broken")])
     assert scores == [0.0, 1.0, -1.0]
@@ -63,7 +60,7 @@ def test_the_oracle_retrieves_exactly_where_retrieval_mends() -> None:
         Oracle(outcomes).score([_example("new")])
 
 
-def test_relation_only_is_the_mean_benefit_of_the_relation_in_the_training_set() -> None:
+def test_relation_only_is_the_mean_benefit_of_the_relation_in_the_training_set():
     labels = [
         _label("a", "capital", 0.2),
         _label("b", "capital", 0.4),
@@ -77,7 +74,7 @@ def test_relation_only_is_the_mean_benefit_of_the_relation_in_the_training_set()
     assert scores == pytest.approx([0.3, -0.3, 0.2, 0.2])
 
 
-def test_form_only_is_the_mean_benefit_of_the_questions_form_in_the_training_set() -> None:
+def test_form_only_is_the_mean_benefit_of_the_questions_form_in_the_training_set():
     texts = {"a": "Is Rome old?", "b": "Are both films that ... which won?", "c": "Who wrote it?", "d": "Name one."}
     labels = [
         _label("a", None, 0.2),
@@ -95,8 +92,8 @@ def test_form_only_is_the_mean_benefit_of_the_questions_form_in_the_training_set
         form_only([_label("a", None, None)], texts)
 
 
-def test_the_retriever_s_score_and_gap_and_nothing_found_is_below_all() -> None:
-    def found(name: str, *scores: float) -> Evidence:
+def test_the_retriever_s_score_and_gap_and_nothing_found_is_below_all():
+    def found(name, *scores):
         return Evidence(name, "bm25", name, tuple(Hit(f"p{score}", "", "text", score) for score in scores))
 
     rows = [found("a", 2.0, 7.5), found("b", 0.5), found("c"), found("d", 3.0, 3.0)]
@@ -107,7 +104,7 @@ def test_the_retriever_s_score_and_gap_and_nothing_found_is_below_all() -> None:
         assert one.stage == "search" and one.knows("ab") and not one.knows("ae")
 
 
-def asked(text: str, source: str = "") -> GateExample:
+def asked(text, source=""):
     return dataclasses.replace(GateExample.ask(text), source=source)
 
 
@@ -115,7 +112,7 @@ TRAINING = [asked(f"Is {i} open?", "shop" if i < 10 else "wiki") for i in range(
 NEED = [1.0] * 10 + [0.0] * 30
 
 
-def test_a_score_is_the_shrunk_mean_of_the_source_or_of_the_kind_of_question() -> None:
+def test_a_score_is_the_shrunk_mean_of_the_source_or_of_the_kind_of_question():
     gate = BySource.fit([*TRAINING, asked("Who is it?")], [*NEED, 1.0])
     overall = 11 / 41
     expected = [(10 + SHRINK * overall) / (10 + SHRINK), SHRINK * overall / (30 + SHRINK)]
@@ -124,7 +121,7 @@ def test_a_score_is_the_shrunk_mean_of_the_source_or_of_the_kind_of_question() -
     assert unknown == pytest.approx([(1 + SHRINK * overall) / (1 + SHRINK), overall, overall])
 
 
-def test_it_comes_back_from_its_folder_and_single_scores_are_those_of_a_batch(tmp_path: Path) -> None:
+def test_it_comes_back_from_its_folder_and_single_scores_are_those_of_a_batch(tmp_path):
     gate = BySource.fit(TRAINING, NEED)
     assert gate.card is not None
     gate.card.write(tmp_path)
@@ -133,7 +130,7 @@ def test_it_comes_back_from_its_folder_and_single_scores_are_those_of_a_batch(tm
     assert again.score(asks) == gate.score_examples(asks) == [again.score([one])[0] for one in asks]
 
 
-def test_a_training_question_s_held_out_score_is_that_of_a_gate_fitted_without_it(tmp_path: Path) -> None:
+def test_a_training_question_s_held_out_score_is_that_of_a_gate_fitted_without_it(tmp_path):
     gate = BySource.fit(TRAINING, NEED)
     for i in (0, 25):
         rest = BySource.fit([*TRAINING[:i], *TRAINING[i + 1 :]], [*NEED[:i], *NEED[i + 1 :]])
@@ -142,7 +139,7 @@ def test_a_training_question_s_held_out_score_is_that_of_a_gate_fitted_without_i
     assert read_held_out(tmp_path)["by_source"] == pytest.approx(dict(gate.held_out))
 
 
-def test_features_read_the_source_shrunk_and_fall_back_without_a_known_one() -> None:
+def test_features_read_the_source_shrunk_and_fall_back_without_a_known_one():
     with_sources = Features.fit_form(TRAINING, NEED, "benefit")
     shop, wiki, none, new = with_sources.score_examples([asked("Is 5 it?", s) for s in ("shop", "wiki", "", "new")])
     assert wiki < none == new < shop

@@ -1,7 +1,5 @@
 """Thresholds noted in gate folders: what may replace what, what the README says, and the folder scores name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ WEIGHTS = {
 }
 
 
-def _fractions(tensors: Tensors) -> str:
+def _fractions(tensors):
     return next(name for name, value in tensors.items() if value.is_floating_point())
 
 
@@ -36,12 +35,12 @@ DAMAGE: dict[str, Callable[[Tensors], object]] = {
 }
 
 
-def _reversed(hashes: torch.Tensor) -> torch.Tensor:
+def _reversed(hashes):
     return torch.tensor(hashes.tolist()[::-1], dtype=hashes.dtype)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     for kind in WEIGHTS:
         FOLDERS[kind](place / kind)
@@ -49,7 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def _changed(whole: Path, kind: str, change: Callable[[Tensors], object]) -> None:
+def _changed(whole, kind, change):
     path, said = whole / kind / WEIGHTS[kind], list[warnings.WarningMessage]()
     before = path.read_bytes()
     try:
@@ -66,12 +65,12 @@ def _changed(whole: Path, kind: str, change: Callable[[Tensors], object]) -> Non
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_weights_that_are_not_the_gate_s_are_one_line(kind: str, damage: str, whole: Path) -> None:
+def test_weights_that_are_not_the_gate_s_are_one_line(kind, damage, whole):
     with pytest.raises(UserError) as caught:
         _changed(whole, kind, DAMAGE[damage])
     assert str(whole / kind) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_words_out_of_order_would_be_sought_in_vain(whole: Path) -> None:
+def test_words_out_of_order_would_be_sought_in_vain(whole):
     with pytest.raises(UserError, match=r"words\.safetensors: broken \(words are out of order\)"):
         _changed(whole, "features", lambda tensors: tensors.update(hashes=_reversed(tensors["hashes"])))

@@ -1,7 +1,5 @@
 """Attention in blocks, packed weights and the output layer in fp32 give what the plain model gives, without a trace."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +16,7 @@ from kbtrain.models.forward import fp32_output_layer
 
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 300])
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
-def test_blocks_equal_one_causal_softmax(length: int, kv_heads: int) -> None:
+def test_blocks_equal_one_causal_softmax(length, kv_heads):
     torch.manual_seed(length)
     query = torch.randn(2, 6, length, 8)
     key, value = torch.randn(2, kv_heads, length, 8), torch.randn(2, kv_heads, length, 8)
@@ -30,7 +28,7 @@ def test_blocks_equal_one_causal_softmax(length: int, kv_heads: int) -> None:
 
 
 @pytest.fixture
-def model() -> LlamaForCausalLM:
+def model():
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -40,12 +38,12 @@ def model() -> LlamaForCausalLM:
 
 
 @pytest.fixture
-def bf16_model(model: LlamaForCausalLM) -> LlamaForCausalLM:
+def bf16_model(model):
     return model.to(torch.bfloat16)
 
 
 @torch.inference_mode()
-def test_a_model_gives_the_same_logits_keys_and_values_in_blocks(model: LlamaForCausalLM) -> None:
+def test_a_model_gives_the_same_logits_keys_and_values_in_blocks(model):
     prompts = [[(3 * i) % 64 for i in range(290)], [(5 * i) % 64 for i in range(270)]]
     plain, theirs = prefill(model, prompts)
     with causal_blocks(model):
@@ -58,7 +56,7 @@ def test_a_model_gives_the_same_logits_keys_and_values_in_blocks(model: LlamaFor
 
 
 @torch.inference_mode()
-def test_only_the_states_that_are_read_need_be_right_in_the_last_layer(model: LlamaForCausalLM) -> None:
+def test_only_the_states_that_are_read_need_be_right_in_the_last_layer(model):
     ids = torch.tensor([[(3 * i) % 64 for i in range(300)], [(7 * i) % 64 for i in range(300)]])
     read = torch.tensor([299, 140, 3])
     with causal_blocks(model):
@@ -71,9 +69,7 @@ def test_only_the_states_that_are_read_need_be_right_in_the_last_layer(model: Ll
     assert "forward" not in model.model.layers[-1].mlp.__dict__
 
 
-def test_blocks_serve_long_bf16_prompts_on_a_cpu_without_amx_only(
-    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_serve_long_bf16_prompts_on_a_cpu_without_amx_only(model, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     assert not pays(model, 1000)  # fp32: the fused kernel is as fast
     model.to(torch.bfloat16)
@@ -83,9 +79,7 @@ def test_blocks_serve_long_bf16_prompts_on_a_cpu_without_amx_only(
 
 
 @torch.inference_mode()
-def test_long_prompts_go_through_the_model_one_by_one_and_come_back_as_one_padded_cache(
-    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_prompts_go_through_the_model_one_by_one_and_come_back_as_one_padded_cache(model, monkeypatch):
     monkeypatch.setattr("kbtrain.llm.sampler.prefill.pays", lambda model, length: True)
     monkeypatch.setattr("kbtrain.llm.sampler.prefill._ALONE", 280)
     prompts = [[(3 * i) % 64 for i in range(290)], [(5 * i) % 64 for i in range(270)]]
@@ -118,7 +112,7 @@ IDS = torch.arange(40).view(2, 20)
 
 @bf16
 @torch.inference_mode()
-def test_logits_are_the_plain_ones_and_the_layers_are_as_before(bf16_model: LlamaForCausalLM) -> None:
+def test_logits_are_the_plain_ones_and_the_layers_are_as_before(bf16_model):
     plain, packed = bf16_model(IDS).logits, PackedLinears(bf16_model)
     with packed:
         assert "forward" in bf16_model.lm_head.__dict__
@@ -131,7 +125,7 @@ def test_logits_are_the_plain_ones_and_the_layers_are_as_before(bf16_model: Llam
 
 
 @bf16
-def test_weights_that_changed_are_packed_anew(bf16_model: LlamaForCausalLM) -> None:
+def test_weights_that_changed_are_packed_anew(bf16_model):
     packed = PackedLinears(bf16_model)
     with torch.inference_mode(), packed:
         before = bf16_model(IDS).logits
@@ -141,9 +135,7 @@ def test_weights_that_changed_are_packed_anew(bf16_model: LlamaForCausalLM) -> N
         torch.testing.assert_close(bf16_model(IDS).logits, 3 * before, atol=0.05, rtol=0.05)
 
 
-def test_nothing_is_packed_in_fp32_or_where_memory_is_short(
-    bf16_model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_packed_in_fp32_or_where_memory_is_short(bf16_model, monkeypatch):
     monkeypatch.setattr(packed_linear, "_SHARE", 0.0)
     with PackedLinears(bf16_model):
         assert "forward" not in bf16_model.lm_head.__dict__
@@ -152,7 +144,7 @@ def test_nothing_is_packed_in_fp32_or_where_memory_is_short(
         assert "forward" not in bf16_model.lm_head.__dict__
 
 
-def test_fp32_products_are_those_of_plain_weights_where_they_are_packed(bf16_model: LlamaForCausalLM) -> None:
+def test_fp32_products_are_those_of_plain_weights_where_they_are_packed(bf16_model):
     ids = torch.arange(12)[None] % 50
     with torch.inference_mode():
         plain = bf16_model.float()(ids).logits

@@ -1,18 +1,13 @@
 """Counts over labels, and the printed table."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from kbtrain.labeling.distribution import Distribution, interval
 from kbtrain.labeling.label import indicators, label
-from kbtrain.records import Question, SampleSet
 
 
 @pytest.fixture
-def seen(capital: Question, answered: Callable[..., SampleSet]) -> Distribution:
+def seen(capital, answered):
     made, labels = Distribution(), []
     for right, right_rag in ((0, 5), (3, 3), (10, 4)):
         llm = answered(*["Paris"] * right, *["Rome"] * (10 - right))
@@ -23,7 +18,7 @@ def seen(capital: Question, answered: Callable[..., SampleSet]) -> Distribution:
     return made
 
 
-def test_counts_means_and_histograms_by_hand(seen: Distribution) -> None:
+def test_counts_means_and_histograms_by_hand(seen):
     made = seen.as_dict()
     group = made["labels"]
     assert (group["n"], group["known"], group["certain"]) == (3, 1, 2)  # 0.3 is not above 0.3
@@ -37,16 +32,14 @@ def test_counts_means_and_histograms_by_hand(seen: Distribution) -> None:
     assert made["histograms"]["mastery_rag"] == [0, 0, 0, 1, 1, 1, 0, 0, 0, 0]
 
 
-def test_the_table_shows_the_same_numbers(seen: Distribution) -> None:
+def test_the_table_shows_the_same_numbers(seen):
     lines = seen.lines()
     assert lines[1].split() == ["llm", "1", "0", "0", "1", "0", "0", "0", "0", "0", "1"]
     assert lines[-2].split() == ["capital", "3", "0.43", "0.40", "33%", "67%", "1/1/1"]
     assert lines[-1].split()[0] == "all"
 
 
-def test_the_certain_are_a_share_of_those_whose_certainty_is_known(
-    capital: Question, answered: Callable[..., SampleSet], seen: Distribution
-) -> None:
+def test_the_certain_are_a_share_of_those_whose_certainty_is_known(capital, answered, seen):
     silent = indicators(capital, answered(*["Paris"] * 4, *[""] * 6))[0]
     assert silent is not None and silent.certainty is None
     list(seen.counting([label(capital, {"llm": silent}, 0.3, 0.8)]))
@@ -55,6 +48,6 @@ def test_the_certain_are_a_share_of_those_whose_certainty_is_known(
     assert seen.lines()[-1].split()[:6] == ["all", "4", "0.43", "0.40", "50%", "67%"]  # known: 2 of 4, certain: 2 of 3
 
 
-def test_intervals_are_half_open_and_the_last_one_is_closed() -> None:
+def test_intervals_are_half_open_and_the_last_one_is_closed():
     assert [interval(v, 5) for v in (0, 0.19, 0.2, 0.6, 0.8, 1.0)] == [0, 0, 1, 3, 4, 4]
     assert interval(0.3, 10) == 3 and interval(1 - 0.9, 10) == 1  # 1 - 0.9 is a little less than 0.1

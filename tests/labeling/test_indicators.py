@@ -1,7 +1,5 @@
 """Mastery, certainty and their intervals, the effect of retrieval, and answers that overlap."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
@@ -17,13 +15,13 @@ from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.records import Question
 
 
-def test_answers_are_graded_and_grouped_after_normalisation(capital: Question) -> None:
+def test_answers_are_graded_and_grouped_after_normalisation(capital):
     answers = ["Paris", "paris.", "The Paris", "It is Paris", "Lyon", "lyon!", "", " \n"]
     # correct: the three forms of Paris and "It is Paris"; groups: paris x3, "it is paris", lyon x2, each empty one
     assert grade(capital, answers) == Graded(n=8, n_correct=4, n_empty=2, n_unparsed=0, groups=(3, 2, 1, 1, 1))
 
 
-def test_an_answer_that_names_no_option_is_wrong_and_counted(choice: Question) -> None:
+def test_an_answer_that_names_no_option_is_wrong_and_counted(choice):
     answers = ["B", "b", "B. Africa", "Africa", "A", "I do not know", ""]
     assert grade(choice, answers) == Graded(n=7, n_correct=4, n_empty=1, n_unparsed=1, groups=(4, 1, 1, 1))
 
@@ -35,7 +33,7 @@ def test_answers_that_are_graded_by_their_option_are_not_counted_as_naming_none(
     assert (graded.n_correct, graded.n_unparsed) == (2, 1)
 
 
-def test_certainty_by_hand() -> None:
+def test_certainty_by_hand():
     assert certainty((30,)) == 1.0
     assert certainty((1,) * 30) == pytest.approx(0.0, abs=1e-12)
     assert certainty((1, 1)) == pytest.approx(0.0, abs=1e-12)
@@ -46,9 +44,7 @@ def test_certainty_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("groups", "drawn"), [((3, 2), 2), ((3, 2, 1, 1), 4), ((4, 4), 7), ((1,) * 6, 3), ((6, 2), 5)])
-def test_on_a_smaller_scale_certainty_is_the_mean_over_all_ways_to_draw_so_many(
-    groups: tuple[int, ...], drawn: int
-) -> None:
+def test_on_a_smaller_scale_certainty_is_the_mean_over_all_ways_to_draw_so_many(groups, drawn):
     answers = [group for group, size in enumerate(groups) for _ in range(size)]
     every = [certainty(tuple(Counter(part).values())) for part in itertools.combinations(answers, drawn)]
     assert certainty(groups, drawn) == pytest.approx(np.mean(every), abs=1e-12)
@@ -56,18 +52,18 @@ def test_on_a_smaller_scale_certainty_is_the_mean_over_all_ways_to_draw_so_many(
     assert 0 <= low <= certainty(groups, drawn) <= high <= 1
 
 
-def test_the_scale_of_all_answers_is_the_papers_value() -> None:
+def test_the_scale_of_all_answers_is_the_papers_value():
     for groups in ((30,), (15, 15), (20, 9, 1), (1,) * 30):
         assert certainty(groups, 30) == certainty(groups)
         assert certainty_interval(groups, 30) == certainty_interval(groups)
 
 
-def test_fewer_answers_than_the_scale_have_no_certainty_on_it() -> None:
+def test_fewer_answers_than_the_scale_have_no_certainty_on_it():
     with pytest.raises(ValueError, match="not 10 of"):
         certainty((4, 1), 10)
 
 
-def test_certainty_equals_scipys_entropy_for_any_grouping() -> None:
+def test_certainty_equals_scipys_entropy_for_any_grouping():
     rng = np.random.default_rng(1)
     for n in (2, 7, 30, 100):
         for _ in range(50):
@@ -77,13 +73,13 @@ def test_certainty_equals_scipys_entropy_for_any_grouping() -> None:
 
 
 @pytest.mark.parametrize("groups", [(), (1,), (3, 0)])
-def test_one_answer_has_no_certainty(groups: tuple[int, ...]) -> None:
+def test_one_answer_has_no_certainty(groups):
     with pytest.raises(ValueError, match=r"two answers|empty"):
         certainty(groups)
 
 
 @pytest.mark.parametrize("groups", [(30,), (1,) * 30, (29, 1), (15, 15), (10, 5, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)])
-def test_the_interval_holds_the_value_is_repeatable_and_leaves_doubt(groups: tuple[int, ...]) -> None:
+def test_the_interval_holds_the_value_is_repeatable_and_leaves_doubt(groups):
     low, high = certainty_interval(groups)
     assert 0 <= low <= certainty(groups) <= high <= 1
     assert high - low > 0.02
@@ -100,7 +96,7 @@ SHARES = {
 
 
 @pytest.mark.parametrize("name", SHARES)
-def test_the_interval_covers_the_expected_certainty_where_percentiles_fail(name: str) -> None:
+def test_the_interval_covers_the_expected_certainty_where_percentiles_fail(name):
     """Answers drawn from known shares: four in five intervals hold the mean certainty of 30 such answers."""
     shares = np.array(SHARES[name]) / sum(SHARES[name])
     rng = np.random.default_rng(3)
@@ -110,25 +106,25 @@ def test_the_interval_covers_the_expected_certainty_where_percentiles_fail(name:
     assert np.mean([low <= expected <= high for low, high in seen]) >= 0.8
 
 
-def test_the_effect_follows_the_indicator() -> None:
+def test_the_effect_follows_the_indicator():
     assert (effect(0.2, 0.5), effect(0.5, 0.5), effect(0.5, 0.2)) == ("beneficial", "neutral", "harmful")
     assert effect(0.1 + 0.2, 0.3) == "neutral"
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 30, 300])
-def test_wilson_equals_scipys_for_every_count(n: int) -> None:
+def test_wilson_equals_scipys_for_every_count(n):
     for k in range(n + 1):
         reference = binomtest(k, n).proportion_ci(0.95, method="wilson")
         assert wilson(k, n) == pytest.approx((reference.low, reference.high), abs=1e-12)
 
 
 @pytest.mark.parametrize(("k", "n"), [(-1, 30), (31, 30), (0, 0)])
-def test_wilson_refuses_what_is_no_share(k: int, n: int) -> None:
+def test_wilson_refuses_what_is_no_share(k, n):
     with pytest.raises(ValueError, match="is not a share"):
         wilson(k, n)
 
 
-def test_newcombe_equals_the_published_examples() -> None:
+def test_newcombe_equals_the_published_examples():
     """Newcombe 1998 (Stat. Med. 17:873), table II, method 10: p1 - p2 with its interval."""
     published = {
         ((56, 70), (48, 80)): (0.0524, 0.3339),

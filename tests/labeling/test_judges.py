@@ -1,10 +1,6 @@
 """Judges, the verdicts they leave, and that an abstention stays one."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +12,13 @@ from kbtrain.labeling.indicators import grade
 from kbtrain.labeling.judges import LLMJudge, RuleJudge, judgement, parse_reply
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, count_verdicts, distinct_answers, judge_answers
-from kbtrain.llm.base import AnswerRequest, Sampling, ScriptedLLM
+from kbtrain.llm.base import Sampling, ScriptedLLM
 from kbtrain.metrics.significance import wilson
 from kbtrain.prompts.kbm import answer_prompt
-from kbtrain.records import Label, Question, SampleSet
+from kbtrain.records import Label
 
 
-def test_figure_13_is_what_a_judge_reads(capital: Question) -> None:
+def test_figure_13_is_what_a_judge_reads(capital):
     chinese = dataclasses.replace(capital, language="zh", answers=("巴黎", "Paris"))
     assert answer_prompt(judgement(chinese, " 是巴黎 ", "x"), "llm") == (
         "给定预测和答案,如果预测中含有答案请输出1,不包含则输出0.\n预测: 是巴黎\n答案: Paris / 巴黎\n输出: "
@@ -38,37 +34,37 @@ def test_figure_13_is_what_a_judge_reads(capital: Question) -> None:
      ("yes", None), ("", None), ("1, because", True),
      ("<think>\n0 would be harsh.\n</think>\n\n1", True), ("<think>1", None)],
 )  # fmt: skip
-def test_replies_are_read_or_are_abstentions(reply: str, meaning: bool | None) -> None:
+def test_replies_are_read_or_are_abstentions(reply, meaning):
     assert parse_reply(reply) is meaning
 
 
-def scripted(replies: dict[str, list[str]]) -> ScriptedLLM:
+def scripted(replies):
     """Replies by the prediction; sample i takes the i-th."""
 
-    def reply(ask: AnswerRequest, index: int) -> str:
+    def reply(ask, index):
         return replies[ask.question.text][max(index, 0)]
 
     return ScriptedLLM("judge", Sampling(), reply)
 
 
-def test_the_greedy_reply_decides_without_votes(capital: Question) -> None:
+def test_the_greedy_reply_decides_without_votes(capital):
     llm = scripted({"Paris": ["1"], "Lyon": ["0"], "Rome": ["perhaps"]})
     opinions = LLMJudge(llm).judge([(capital, "Paris"), (capital, "Rome"), (capital, "Lyon")])
     assert opinions == [True, None, False]
 
 
-def test_votes_leave_out_what_cannot_be_read_and_a_tie_is_an_abstention(capital: Question) -> None:
+def test_votes_leave_out_what_cannot_be_read_and_a_tie_is_an_abstention(capital):
     llm = scripted({"a": ["1", "1", "x", "0"], "b": ["1", "0", "x", "x"], "c": ["x"] * 4})
     opinions = LLMJudge(llm, votes=4).judge([(capital, "a"), (capital, "b"), (capital, "c")])
     assert opinions == [True, None, None]
 
 
-def test_rules_judge_as_grading_does(capital: Question, choice: Question) -> None:
+def test_rules_judge_as_grading_does(capital, choice):
     cases = [(capital, "It is Paris"), (choice, "B"), (choice, "Africa, surely")]
     assert RuleJudge().judge(cases) == [True, True, True]
 
 
-def test_an_abstention_is_neither_right_nor_wrong(capital: Question, answered: Callable[..., SampleSet]) -> None:
+def test_an_abstention_is_neither_right_nor_wrong(capital, answered):
     verdicts = {"paris": True, "lyon": False, "big city": None}
     answers = ["Paris", "paris!", "Lyon", "big city", "big city", ""]
     graded = grade(capital, answers, verdicts)
@@ -82,7 +78,7 @@ def test_an_abstention_is_neither_right_nor_wrong(capital: Question, answered: C
     assert both.known and both.benefit == 0
 
 
-def test_an_answer_without_a_verdict_is_one_line(capital: Question) -> None:
+def test_an_answer_without_a_verdict_is_one_line(capital):
     with pytest.raises(UserError, match=r"question 'q1': no verdict on the answer 'Rome'; run"):
         grading.graded(capital, "Rome", {"paris": True})
     assert grading.graded(capital, " ", {}) is False
@@ -90,19 +86,17 @@ def test_an_answer_without_a_verdict_is_one_line(capital: Question) -> None:
     assert grading.graded(ungraded, "Rome") is None and grading.graded(ungraded, "Rome", {"rome": True}) is None
 
 
-def test_multiple_choice_keeps_its_own_rule_beside_verdicts(choice: Question) -> None:
+def test_multiple_choice_keeps_its_own_rule_beside_verdicts(choice):
     graded = grade(choice, ["B", "A", "the right one"], {"b": False, "a": True})
     assert (graded.n_correct, graded.n_abstained, graded.n_unparsed) == (1, 0, 1)
 
 
-def test_each_distinct_answer_is_judged_once(
-    capital: Question, answered: Callable[..., SampleSet], tmp_path: Path
-) -> None:
+def test_each_distinct_answer_is_judged_once(capital, answered, tmp_path):
     other = dataclasses.replace(capital, id="q9", answers=())
     seen: list[str] = []
 
     class Watching(RuleJudge):
-        def judge(self, cases):  # type: ignore[no-untyped-def]
+        def judge(self, cases):
             seen.extend(text for _, text in cases)
             return super().judge(cases)
 
@@ -117,12 +111,7 @@ def test_each_distinct_answer_is_judged_once(
     assert count_verdicts(made, [capital, other]) == {"answers": 5, "right": 1, "abstained": 2}
 
 
-Answered = Callable[..., SampleSet]
-
-
-def test_greedy_answers_are_judged_too_and_blank_ones_before_no_judge(
-    capital: Question, choice: Question, answered: Answered, tmp_path: Path
-) -> None:
+def test_greedy_answers_are_judged_too_and_blank_ones_before_no_judge(capital, choice, answered, tmp_path):
     with SampleStore(tmp_path / "s.db") as store:
         store.begin("main", {})
         store.put("main", [answered("Rome", " \n", "rome!", greedy="Paris"), answered("A", "B", question="q2")])
@@ -132,9 +121,7 @@ def test_greedy_answers_are_judged_too_and_blank_ones_before_no_judge(
     assert count_verdicts(made, [capital, choice]) == {"answers": 2, "right": 1, "abstained": 0, "choice_questions": 1}
 
 
-def test_a_label_of_another_split_and_one_whose_question_did_not_come_are_one_line(
-    capital: Question, answered: Answered, tmp_path: Path
-) -> None:
+def test_a_label_of_another_split_and_one_whose_question_did_not_come_are_one_line(capital, answered, tmp_path):
     found, _ = indicators(capital, answered("Paris", "Rome"))
     assert found is not None
     path = tmp_path / "labels.jsonl"

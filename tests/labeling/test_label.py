@@ -1,10 +1,7 @@
 """From stored samples to a label, worked by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from collections.abc import Callable
 
 import pytest
 
@@ -12,12 +9,10 @@ from kbtrain.labeling.examples import example
 from kbtrain.labeling.indicators import certainty
 from kbtrain.labeling.label import LabelRule, benefit, indicators, label, with_taus
 from kbtrain.metrics.significance import newcombe, wilson
-from kbtrain.records import Indicators, Question, SampleSet
-
-Answered = Callable[..., SampleSet]
+from kbtrain.records import Indicators
 
 
-def test_indicators_by_hand(capital: Question, answered: Answered) -> None:
+def test_indicators_by_hand(capital, answered):
     found, graded = indicators(capital, answered("Paris", "paris", "Rome", "", greedy="Paris!"))
     assert (found.condition, found.n, found.n_correct, found.mastery) == ("llm", 4, 2, 0.5)
     assert (found.mastery_low, found.mastery_high) == wilson(2, 4)
@@ -28,7 +23,7 @@ def test_indicators_by_hand(capital: Question, answered: Answered) -> None:
     assert graded.groups == (2, 1, 1)
 
 
-def test_empty_answers_do_not_agree_with_one_another(capital: Question, answered: Answered) -> None:
+def test_empty_answers_do_not_agree_with_one_another(capital, answered):
     silent, _ = indicators(capital, answered(*[""] * 30))
     assert (silent.certainty, silent.certainty_low, silent.n_empty, silent.mastery) == (None, None, 30, 0.0)
     half, _ = indicators(capital, answered(*["", "Paris"] * 15))
@@ -44,7 +39,7 @@ def test_empty_answers_do_not_agree_with_one_another(capital: Question, answered
     assert (made.certain, made.effect_certainty, made.effect_mastery) == (None, None, "beneficial")
 
 
-def test_without_gold_answers_there_is_certainty_and_no_mastery(capital: Question, answered: Answered) -> None:
+def test_without_gold_answers_there_is_certainty_and_no_mastery(capital, answered):
     impossible = dataclasses.replace(capital, answers=(), gold="none")
     llm, graded = indicators(impossible, answered("Paris", "Paris", "Rome", "Rome", greedy="Paris"))
     assert (llm.mastery, llm.mastery_low, llm.mastery_high, llm.n_correct, llm.n_abstained) == (None, None, None, 0, 0)
@@ -58,11 +53,11 @@ def test_without_gold_answers_there_is_certainty_and_no_mastery(capital: Questio
     assert (taught.certainty, taught.soft_certainty) == (False, pytest.approx(0.5))
 
 
-def test_answers_cut_at_the_token_limit_stand_or_are_dropped(capital: Question, answered: Answered) -> None:
+def test_answers_cut_at_the_token_limit_stand_or_are_dropped(capital, answered):
     texts = ["Paris. Its river is the", "Rome, I", "Rome", "It was Rome. Now it is Paris"]  # the last one is whole
     made = answered(*texts)
     finishes = ("length", "length", "eos", "stop")
-    samples = (dataclasses.replace(s, finish=f) for s, f in zip(made.samples, finishes, strict=True))  # type: ignore[arg-type]
+    samples = (dataclasses.replace(s, finish=f) for s, f in zip(made.samples, finishes, strict=True))
     made = dataclasses.replace(made, samples=tuple(samples))
     found = {cut: indicators(capital, made, rule=LabelRule(cut=cut))[0] for cut in ("keep", "drop")}
     counts = {cut: (f.n, f.n_correct, f.n_groups) for cut, f in found.items()}
@@ -71,9 +66,7 @@ def test_answers_cut_at_the_token_limit_stand_or_are_dropped(capital: Question, 
     assert indicators(capital, few, rule=LabelRule(cut="drop"))[0] is None
 
 
-def test_certainty_stands_on_the_rule_s_scale_and_fewer_answers_have_none(
-    capital: Question, answered: Answered
-) -> None:
+def test_certainty_stands_on_the_rule_s_scale_and_fewer_answers_have_none(capital, answered):
     made = answered("Paris", "Paris", "Rome", "Lyon")
     for scale, value in ((None, certainty((2, 1, 1))), (2, certainty((2, 1, 1), 2)), (5, None)):
         found = indicators(capital, made, rule=LabelRule(certainty_answers=scale))[0]
@@ -81,9 +74,7 @@ def test_certainty_stands_on_the_rule_s_scale_and_fewer_answers_have_none(
         assert (found.certainty_low is None) == (value is None)
 
 
-def test_the_greedy_answer_alone_is_right_or_wrong_and_says_nothing_of_certainty(
-    capital: Question, answered: Answered
-) -> None:
+def test_the_greedy_answer_alone_is_right_or_wrong_and_says_nothing_of_certainty(capital, answered):
     one = answered(*["Rome"] * 4, greedy="It is Paris.")
     found, graded = indicators(capital, one, rule=LabelRule("greedy"))
     assert (found.n, found.n_correct, found.mastery, found.greedy_correct) == (1, 1, 1.0, True)
@@ -96,7 +87,7 @@ def test_the_greedy_answer_alone_is_right_or_wrong_and_says_nothing_of_certainty
     assert indicators(capital, answered("Paris"))[0] is None
 
 
-def test_hard_labels_are_strictly_above_tau(capital: Question, answered: Answered) -> None:
+def test_hard_labels_are_strictly_above_tau(capital, answered):
     llm, _ = indicators(capital, answered(*["Paris"] * 4, "Rome"))
     made = label(capital, {"llm": llm}, tau_mastery=0.8, tau_certainty=0.0)
     assert made.llm.mastery == 0.8 and not made.known and made.certain
@@ -104,7 +95,7 @@ def test_hard_labels_are_strictly_above_tau(capital: Question, answered: Answere
     assert not with_taus(made, 0.8, 0.99).certain
 
 
-def test_a_certainty_that_equals_tau_is_not_above_it_by_a_rounding(capital: Question, answered: Answered) -> None:
+def test_a_certainty_that_equals_tau_is_not_above_it_by_a_rounding(capital, answered):
     """6^6 * 2^12 = 4^8 * 3^6 * 2^2 (2^18 * 3^6), so both groupings of 20 answers have the same entropy."""
     groupings = (4, 4, 3, 3, 2, 1, 1, 1, 1), (6, 2, 2, 2, 2, 2, 2, 1, 1)
     texts = ([f"x{i}" for i, size in enumerate(sizes) for _ in range(size)] for sizes in groupings)
@@ -116,7 +107,7 @@ def test_a_certainty_that_equals_tau_is_not_above_it_by_a_rounding(capital: Ques
     assert with_taus(made, 0.0, one.certainty - 1e-6).certain
 
 
-def test_a_label_with_all_conditions(capital: Question, answered: Answered) -> None:
+def test_a_label_with_all_conditions(capital, answered):
     found = {
         "llm": indicators(capital, answered(*["Rome", "Lyon", "Nice", "Paris"]))[0],
         "rag": indicators(capital, answered(*["Paris"] * 4, condition="rag"))[0],
@@ -131,11 +122,11 @@ def test_a_label_with_all_conditions(capital: Question, answered: Answered) -> N
     assert (made.split, made.relation, made.tau_mastery) == ("train", "capital", 0.5)
 
 
-def test_the_interval_of_a_benefit_leaves_out_what_the_judge_would_not_say() -> None:
-    def of(condition: str, n: int, right: int, abstained: int) -> Indicators:
+def test_the_interval_of_a_benefit_leaves_out_what_the_judge_would_not_say():
+    def of(condition, n, right, abstained):
         mastery = right / (n - abstained)
         return Indicators(
-            condition=condition, n=n, n_correct=right, mastery=mastery, mastery_low=0.0, mastery_high=1.0,  # type: ignore[arg-type]
+            condition=condition, n=n, n_correct=right, mastery=mastery, mastery_low=0.0, mastery_high=1.0,
             certainty=None, certainty_low=None, certainty_high=None, n_groups=2, n_empty=0, greedy_correct=None,
             n_abstained=abstained,
         )  # fmt: skip

@@ -1,12 +1,8 @@
 """Labels of a run: what is counted and warned of, and how tau is chosen."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,33 +21,29 @@ from kbtrain.labeling.label_stage import (
     refuse_unequal,
 )
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
-from kbtrain.records import Condition, Question, Sample, SampleSet
-
-Answered = Callable[..., SampleSet]
+from kbtrain.records import Question, Sample, SampleSet
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SampleStore]:
+def store(tmp_path):
     with SampleStore(tmp_path / "samples.db") as opened:
         opened.begin("main", {})
         yield opened
 
 
 @pytest.fixture
-def dev(capital: Question) -> Question:
+def dev(capital):
     return dataclasses.replace(capital, id="q9", split="dev")
 
 
-def cut(made: SampleSet, n: int) -> SampleSet:
+def cut(made, n):
     """The same with its last ``n`` answers cut at the token limit."""
     keep = len(made.samples) - n
     ended = [dataclasses.replace(s, finish="length") if i >= keep else s for i, s in enumerate(made.samples)]
     return dataclasses.replace(made, samples=tuple(ended))
 
 
-def test_tau_sees_the_training_questions_alone(
-    store: SampleStore, capital: Question, dev: Question, answered: Answered
-) -> None:
+def test_tau_sees_the_training_questions_alone(store, capital, dev, answered):
     store.put("main", [answered("Paris", "Rome"), answered("Paris", "Paris", question="q9")])
     tally = LabelCounts()
     made = list(label_questions(store, "main", [capital, dev], tally))
@@ -59,9 +51,7 @@ def test_tau_sees_the_training_questions_alone(
     assert dict(tally.mastery) == {0.5: 1} and dict(tally.certainty) == {0.0: 1}
 
 
-def test_one_answer_is_no_label_and_the_reason_is_counted(
-    store: SampleStore, capital: Question, dev: Question, answered: Answered
-) -> None:
+def test_one_answer_is_no_label_and_the_reason_is_counted(store, capital, dev, answered):
     greedy = SampleSet("q9", "llm", (), Sample(-1, "Paris", 2, "eos", -1.0), 20)
     store.put("main", [answered("Paris"), greedy])
     tally = LabelCounts()
@@ -74,8 +64,8 @@ def test_one_answer_is_no_label_and_the_reason_is_counted(
 
 @pytest.mark.parametrize(("n", "warned"), [(1, 0), (2, 1)])
 def test_answers_cut_at_the_limit_are_counted_and_more_than_5_percent_are_warned_of(
-    store: SampleStore, capital: Question, answered: Answered, n: int, warned: int
-) -> None:
+    store, capital, answered, n, warned
+):
     store.put("main", [cut(answered(*["Paris"] * 20), n)])
     tally = LabelCounts()
     list(label_questions(store, "main", [capital], tally))
@@ -84,16 +74,14 @@ def test_answers_cut_at_the_limit_are_counted_and_more_than_5_percent_are_warned
     assert len(lines) == warned and all("10.0% of the answers under 'llm'" in line for line in lines)
 
 
-def test_a_greedy_answer_that_is_cut_is_not_counted_as_a_judge_s_abstention(
-    store: SampleStore, capital: Question
-) -> None:
+def test_a_greedy_answer_that_is_cut_is_not_counted_as_a_judge_s_abstention(store, capital):
     store.put("main", [SampleSet("q1", "llm", (), Sample(-1, "Paris", 2, "length", -1.0), 20)])
     tally = LabelCounts(LabelRule(by="greedy", cut="drop"))
     assert not list(label_questions(store, "main", [capital], tally))
     assert tally.counts["llm_too_few_whole_answers"] == 1 and not tally.counts["llm_judge_abstained"]
 
 
-def test_yes_no_answers_without_a_verdict_are_counted_and_warned_of(store: SampleStore, answered: Answered) -> None:
+def test_yes_no_answers_without_a_verdict_are_counted_and_warned_of(store, answered):
     asked = Question("q1", "Are both singers American?", ("yes",), "train", "made")
     store.put("main", [answered("Yes", "No", "singers", "singer", "Both are American.")])
     tally = LabelCounts()
@@ -109,9 +97,7 @@ def test_yes_no_answers_without_a_verdict_are_counted_and_warned_of(store: Sampl
     assert few.counts["llm_no_verdict"] == 1
 
 
-def test_a_judge_s_verdicts_grade_where_there_are_any(
-    store: SampleStore, capital: Question, answered: Answered, tmp_path: Path
-) -> None:
+def test_a_judge_s_verdicts_grade_where_there_are_any(store, capital, answered, tmp_path):
     store.put("main", [answered("Lutetia", "Rome", greedy="Lutetia")])
     path = tmp_path / "verdicts.jsonl"
     jsonl.write(path, [QuestionVerdicts("q1", {"lutetia": True, "rome": False})])
@@ -121,9 +107,7 @@ def test_a_judge_s_verdicts_grade_where_there_are_any(
     assert ruled.llm.mastery == 0.0 and ruled.llm.greedy_correct is False
 
 
-def test_the_common_scale_is_the_fewest_answers_that_a_split_was_to_have(
-    store: SampleStore, answered: Answered
-) -> None:
+def test_the_common_scale_is_the_fewest_answers_that_a_split_was_to_have(store, answered):
     store.put("main", [answered("a", "b", "c", question=f"q{i}") for i in range(2)])
     store.put("main", [answered("a", "b", "c", "d", question="q7"), answered("a", question="q8")])
     assert common_answers(store, "main") == 3  # the run does not say: the number that most questions have
@@ -131,9 +115,7 @@ def test_the_common_scale_is_the_fewest_answers_that_a_split_was_to_have(
     assert common_answers(store, "said") == 10  # a split with greedy answers alone has no certainty
 
 
-def test_certainty_on_the_paper_s_own_scale_needs_equal_numbers_of_answers(
-    store: SampleStore, capital: Question, dev: Question, answered: Answered
-) -> None:
+def test_certainty_on_the_paper_s_own_scale_needs_equal_numbers_of_answers(store, capital, dev, answered):
     store.put("main", [answered("Paris", "Rome"), answered("Paris", "Rome", "Oslo", question="q9")])
     tally = LabelCounts()
     list(label_questions(store, "main", [capital], tally))
@@ -144,9 +126,7 @@ def test_certainty_on_the_paper_s_own_scale_needs_equal_numbers_of_answers(
 
 
 @pytest.mark.parametrize("condition", ["llm", "rag"])
-def test_it_needs_them_inside_a_split_and_under_both_conditions_too(
-    store: SampleStore, capital: Question, answered: Answered, condition: Condition
-) -> None:
+def test_it_needs_them_inside_a_split_and_under_both_conditions_too(store, capital, answered, condition):
     """Before, the most answers of each split were compared, so that unequal numbers in one split passed."""
     store.put("main", [answered("Paris", "Rome", question=f"q{i}") for i in (1, 2, 3)])
     store.put("main", [answered("Paris", "Rome", question=f"q{i}", condition="rag") for i in (1, 2, 3)])
@@ -161,16 +141,14 @@ def test_it_needs_them_inside_a_split_and_under_both_conditions_too(
         refuse_unequal(tally)
 
 
-def silent(made: SampleSet, *finishes: str) -> SampleSet:
+def silent(made, *finishes):
     """The same with further answers without text that ended so, the greedy answer too."""
     first = len(made.samples)
-    more = [Sample(first + i, "", 9, finish, -1.0) for i, finish in enumerate(finishes)]  # type: ignore[arg-type]
+    more = [Sample(first + i, "", 9, finish, -1.0) for i, finish in enumerate(finishes)]
     return dataclasses.replace(made, samples=(*made.samples, *more), greedy=dataclasses.replace(more[-1], index=-1))
 
 
-def test_cut_and_thought_only_answers_are_left_out_and_counted_and_empty_ones_are_wrong(
-    store: SampleStore, capital: Question, answered: Answered
-) -> None:
+def test_cut_and_thought_only_answers_are_left_out_and_counted_and_empty_ones_are_wrong(store, capital, answered):
     store.put("main", [silent(answered("Paris", "Paris", "Rome"), "eos", "length", "thought")])
     tally = LabelCounts()
     (made,) = label_questions(store, "main", [capital], tally)
@@ -181,18 +159,14 @@ def test_cut_and_thought_only_answers_are_left_out_and_counted_and_empty_ones_ar
     assert skipped in tally.warnings()[0]
 
 
-def test_a_question_most_of_whose_answers_are_left_out_has_no_label(
-    store: SampleStore, capital: Question, answered: Answered
-) -> None:
+def test_a_question_most_of_whose_answers_are_left_out_has_no_label(store, capital, answered):
     store.put("main", [silent(answered("Paris", "Paris"), "length", "length", "thought")])
     tally = LabelCounts()
     assert not list(label_questions(store, "main", [capital], tally))  # its short thoughts alone would count
     assert tally.counts["llm_too_few_whole_answers"] == 1
 
 
-def test_left_out_answers_leave_certainty_its_common_scale(
-    store: SampleStore, capital: Question, answered: Answered
-) -> None:
+def test_left_out_answers_leave_certainty_its_common_scale(store, capital, answered):
     store.put("main", [answered(*["Paris"] * 9, "Rome")])
     assert common_answers(store, "main") == 10
     store.put("main", [silent(answered(*["Paris"] * 9, question="q9"), "length")])
@@ -202,7 +176,7 @@ def test_left_out_answers_leave_certainty_its_common_scale(
     assert [one.llm.certainty is not None for one in made] == [True, True]
 
 
-def test_quantile_equals_numpys_inverted_cdf() -> None:
+def test_quantile_equals_numpys_inverted_cdf():
     rng = np.random.default_rng(0)
     values = rng.integers(0, 31, size=500) / 30
     counted = Counter(float(value) for value in values)
@@ -218,9 +192,7 @@ def test_quantile_equals_numpys_inverted_cdf() -> None:
         (Quantile(quantile=0.99), Counter({0.0: 50, 0.5: 50}), "none"),
     ],
 )
-def test_an_empty_class_is_one_line_with_the_distribution_and_a_tau_that_works(
-    setting: float | Quantile, values: Counter[float], which: str
-) -> None:
+def test_an_empty_class_is_one_line_with_the_distribution_and_a_tau_that_works(setting, values, which):
     with pytest.raises(UserError) as caught:
         choose_tau("tau_mastery", setting, values)
     message = str(caught.value)
@@ -233,7 +205,7 @@ def test_an_empty_class_is_one_line_with_the_distribution_and_a_tau_that_works(
     assert sum(n for value, n in values.items() if value > tau) == int(advice[2])
 
 
-def test_the_middle_is_the_cut_nearest_to_halves_whatever_the_ties() -> None:
+def test_the_middle_is_the_cut_nearest_to_halves_whatever_the_ties():
     for values, tau in (
         (Counter({0.0: 10, 0.859: 39, 1.0: 51}), 0.859),
         (Counter({0.0: 90, 0.5: 5, 1.0: 5}), 0.0),

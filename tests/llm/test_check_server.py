@@ -1,7 +1,5 @@
 """kbtrain check-server: what it finds out is what the server can, and the configuration it writes works at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -25,16 +25,14 @@ KEY = "sk-a-key-of-azures-1234"
 
 
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _environment(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
 @pytest.fixture
-def ask(question: Any) -> Any:
-    def answered(
-        config: LLMConfig, n: int, greedy: bool = True, text: str = "Who?", evidence: str | None = None
-    ) -> Any:
+def ask(question):
+    def answered(config, n, greedy=True, text="Who?", evidence=None):
         condition = "llm" if evidence is None else "rag"
         request = AnswerRequest(question("q", text=text), condition, evidence, n, greedy)
         (made,) = itertools.chain.from_iterable(open_llm(config).answer([request]))
@@ -69,7 +67,7 @@ USUAL = {"backend": "openai", "model": "m", "server_endpoint": "chat"}
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_sampling_asks_by_what_check_server_writes(maker: str, tmp_path: Any, ask: Any) -> None:
+def test_sampling_asks_by_what_check_server_writes(maker, tmp_path, ask):
     path, answers = tmp_path / "server.yaml", 10
     with DialectServer(maker) as server:
         assert main(["check-server", server.url, "--model", "m", "--output", str(path)]) == 0
@@ -87,7 +85,7 @@ def test_sampling_asks_by_what_check_server_writes(maker: str, tmp_path: Any, as
     assert len(server.requests) == 1 + -(-answers // most)  # none was refused or asked again
 
 
-def test_the_longest_answer_and_the_number_of_answers_are_those_of_the_run(tmp_path: Any) -> None:
+def test_the_longest_answer_and_the_number_of_answers_are_those_of_the_run(tmp_path):
     path = tmp_path / "server.yaml"
     with DialectServer("vllm") as server:
         more = ["--samples", "6", "--max-new-tokens", "200", "--output", str(path)]
@@ -97,7 +95,7 @@ def test_the_longest_answer_and_the_number_of_answers_are_those_of_the_run(tmp_p
     assert yaml.safe_load(path.read_text())["max_new_tokens"] == 200
 
 
-def test_a_list_of_patterns_names_no_model() -> None:
+def test_a_list_of_patterns_names_no_model():
     with DialectServer("litellm") as server, pytest.raises(UserError, match="name one by --model"):
         check_server(server.url)
 
@@ -116,12 +114,12 @@ def test_a_list_of_patterns_names_no_model() -> None:
         ("n", "m", None),
     ],
 )
-def test_the_names_of_a_model(wanted: str, listed: str, found: str | None) -> None:
+def test_the_names_of_a_model(wanted, listed, found):
     model = find_model(wanted, read_models(f'{{"data": [{{"id": "other"}}, {{"id": "{listed}"}}]}}'))
     assert (model.name if model else None) == found
 
 
-def test_a_server_that_gives_fewer_answers_than_before_is_asked_more_often(ask: Any) -> None:
+def test_a_server_that_gives_fewer_answers_than_before_is_asked_more_often(ask):
     with DialectServer("llama.cpp") as server:
         made = ask(LLMConfig(backend="openai", model="m", server_url=server.url, server_endpoint="chat"), 10)
         # the one for a single answer is the short question, which shows that the fields are right
@@ -131,7 +129,7 @@ def test_a_server_that_gives_fewer_answers_than_before_is_asked_more_often(ask: 
     assert sizes == [10, 1, 5, 5, 2, 2, 2, 2, 2]
 
 
-def stated(message: str, code: Any = None, **more: Any) -> dict[str, Any]:
+def stated(message, code=None, **more):
     return {"error": {"message": message, "code": code, **more}}
 
 
@@ -167,13 +165,13 @@ ERRORS: list[tuple[int, Any, str]] = [
 
 
 @pytest.mark.parametrize(("status", "body", "kind"), ERRORS)
-def test_what_an_error_says_of_prompt_account_and_hour(status: int, body: Any, kind: str) -> None:
+def test_what_an_error_says_of_prompt_account_and_hour(status, body, kind):
     error = read_error(status, json.dumps(body))
     found = "quota" if error.is_quota else error.refusal or (f"wait {error.wait}" if error.wait else "none")
     assert found == kind or (str(error.status) == kind and error.refusal is None)
 
 
-def test_an_account_without_quota_is_one_line_at_once(ask: Any) -> None:
+def test_an_account_without_quota_is_one_line_at_once(ask):
     quota = openai_error("You exceeded your current quota.", "insufficient_quota", status=429)
     with DialectServer("vllm", failures=(quota,) * 9) as server:
         config = LLMConfig(backend="openai", model="m", server_url=server.url, server_endpoint="chat")
@@ -185,7 +183,7 @@ def test_an_account_without_quota_is_one_line_at_once(ask: Any) -> None:
         assert len(server.requests) == 2
 
 
-def test_evidence_for_the_chat_endpoint_is_cut_to_the_prompts_room(ask: Any, question: Any) -> None:
+def test_evidence_for_the_chat_endpoint_is_cut_to_the_prompts_room(ask, question):
     request = AnswerRequest(question("q"), "rag", "word " * 2000, 1)
     evidence, cut = cut_to_bytes(request, 500)
     whole = request.text(evidence)

@@ -3,10 +3,7 @@
 KBTRAIN_SERVERS_PYTHON names the Python of its own environment; without it these tests are skipped.
 """
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -24,12 +21,12 @@ pytestmark = pytest.mark.skipif(not SERVERS_PYTHON, reason="needs an environment
 
 
 @pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_proxy(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     known = jsonl.read(Question, atlas_file("questions", "atlas_known"))
     capitals = [question for question in known if question.relation == "capital"][:N_QUESTIONS]
     lines = [{"question": question.text, "answers": list(question.answers)} for question in capitals]
@@ -39,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_readme_s_six_commands(folder: Path) -> None:
+def test_the_readme_s_six_commands(folder):
     config, run = folder / "server.yaml", folder / "run"
     with llamacpp(8192, 4) as url:
         assert main(["check-server", url, "--output", str(config)]) == 0
@@ -62,7 +59,7 @@ def test_the_readme_s_six_commands(folder: Path) -> None:
     assert main(["decide", str(run / "features"), "Who signs travel requests above 500 euro?"]) == 0
 
 
-def test_a_prompt_that_is_too_long_is_refused_alone(folder: Path) -> None:
+def test_a_prompt_that_is_too_long_is_refused_alone(folder):
     run, config = folder / "run", folder / "server.yaml"
     lines = (folder / "questions.jsonl").read_text().splitlines()[:6]
     long = {"question": "What is the capital of " + "very " * 1500 + "far France?", "answers": ["Paris"]}

@@ -1,10 +1,6 @@
 """Servers that lie (``lying_server.py``): right answers after all, or one line about the server; no key is shown."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import lying_server as servers
 import pytest
@@ -17,7 +13,6 @@ from kbtrain.llm.check_server import check_server
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.openai_llm import OpenAILLM
 from kbtrain.net import Retry
-from kbtrain.records import SampleSet
 
 SLOW = {"a drip of bytes", "a drip of headers", "silence"}  # end by the client's own time alone
 DEAR = {"a body without end", "a compressed body without end"}
@@ -25,24 +20,24 @@ LIES = {lie.name: lie for lie in (*servers.CONTENT, *servers.TRANSPORT)}
 
 
 @pytest.fixture(scope="module")
-def liar() -> Iterator[servers.Liar]:
+def liar():
     with servers.Liar() as running:
         yield running
         running.lies(None)
 
 
 @pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+def _key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", servers.KEY)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
 @pytest.fixture(params=["chat", "completions"])
-def answers(request: pytest.FixtureRequest, liar: servers.Liar, question: Any) -> Any:
+def answers(request, liar, question):
     """Answers to two questions; ``patient`` for lies that the client's own time ends, on a busy machine too."""
     tokenizer = make_tokenizer() if request.param == "completions" else None
 
-    def ask(patient: bool = False) -> list[SampleSet]:
+    def ask(patient=False):
         retry = Retry(tries=40 if patient else 3, first=0.0, longest=0.0, patience=0.0)
         how = Server(liar.url, "tiny", chat=tokenizer is None, timeout=0.3 if patient else 60.0, retry=retry)
         llm = OpenAILLM("tiny", tokenizer, Sampling(), how)
@@ -53,7 +48,7 @@ def answers(request: pytest.FixtureRequest, liar: servers.Liar, question: Any) -
 
 
 @pytest.mark.parametrize("name", [lie.name for lie in servers.TRANSPORT if lie.name not in DEAR])
-def test_a_lie_that_nobody_can_believe_changes_no_answer(name: str, liar: servers.Liar, answers: Any) -> None:
+def test_a_lie_that_nobody_can_believe_changes_no_answer(name, liar, answers):
     liar.lies(None)
     truth = answers()
     liar.lies(LIES[name], servers.TO["the first question"])
@@ -72,7 +67,7 @@ def test_a_lie_that_nobody_can_believe_changes_no_answer(name: str, liar: server
 
 
 @pytest.mark.parametrize("lie", servers.CONTENT, ids=lambda lie: lie.name[:20])
-def test_a_lie_about_the_answers_is_kept_whole_or_said(lie: servers.Lie, liar: servers.Liar, answers: Any) -> None:
+def test_a_lie_about_the_answers_is_kept_whole_or_said(lie, liar, answers):
     liar.lies(lie, servers.TO["every question"])
     try:
         found = answers()
@@ -87,7 +82,7 @@ LISTS = ("a body without end", "is b'[[[[[[[[[[[['", "no HTTP", "a redirection t
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_the_list_of_models_is_bounded_too(name: str, liar: servers.Liar) -> None:
+def test_the_list_of_models_is_bounded_too(name, liar):
     liar.lies(LIES[name], servers.TO["the list of models"])
     for look in (
         lambda: OpenAILLM.connect("tiny", Sampling(), Server(liar.url, "tiny", chat=True)),
@@ -99,7 +94,7 @@ def test_the_list_of_models_is_bounded_too(name: str, liar: servers.Liar) -> Non
             assert str(error).startswith(f"server {liar.url}")
 
 
-def test_a_drip_ends_with_the_time_that_is_set(liar: servers.Liar) -> None:
+def test_a_drip_ends_with_the_time_that_is_set(liar):
     liar.lies(LIES["a drip of bytes"])
     for look in (
         lambda: OpenAILLM.connect("tiny", Sampling(), Server(liar.url, "tiny", chat=True, timeout=0.2)),
@@ -110,7 +105,7 @@ def test_a_drip_ends_with_the_time_that_is_set(liar: servers.Liar) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_field_out_of_place_is_an_answer_or_a_line(seed: int, liar: servers.Liar, answers: Any) -> None:
+def test_a_field_out_of_place_is_an_answer_or_a_line(seed, liar, answers):
     liar.lies(servers.field(seed), servers.TO["every question"])
     for ask in (answers, lambda: check_server(liar.url, "tiny")):
         try:
@@ -120,7 +115,7 @@ def test_a_field_out_of_place_is_an_answer_or_a_line(seed: int, liar: servers.Li
 
 
 @pytest.fixture(params=["chat", "completions"])
-def gate(request: pytest.FixtureRequest, liar: servers.Liar, monkeypatch: pytest.MonkeyPatch) -> DraftOfServer:
+def gate(request, liar, monkeypatch):
     """A gate of the server, that tries three times without a pause."""
     chat = request.param == "chat"
     tokenizer = None if chat else make_tokenizer()
@@ -134,7 +129,7 @@ def gate(request: pytest.FixtureRequest, liar: servers.Liar, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", [lie.name for lie in servers.TRANSPORT if lie.name not in SLOW | DEAR])
-def test_a_gate_of_a_server_takes_no_lie_for_a_reply(name: str, liar: servers.Liar, gate: DraftOfServer) -> None:
+def test_a_gate_of_a_server_takes_no_lie_for_a_reply(name, liar, gate):
     liar.lies(None)
     truth = gate.score_all(["Who?", "What?"])
     liar.lies(LIES[name], servers.TO["the first question"])

@@ -1,13 +1,10 @@
 """The server back end against a local server that fails in every way a server can."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from model_server import ModelServer
@@ -311,11 +308,11 @@ def test_top_log_probabilities_may_lack_some():
 
 
 @contextlib.contextmanager
-def endless(part: bytes, pause: float) -> Iterator[str]:
+def endless(part, pause):
     """Address of a server that repeats ``part`` for ever as the body of its answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve() -> None:
+        def serve():
             with contextlib.suppress(OSError):
                 while True:
                     caller, _ = server.accept()

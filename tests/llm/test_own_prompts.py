@@ -1,10 +1,7 @@
 """Own prompts: templates from files, checked, sent as they are, kept with the run and refused where they differ."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from model_server import ModelServer
@@ -29,15 +26,13 @@ from kbtrain.serve.request_forms import FORMS, GatedMessage, with_evidence
 SAMPLE = scripts.load("data_gen/sample.py")
 
 
-def files(
-    folder: Path, llm: str = "Q: {question} A:", rag: str = "{evidence}\n{a: 1} Q: {question}"
-) -> dict[str, Path]:
+def files(folder, llm="Q: {question} A:", rag="{evidence}\n{a: 1} Q: {question}"):
     for name, text in (("llm", llm), ("rag", rag), ("system", "Be brief.")):
         (folder / f"{name}.txt").write_text(text + "\n")
     return {name: folder / f"{name}.txt" for name in ("llm", "rag", "system")}
 
 
-def test_values_are_put_in_and_nothing_else_is_touched(tmp_path: Path) -> None:
+def test_values_are_put_in_and_nothing_else_is_touched(tmp_path):
     own = read_prompts(files(tmp_path))
     asked = Question("q", "Who is {evidence}?", ("x",), "test", "d")
     assert own is not None and own.system == "Be brief."
@@ -61,16 +56,14 @@ def test_values_are_put_in_and_nothing_else_is_touched(tmp_path: Path) -> None:
         ({"rag": "{question} {context}"}, r"placeholder \{context\} in template 'rag'"),
     ],
 )
-def test_a_wrong_template_is_one_line(change: dict[str, str], said: str, tmp_path: Path) -> None:
+def test_a_wrong_template_is_one_line(change, said, tmp_path):
     with pytest.raises(UserError, match=said):
         read_prompts(files(tmp_path, **change))
     with pytest.raises(UserError, match="no template 'rag'"):
         read_prompts({"llm": files(tmp_path)["llm"]})
 
 
-def test_a_run_is_asked_with_them_keeps_them_and_refuses_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_asked_with_them_keeps_them_and_refuses_others(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     asked = [Question(f"q{i}", f"Where is {i}?", ("x",), "test", "d") for i in range(2)]
     hits = [(Hit("p", "", "It is here.", 1.0),), ()]
@@ -79,7 +72,7 @@ def test_a_run_is_asked_with_them_keeps_them_and_refuses_others(
     found = files(tmp_path)
     given = "{" + ", ".join(f"{name}: {path}" for name, path in found.items()) + "}"
 
-    def sample(*more: str) -> None:
+    def sample(*more):
         SAMPLE.main(parse_args(SAMPLE.SampleConfig, ["--run", str(tmp_path), "--samples", "{test: 0}", *more]))
 
     with ModelServer(logprobs=False) as server:
@@ -107,12 +100,12 @@ PLACES = [Question(f"q{i}", f"Where is place {i}?", ("x",), "test", "d") for i i
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+def model(tmp_path_factory):
     return str(make_folder(tmp_path_factory.mktemp("own") / "model", num_hidden_layers=2))
 
 
 @pytest.fixture(scope="module")
-def probe(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def probe(model, tmp_path_factory):
     """Trained on labels of answers to own prompts."""
     home = tmp_path_factory.mktemp("probe")
     rows = [
@@ -127,9 +120,9 @@ def probe(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "probe"
 
 
-def test_a_probe_reads_the_states_of_the_own_prompt(model: str, probe: Path) -> None:
+def test_a_probe_reads_the_states_of_the_own_prompt(model, probe):
     gate = kbtrain.load_gate(probe)
-    assert gate.card.own_prompts() == OWN  # type: ignore[union-attr]
+    assert gate.card.own_prompts() == OWN
     for question in PLACES:
         expected, _ = prompt_ids(gate.reader.tokenizer, AnswerRequest(question, "llm", None, 0, prompts=OWN), 999)
         assert gate.reader.prompts([example(question, None)]) == [expected]
@@ -137,7 +130,7 @@ def test_a_probe_reads_the_states_of_the_own_prompt(model: str, probe: Path) -> 
         assert plain != expected
 
 
-def test_the_chain_asks_and_decides_by_one_prompt(model: str, probe: Path) -> None:
+def test_the_chain_asks_and_decides_by_one_prompt(model, probe):
     gate = kbtrain.load_gate(probe)
     llm = open_llm(LLMConfig(model=model, dtype="fp32", device="cpu", max_new_tokens=3))
     scores = gate.score([question.text for question in PLACES])
@@ -153,9 +146,7 @@ def test_the_chain_asks_and_decides_by_one_prompt(model: str, probe: Path) -> No
 
 
 @pytest.mark.parametrize("change", [{"llm": "Other: {question}"}, {"fingerprint": "0"}])
-def test_a_gate_whose_templates_were_changed_is_refused_in_one_line(
-    change: dict[str, str], probe: Path, tmp_path: Path
-) -> None:
+def test_a_gate_whose_templates_were_changed_is_refused_in_one_line(change, probe, tmp_path):
     shutil.copytree(probe, tmp_path / "probe")
     card = json.loads((tmp_path / "probe" / "gate.json").read_text())
     card["label_rule"]["own_prompts"] |= change
@@ -168,7 +159,7 @@ def test_a_gate_whose_templates_were_changed_is_refused_in_one_line(
         kbtrain.load_gate(tmp_path / "probe")
 
 
-def test_serving_asks_by_the_gate_s_templates() -> None:
+def test_serving_asks_by_the_gate_s_templates():
     body = {"messages": [{"role": "system", "content": "You are."}, {"role": "user", "content": "Where?"}]}
     chat, asked = FORMS["chat/completions"], GatedMessage("Where?", "Where?")
     for rule in ("auto", "trained"):

@@ -1,7 +1,5 @@
 """What a sampling run asks for, what it refuses before a model is loaded, and the back end without a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ it looks for in the thought, too, or at the limit of tokens (here: characters); 
 thought out of the text, if it has one.
 """
 
-from __future__ import annotations
-
 import pytest
 from model_server import ModelServer
 
@@ -24,7 +22,7 @@ BLANK = "\n\n{answer}\nIt is in France."
 class ThinkingServer(ModelServer):
     """``output``: what the model generates; ``parser``: name of the field of the thought, None without a parser."""
 
-    def __init__(self, output: str, parser: str | None = None, names_stop: bool = False, parts: bool = False) -> None:
+    def __init__(self, output, parser=None, names_stop=False, parts=False):
         super().__init__(say=lambda body, i: "")
         self.output, self.parser, self.names_stop, self.parts = output, parser, names_stop, parts
 

@@ -1,29 +1,27 @@
 """Servers that answer by streams alone: their chunks make one reply, and a stream that breaks off is none."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-from support.http_server import Asked, LocalServer, Reply
+from support.http_server import LocalServer, Reply
 
 from kbtrain.llm.check_server import check_server
 from kbtrain.llm.server_requests import NoReply, _check_ends, whole_reply
 
 
-def stream(*chunks: dict, done: bool = True) -> str:
+def stream(*chunks, done=True):
     return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + ("data: [DONE]\n\n" if done else "")
 
 
-def chat(index: int, **delta: object) -> dict:
+def chat(index, **delta):
     return {"id": "a", "choices": [{"index": index, "delta": delta, "finish_reason": None}]}
 
 
-def ended(index: int) -> dict:
+def ended(index):
     return {"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}], "usage": None}
 
 
-def test_chunks_of_several_answers_make_one_reply() -> None:
+def test_chunks_of_several_answers_make_one_reply():
     parts = [chat(0, role="assistant", content=""), chat(1, content="Ro"), chat(0, content="Par"),
              chat(0, content="is"), chat(1, content="me"), ended(0), ended(1),
              {"choices": [], "usage": {"prompt_tokens": 9}}]  # fmt: skip
@@ -36,7 +34,7 @@ def test_chunks_of_several_answers_make_one_reply() -> None:
     assert len(whole_reply(stream(part, part))["choices"][0]["logprobs"]["content"]) == 2
 
 
-def test_null_takes_nothing_away_other_types_are_not_joined_and_a_line_separator_ends_no_chunk() -> None:
+def test_null_takes_nothing_away_other_types_are_not_joined_and_a_line_separator_ends_no_chunk():
     parts = [chat(0, reasoning_content="Hm", content=None), chat(0, reasoning_content=None, content="Par")]
     reply = whole_reply(stream(*parts, chat(0, content="is"), chat(0, content=None), ended(0)))
     assert reply["choices"][0]["message"] == {"reasoning_content": "Hm", "content": "Paris"}
@@ -47,7 +45,7 @@ def test_null_takes_nothing_away_other_types_are_not_joined_and_a_line_separator
     assert reply["choices"][0]["message"]["content"] == "a\u2028b"
 
 
-def test_a_stream_that_breaks_off_is_no_answer() -> None:
+def test_a_stream_that_breaks_off_is_no_answer():
     with pytest.raises(NoReply, match="broke off"):
         _check_ends(whole_reply(stream(chat(0, content="Par"), done=False)))
     with pytest.raises(ValueError):
@@ -59,9 +57,9 @@ CHUNKS = (5, {"choices": 5}, {"choices": [5]}, {"choices": [{"index": "first", "
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_a_chunk_of_another_form_is_refused_by_a_value_error(chunk: object) -> None:
+def test_a_chunk_of_another_form_is_refused_by_a_value_error(chunk):
     with pytest.raises(ValueError, match="a chunk of another form"):
-        whole_reply(stream(chunk))  # type: ignore[arg-type]
+        whole_reply(stream(chunk))
 
 
 class StreamsOnly(LocalServer):
@@ -69,7 +67,7 @@ class StreamsOnly(LocalServer):
 
     path = "/v1"
 
-    def reply(self, asked: Asked) -> Reply:
+    def reply(self, asked):
         if asked.path.endswith("models"):
             return Reply(200, {"data": [{"id": "m"}]})
         if not asked.body.get("stream"):
@@ -80,7 +78,7 @@ class StreamsOnly(LocalServer):
         return Reply(200, stream(*said, *map(ended, n)))
 
 
-def test_check_server_finds_that_a_server_has_to_stream() -> None:
+def test_check_server_finds_that_a_server_has_to_stream():
     with StreamsOnly() as server:
         checked = check_server(server.url)
     assert checked.settings["server_extra"]["stream"] is True

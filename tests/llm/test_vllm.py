@@ -3,8 +3,6 @@
 KBTRAIN_VLLM_PYTHON names the Python of vLLM's own environment; without it these tests are skipped.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -30,7 +28,7 @@ N_QUESTIONS, N_SAMPLES = len(PLACES), 30
 
 
 @pytest.fixture(scope="module")
-def questions() -> list[Question]:
+def questions():
     return [
         Question(f"q-{country}", f"What is the capital of {country}?", (capital,), "train", "capitals")
         for country, capital in PLACES.items()
@@ -41,7 +39,7 @@ def questions() -> list[Question]:
 def run_folder(tmp_path_factory, questions):
     """Makes run folders with the same questions; the evidence of every second one names the answer."""
 
-    def make(name: str) -> Path:
+    def make(name):
         folder = tmp_path_factory.mktemp(name)
         jsonl.write(folder / "questions.jsonl", questions)
         jsonl.write(folder / "evidence.jsonl", (
@@ -53,7 +51,7 @@ def run_folder(tmp_path_factory, questions):
     return make
 
 
-def sample(python: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def sample(python, folder, *more):
     command = [
         python, "data_gen/sample.py", "--run", str(folder), "--model", MODEL, "--conditions", "[llm, rag]",
         "--samples", f"{{train: {N_SAMPLES}}}", "--max-prompt-tokens", "400", "--max-new-tokens", "12", *more,
@@ -62,7 +60,7 @@ def sample(python: str, folder: Path, *more: str) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
 
 
-def sampled(python: str, folder: Path, *more: str) -> Path:
+def sampled(python, folder, *more):
     done = sample(python, folder, *more)
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"{2 * N_QUESTIONS} question-conditions, {2 * N_QUESTIONS} of them now" in done.stdout
@@ -75,12 +73,12 @@ VLLM = ("--backend", "vllm", "--dtype", "bf16", "--vllm-extra", "{enforce_eager:
 
 
 @pytest.fixture(scope="module")
-def by_transformers(run_folder) -> Path:
+def by_transformers(run_folder):
     return sampled(sys.executable, run_folder("transformers"), "--dtype", "bf16")
 
 
 @pytest.fixture(scope="module")
-def by_vllm(run_folder) -> Path:
+def by_vllm(run_folder):
     return sampled(str(VLLM_PYTHON), run_folder("vllm"), *VLLM)
 
 
@@ -91,12 +89,12 @@ def server():
 
 
 @pytest.fixture(scope="module")
-def by_server(run_folder, server) -> Path:
+def by_server(run_folder, server):
     return sampled(sys.executable, run_folder("server"), "--backend", "openai", "--server-url", server, *NO_SEED)
 
 
 @pytest.fixture(scope="module")
-def by_chat(run_folder, server) -> Path:
+def by_chat(run_folder, server):
     more = ("--backend", "openai", "--server-url", server, "--server-endpoint", "chat", *NO_SEED)
     return sampled(sys.executable, run_folder("chat"), *more)
 

@@ -4,8 +4,6 @@ It does as vLLM 0.32 does: stop strings are looked for in all of the text, which
 names it; special tokens are excluded from the text unless asked for; token ids of end tokens are no part of the text.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 from types import SimpleNamespace

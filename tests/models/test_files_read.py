@@ -1,9 +1,5 @@
 """A model's files are noted by what was made from them, and a change is named when the stage is run again."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from kbtrain.gates.scoring import ScoreFile, files_of_models
@@ -11,7 +7,7 @@ from kbtrain.models.files_read import digest, files_of, hashes_of
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     for name, text in {"config.json": "{}", "model.safetensors": "weights", "merges.txt": "a b"}.items():
@@ -21,20 +17,20 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_files_of_a_model_are_weights_configuration_and_tokenizer(model: Path) -> None:
+def test_files_of_a_model_are_weights_configuration_and_tokenizer(model):
     assert set(files_of(str(model))) == {"config.json", "merges.txt", "model.safetensors"}
     assert files_of("nobody/such-model") == {} == hashes_of("no name!") and digest("nobody/such-model") == ""
 
 
-def test_scores_of_another_base_are_made_again_and_older_ones_stay(model: Path, tmp_path: Path) -> None:
+def test_scores_of_another_base_are_made_again_and_older_ones_stay(model, tmp_path):
     path = tmp_path / "scores" / "a.jsonl"
 
-    def restarted(inputs: dict[str, str]) -> bool:
+    def restarted(inputs):
         with ScoreFile(path, inputs) as file:
             file.finish("score", {}, [], 0.0, ["g"])
             return file.restarted
 
-    def inputs() -> dict[str, str]:
+    def inputs():
         return {"gate": "x", **files_of_models([str(model)])}
 
     assert not restarted({"gate": "x"})  # noted by an older version

@@ -1,9 +1,6 @@
 """Weights that are missing, foreign, of another shape or pickled are refused in one line; whole ones are opened."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,43 +27,43 @@ FIRST = "model.layers.0.mlp.down_proj.weight"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     tiny = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)
     torch.manual_seed(0)
     LlamaForCausalLM(tiny).save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
-def changed(folder: Path, change: Any, name: str = "model.safetensors") -> Path:
+def changed(folder, change, name="model.safetensors"):
     tensors = load_file(folder / name)
     change(tensors)
     save_file(tensors, folder / name, metadata={"format": "pt"})
     return folder
 
 
-def opened(folder: Path) -> Any:
+def opened(folder):
     return open_weights(AutoModelForCausalLM, str(folder), "tiny")
 
 
-def test_a_whole_model_is_opened_with_its_own_weights(folder: Path) -> None:
+def test_a_whole_model_is_opened_with_its_own_weights(folder):
     assert torch.equal(opened(folder).state_dict()[FIRST], load_file(folder / "model.safetensors")[FIRST])
 
 
-def test_missing_tensors_are_refused_not_drawn_at_random(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_tensors_are_refused_not_drawn_at_random(folder, capfd):
     changed(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".layers.1." in name])
     with pytest.raises(UserError, match=r"model 'tiny': lacks 9 tensors \(model\.layers\.1\.input_layernorm"):
         opened(folder)
     assert "MISSING" not in "".join(capfd.readouterr())
 
 
-def test_a_pickle_is_refused_by_its_name(folder: Path) -> None:
+def test_a_pickle_is_refused_by_its_name(folder):
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"pytorch_model\.bin is a pickle"):
         opened(folder)
 
 
-def test_a_new_classifier_may_be_missing_but_the_body_may_not(tmp_path: Path) -> None:
+def test_a_new_classifier_may_be_missing_but_the_body_may_not(tmp_path):
     tiny = BertConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)
     BertModel(tiny).save_pretrained(tmp_path)
     kind = AutoModelForSequenceClassification
@@ -79,7 +76,7 @@ def test_a_new_classifier_may_be_missing_but_the_body_may_not(tmp_path: Path) ->
             open_weights(auto_class, str(tmp_path), "tiny", new_head=True)
 
 
-def test_a_body_is_taken_from_under_another_head_and_needs_no_pooler(tmp_path: Path) -> None:
+def test_a_body_is_taken_from_under_another_head_and_needs_no_pooler(tmp_path):
     tiny = BertConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)
     BertForMaskedLM(tiny).save_pretrained(tmp_path)
     open_weights(AutoModel, str(tmp_path), "tiny", new_head=True)
@@ -88,26 +85,26 @@ def test_a_body_is_taken_from_under_another_head_and_needs_no_pooler(tmp_path: P
 
 
 @pytest.fixture
-def adapter(folder: Path) -> Path:
+def adapter(folder):
     from peft import LoraConfig, get_peft_model
 
     get_peft_model(opened(folder), LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(folder / "adapter")
     return folder / "adapter"
 
 
-def test_an_adapter_must_be_whole(folder: Path, adapter: Path) -> None:
+def test_an_adapter_must_be_whole(folder, adapter):
     open_adapter(opened(folder), adapter)
     changed(adapter, lambda tensors: tensors.pop(next(iter(tensors))), "adapter_model.safetensors")
     with pytest.raises(UserError, match=r"adapter_model\.safetensors: the adapter lacks 1 tensor"):
         open_adapter(opened(folder), adapter)
 
 
-def test_an_adapter_is_opened_with_the_base_that_its_own_configuration_names(tmp_path: Path) -> None:
+def test_an_adapter_is_opened_with_the_base_that_its_own_configuration_names(tmp_path):
     from peft import LoraConfig, get_peft_model
 
     base = make_folder(tmp_path / "base")
     whole, _ = load_model(str(base), "fp32", "cpu")
-    beside: Any = get_peft_model(whole, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))  # type: ignore[arg-type]
+    beside: Any = get_peft_model(whole, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
     beside.save_pretrained(tmp_path / "adapter")
     ids = torch.tensor([[1, 2, 3]])
     expected = beside.eval()(ids).logits
@@ -119,14 +116,14 @@ def test_an_adapter_is_opened_with_the_base_that_its_own_configuration_names(tmp
         load_model(str(tmp_path / "adapter"))
 
 
-def test_an_adapter_that_asks_for_another_package_is_one_line(folder: Path, adapter: Path) -> None:
+def test_an_adapter_that_asks_for_another_package_is_one_line(folder, adapter):
     path = adapter / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "megatron_config": {"a": 1}}))
     with pytest.raises(UserError, match=r"adapter_config\.json: asks for a package that is not installed \(.*megatron"):
         open_adapter(opened(folder), adapter)
 
 
-def test_a_template_that_cannot_be_read_is_not_passed_over(folder: Path) -> None:
+def test_a_template_that_cannot_be_read_is_not_passed_over(folder):
     """Without it a model of chats would be asked in plain text."""
     path = folder / "chat_template.jinja"
     path.mkdir()
@@ -138,7 +135,7 @@ def test_a_template_that_cannot_be_read_is_not_passed_over(folder: Path) -> None
         pass
 
 
-def test_an_adapter_of_no_numbers_is_told_by_its_file(folder: Path, adapter: Path) -> None:
+def test_an_adapter_of_no_numbers_is_told_by_its_file(folder, adapter):
     tensors = load_file(adapter / "adapter_model.safetensors")
     name = sorted(tensors)[1]
     tensors[name].view(-1)[3] = float("inf")
@@ -148,13 +145,13 @@ def test_an_adapter_of_no_numbers_is_told_by_its_file(folder: Path, adapter: Pat
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x02\0\0\0\0\0\0\0[]"])
-def test_a_broken_adapter_file_is_one_line(folder: Path, adapter: Path, content: bytes) -> None:
+def test_a_broken_adapter_file_is_one_line(folder, adapter, content):
     (adapter / "adapter_model.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=r"adapter_model\.safetensors: not a safetensors file, or a truncated one"):
         open_adapter(opened(folder), adapter)
 
 
-def test_tensors_that_transformers_itself_ignores_are_no_reason_to_refuse(tmp_path: Path) -> None:
+def test_tensors_that_transformers_itself_ignores_are_no_reason_to_refuse(tmp_path):
     """A base model that was published with its vision tower and its heads for several tokens at once."""
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
@@ -171,7 +168,7 @@ def test_tensors_that_transformers_itself_ignores_are_no_reason_to_refuse(tmp_pa
         opened(tmp_path)
 
 
-def test_an_adapter_is_saved_with_the_same_configuration_whatever_the_order_of_its_modules(folder: Path) -> None:
+def test_an_adapter_is_saved_with_the_same_configuration_whatever_the_order_of_its_modules(folder):
     """PEFT keeps them as a set, whose order follows the process."""
     from peft import LoraConfig, get_peft_model
 
@@ -191,7 +188,7 @@ def test_an_adapter_is_saved_with_the_same_configuration_whatever_the_order_of_i
     [load_model, load_tokenizer, lambda folder: open_body(folder, "fp32", "cpu")],
     ids=["model", "tokenizer", "body"],
 )
-def test_a_tokenizer_without_a_vocabulary_is_told_at_opening(opened: Any, tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_vocabulary_is_told_at_opening(opened, tmp_path):
     """Its prompts would be empty, and what torch says of them names nothing."""
     folder = make_folder(tmp_path / "model")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())

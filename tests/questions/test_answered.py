@@ -1,25 +1,22 @@
 """Questions with answers made elsewhere: columns, splits, scores; every mistake with its place."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.questions.answered import AnswerColumns, Answered, read_answered
+from kbtrain.questions.answered import AnswerColumns, read_answered
 from kbtrain.questions.base import Columns
 
 
-def row(i: int, **fields: Any) -> dict[str, Any]:
+def row(i, **fields):
     base = {"qid": f"q{i}", "ask": f"Who wrote book {i}?", "gold": [f"Ann {i}"], "part": "train(a)", "plain": "Bob",
             "found": f"ann {i}.", "plain_ok": 0, "found_ok": 1}  # fmt: skip
     return {**base, **fields}
 
 
-def read(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> list[Answered]:
+def read(folder, rows, **settings):
     path = folder / "answers.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     names = Columns({"id": "qid", "text": "ask", "answers": "gold", "split": "part"})
@@ -31,11 +28,11 @@ def read(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> list[Answ
     return list(read_answered(path, AnswerColumns(names, **{**given, **settings})))
 
 
-def texts(answered: Answered) -> dict[str, str]:
+def texts(answered):
     return {condition: answer.text for condition, answer in answered.answers.items()}
 
 
-def test_a_row_is_a_question_with_its_greedy_answers(tmp_path: Path) -> None:
+def test_a_row_is_a_question_with_its_greedy_answers(tmp_path):
     (found,) = read(tmp_path, [row(1, plain="")])
     assert (found.question.id, found.question.text, found.question.answers) == ("q1", "Who wrote book 1?", ("Ann 1",))
     assert (found.question.split, found.question.grading) == ("train", "contains")
@@ -45,7 +42,7 @@ def test_a_row_is_a_question_with_its_greedy_answers(tmp_path: Path) -> None:
     assert (rag.condition, rag.greedy.text, rag.greedy.index) == ("rag", "ann 1.", -1)
 
 
-def test_a_table_has_its_verdicts_as_words_or_not_at_all(tmp_path: Path) -> None:
+def test_a_table_has_its_verdicts_as_words_or_not_at_all(tmp_path):
     path = tmp_path / "logs.csv"
     path.write_text("question,gold,plain,found,plain_ok,found_ok\nWho?,Ann,Bob,,False,\nWhen?,now,now,now,1,TRUE\n")
     arms, verdicts = {"llm": "plain", "rag": "found"}, {"llm": "plain_ok", "rag": "found_ok"}
@@ -62,7 +59,7 @@ def test_a_table_has_its_verdicts_as_words_or_not_at_all(tmp_path: Path) -> None
     assert [one.stated["llm"] for one in found] == [None, None, False] and found[0].stated["rag"] is True
 
 
-def test_dev_is_cut_from_train_by_the_id_alone_and_never_from_test(tmp_path: Path) -> None:
+def test_dev_is_cut_from_train_by_the_id_alone_and_never_from_test(tmp_path):
     rows = [row(i, part="held out" if i % 3 == 0 else "train(a)") for i in range(600)]
     found = {made.question.id: made.question.split for made in read(tmp_path, rows, dev_share=0.25)}
     assert all((found[f"q{i}"] == "test") == (i % 3 == 0) for i in range(600))
@@ -72,7 +69,7 @@ def test_dev_is_cut_from_train_by_the_id_alone_and_never_from_test(tmp_path: Pat
     assert all((made.question.id in dev) == (made.question.split == "dev") for made in fewer)
 
 
-def test_scores_stand_where_the_row_has_them_and_turn_round_by_a_minus(tmp_path: Path) -> None:
+def test_scores_stand_where_the_row_has_them_and_turn_round_by_a_minus(tmp_path):
     rows = [row(1), row(2, sure={"energy": 3.5}), row(3, sure=None), row(4, sure={"energy": -1, "flat.x": 2})]
     found = read(tmp_path, rows, scores={"energy": "-sure.energy"})
     assert [made.scores for made in found] == [{}, {"energy": -3.5}, {}, {"energy": 1.0}]
@@ -91,13 +88,13 @@ def test_scores_stand_where_the_row_has_them_and_turn_round_by_a_minus(tmp_path:
         ({"sure": "high"}, r":2: field 'sure': expected a number, found str 'high'"),
     ],
 )
-def test_a_broken_row_is_one_line_with_its_place(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_a_broken_row_is_one_line_with_its_place(tmp_path, change, message):
     with pytest.raises(UserError, match=message) as caught:
         read(tmp_path, [row(1, sure=1.0), row(2, **change)], scores={"sure": "sure"})
     assert "\n" not in str(caught.value)
 
 
-def test_a_column_that_no_row_has_is_an_error_not_silence(tmp_path: Path) -> None:
+def test_a_column_that_no_row_has_is_an_error_not_silence(tmp_path):
     with pytest.raises(UserError, match=r"score 'energy': no row has a value under 'sure\.enrgy'"):
         read(tmp_path, [row(1, sure={"energy": 3.5})], scores={"energy": "-sure.enrgy"})
     with pytest.raises(UserError, match=r":1: field 'plan': no answer for 'llm', but one for 'rag'; .*; there is qid"):

@@ -1,7 +1,5 @@
 """The embedded questions: what they promise to whoever trains and evaluates on them."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 
 import pytest
@@ -10,20 +8,19 @@ from support.questions import load_questions
 from kbtrain.answers.grading import contains, is_correct, option_letter
 from kbtrain.answers.words import normalise
 from kbtrain.questions.catalogue import atlas_passages
-from kbtrain.records import Passage, Question
 
 
 @pytest.fixture(scope="module")
-def questions() -> list[Question]:
+def questions():
     return list(load_questions("atlas"))
 
 
 @pytest.fixture(scope="module")
-def passages() -> dict[str, Passage]:
+def passages():
     return {passage.id: passage for passage in atlas_passages()}
 
 
-def test_it_is_large_and_varied_enough(questions: list[Question]) -> None:
+def test_it_is_large_and_varied_enough(questions):
     assert len(questions) >= 1500
     assert len({q.relation for q in questions}) >= 8
     splits = Counter(q.split for q in questions)
@@ -34,7 +31,7 @@ def test_it_is_large_and_varied_enough(questions: list[Question]) -> None:
     assert kinds["choice", 2] >= 20
 
 
-def test_every_relation_stands_in_every_split_and_no_entity_in_two(questions: list[Question]) -> None:
+def test_every_relation_stands_in_every_split_and_no_entity_in_two(questions):
     by_split, seen = defaultdict(set), defaultdict(set)
     for question in questions:
         by_split[question.split].add(question.relation)
@@ -45,7 +42,7 @@ def test_every_relation_stands_in_every_split_and_no_entity_in_two(questions: li
     assert {entity: splits for entity, splits in seen.items() if len(splits) > 1} == {}
 
 
-def test_gold_passages_state_the_answer(questions: list[Question], passages: dict[str, Passage]) -> None:
+def test_gold_passages_state_the_answer(questions, passages):
     for question in questions:
         text = " ".join(passages[name].text for name in question.gold_passages)
         gold = question.answers
@@ -54,7 +51,7 @@ def test_gold_passages_state_the_answer(questions: list[Question], passages: dic
         assert any(contains(text, answer) for answer in gold), question.id
 
 
-def test_no_wrong_option_is_a_gold_answer(questions: list[Question]) -> None:
+def test_no_wrong_option_is_a_gold_answer(questions):
     choices = [q for q in questions if q.form == "choice"]
     assert len(choices) >= 400
     for question in choices:
@@ -64,9 +61,7 @@ def test_no_wrong_option_is_a_gold_answer(questions: list[Question]) -> None:
         assert option_letter(question.options["ABCD".index(question.answers[0])], question.options) in question.answers
 
 
-def test_the_second_set_asks_openly_about_the_same_things_in_the_same_splits(
-    questions: list[Question], passages: dict[str, Passage]
-) -> None:
+def test_the_second_set_asks_openly_about_the_same_things_in_the_same_splits(questions, passages):
     known = list(load_questions("atlas_known"))
     assert len(known) >= 1400 and Counter(q.split for q in known)["test"] >= 350
     assert {q.form for q in known} == {"open"} and {q.dataset for q in known} == {"atlas_known"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -40,18 +38,16 @@ CHOICE = dataclasses.replace(OPEN, form="choice", grading="option", options=("Go
         ),
     ],
 )
-def test_an_unsound_question_names_its_field(
-    question: Question, changed: dict[str, object], field: str, message: str
-) -> None:
-    assert problem_of(dataclasses.replace(question, **changed)) == (field, message)  # type: ignore[arg-type]
+def test_an_unsound_question_names_its_field(question, changed, field, message):
+    assert problem_of(dataclasses.replace(question, **changed)) == (field, message)
 
 
-def written(path: Path, *rows: tuple[str, Split, str]) -> Path:
+def written(path, *rows):
     jsonl.write(path, [dataclasses.replace(OPEN, id=name, split=split, text=text) for name, split, text in rows])
     return path
 
 
-def test_a_duplicate_id_names_both_lines(tmp_path: Path) -> None:
+def test_a_duplicate_id_names_both_lines(tmp_path):
     path = written(tmp_path / "q.jsonl", ("a", "train", "x"), ("b", "train", "y"), ("a", "test", "z"))
     questions = read_questions(path)
     assert [next(questions)[0], next(questions)[0]] == [1, 2]
@@ -76,9 +72,7 @@ def test_a_duplicate_id_names_both_lines(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_question_that_stands_in_a_later_split_too_is_a_leak(
-    rows: list[tuple[str, Split, str]], leaks: list[Leak], told: str, tmp_path: Path
-) -> None:
+def test_a_question_that_stands_in_a_later_split_too_is_a_leak(rows, leaks, told, tmp_path):
     path = written(tmp_path / "q.jsonl", *rows)
     assert list(find_leaks(path)) == leaks
     with pytest.raises(UserError, match=told):
@@ -91,11 +85,11 @@ QUESTIONS = [
 ]  # fmt: skip
 
 
-def ids(wanted: PickRule, questions: list[Loaded] = QUESTIONS, tally: CollectCounts | None = None) -> list[str]:
+def ids(wanted, questions=QUESTIONS, tally=None):
     return [one.question.id for one in pick_questions(lambda: iter(questions), wanted, tally or CollectCounts())]
 
 
-def test_the_first_ones_up_to_each_limit() -> None:
+def test_the_first_ones_up_to_each_limit():
     tally = CollectCounts()
     assert ids(PickRule({"train": 2, "dev": 0, "test": 1}), tally=tally) == ["q0", "q2", "q3"]
     assert (tally.splits, tally.dropped) == ({"train": 2, "test": 1}, {"beyond": 297})
@@ -103,7 +97,7 @@ def test_the_first_ones_up_to_each_limit() -> None:
     assert len(ids(PickRule({}))) == 300
 
 
-def test_a_draw_has_the_wanted_size_and_does_not_depend_on_the_order() -> None:
+def test_a_draw_has_the_wanted_size_and_does_not_depend_on_the_order():
     wanted = PickRule({"train": 20, "dev": 7, "test": None}, "random", 3)
     drawn = ids(wanted)
     assert Counter(int(name[1:]) % 3 for name in drawn) == {0: 20, 1: 7, 2: 100}
@@ -115,11 +109,11 @@ def test_a_draw_has_the_wanted_size_and_does_not_depend_on_the_order() -> None:
     assert len(ids(PickRule({"all": 1000}, "random"))) == 300
 
 
-def without(gold: Literal["none", "hidden"]) -> Loaded:
+def without(gold):
     return Loaded(dataclasses.replace(QUESTIONS[0].question, id=gold, answers=(), gold=gold), "x.jsonl", 1)
 
 
-def test_questions_without_a_known_answer_are_dropped_or_kept_and_counted() -> None:
+def test_questions_without_a_known_answer_are_dropped_or_kept_and_counted():
     tally = CollectCounts()
     questions = [*QUESTIONS[:2], without("none"), without("hidden")]
     assert ids(PickRule({}, drop=frozenset({"hidden"})), questions, tally) == ["q0", "q1", "none"]
@@ -131,7 +125,7 @@ def test_questions_without_a_known_answer_are_dropped_or_kept_and_counted() -> N
     assert str(CollectCounts()) == "skipped: none"
 
 
-def test_a_passage_is_written_once(tmp_path: Path) -> None:
+def test_a_passage_is_written_once(tmp_path):
     first, second = context("d", "T", "x"), context("d", "T", "y")
     assert first.id != second.id and first == context("d", "T", "x")
     of_each = (first, second, first), (second,)

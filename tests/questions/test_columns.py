@@ -1,12 +1,8 @@
 """Any table by a column map, and own fields without one; what is not sound is one line with its place."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -14,7 +10,7 @@ import pytest
 from support.questions import load_questions
 
 from kbtrain.errors import UserError
-from kbtrain.questions.base import AnswerAs, Columns, Reading
+from kbtrain.questions.base import Columns, Reading
 from kbtrain.questions.catalogue import load
 from kbtrain.questions.checks import near_duplicates
 from kbtrain.questions.columns import cell_texts, mapped
@@ -25,22 +21,22 @@ from kbtrain.retrieval.corpus import read_passages
 from kbtrain.retrieval.tokens import Tokens
 
 
-def question(data: dict[str, Any], answer_as: AnswerAs = "letter", **names: str | list[str]) -> Question:
+def question(data, answer_as="letter", **names):
     return mapped(SourceRecord(data, "x.csv", 7), Columns(names, answer_as), "n-1", "d", "test").question
 
 
-def test_a_source_is_read_where_the_map_names_its_column() -> None:
+def test_a_source_is_read_where_the_map_names_its_column():
     data = {"question": "Who?", "answer": "Ann", "source": "https://x/1", "team": "shop"}
     assert question(data).source == "" and question(data, source="team").source == "shop"
 
 
-def test_a_path_reaches_into_objects_and_lists_of_objects() -> None:
+def test_a_path_reaches_into_objects_and_lists_of_objects():
     data = {"q": {"text": "Who?"}, "answers": {"text": ["Ann", "Bob"]}, "docs": [{"body": "x"}, {"body": "y"}]}
     found = question(data, text="q.text", answers="answers.text", contexts="docs.body")
     assert (found.text, found.answers, len(found.context_passages)) == ("Who?", ("Ann", "Bob"), 2)
 
 
-def test_several_columns_make_a_list() -> None:
+def test_several_columns_make_a_list():
     data = {"question": "Which?", "A": "x", "B": "y", "C": 3, "answer": "b"}
     found = question(data, options=["A", "B", "C"])
     assert (found.options, found.answers, found.form, found.grading) == (("x", "y", "3"), ("B",), "choice", "option")
@@ -51,7 +47,7 @@ def test_several_columns_make_a_list() -> None:
     [("letter", "c", "C"), ("number", 3, "C"), ("number", "1", "A"), ("index", 0, "A"), ("index", "2", "C"),
      ("text", "z", "C")],
 )  # fmt: skip
-def test_a_choice_is_given_as_letter_number_index_or_text(answer_as: AnswerAs, value: Any, letter: str) -> None:
+def test_a_choice_is_given_as_letter_number_index_or_text(answer_as, value, letter):
     data = {"question": "Which?", "options": ["x", "y", "z"], "answer": value}
     assert question(data, answer_as).answers == (letter,)
 
@@ -60,7 +56,7 @@ def test_a_choice_is_given_as_letter_number_index_or_text(answer_as: AnswerAs, v
     ("answer_as", "value", "letters"),
     [("letter", "C", "C"), ("number", 3, "C"), ("index", 2, "C"), ("text", "7", "C"), ("text", "1", "AB")],
 )
-def test_options_that_read_alike_keep_their_places(answer_as: AnswerAs, value: Any, letters: str) -> None:
+def test_options_that_read_alike_keep_their_places(answer_as, value, letters):
     for options in (["1", "1", "7", "9"], [1, 1, 7, 9], "['1', '1', '7', '9']"):
         found = question({"question": "Which is prime?", "options": options, "answer": value}, answer_as)
         assert (found.options, found.answers) == (("1", "1", "7", "9"), tuple(letters))
@@ -79,7 +75,7 @@ def test_options_that_read_alike_keep_their_places(answer_as: AnswerAs, value: A
         ("text", "w", "'w' is not one of the options"),
     ],
 )
-def test_a_choice_out_of_reach_is_refused(answer_as: AnswerAs, value: Any, message: str) -> None:
+def test_a_choice_out_of_reach_is_refused(answer_as, value, message):
     with pytest.raises(UserError, match=f"^x.csv:7: field 'answer': {message}"):
         question({"question": "Which?", "options": ["x", "y", "z"], "answer": value}, answer_as)
 
@@ -95,11 +91,11 @@ def test_a_choice_out_of_reach_is_refused(answer_as: AnswerAs, value: Any, messa
         ("['苏黎世' '日内瓦']", ["苏黎世", "日内瓦"]),
     ],
 )
-def test_lists_as_python_and_numpy_print_them(text: str, values: list[Any]) -> None:
+def test_lists_as_python_and_numpy_print_them(text, values):
     assert python_list(SourceRecord({"k": text}, "x.csv", 3), "k") == values or values == []
 
 
-def test_a_cell_is_one_text_or_a_list() -> None:
+def test_a_cell_is_one_text_or_a_list():
     cells = SourceRecord(
         {"a": "one, two", "b": '["x", "y", "x"]', "c": 12, "d": ["p", 3], "e": "[]", "f": {"a": 1}}, "x.csv", 2
     )
@@ -109,13 +105,13 @@ def test_a_cell_is_one_text_or_a_list() -> None:
             cell_texts(cells, key)
 
 
-def test_numbers_are_texts_with_all_their_digits() -> None:
+def test_numbers_are_texts_with_all_their_digits():
     data = {"question": "How many?", "answers": [2161000.0, 1984.0, 3.1415927, -0.5, 12, 1e300]}
     assert question(data).answers == ("2161000", "1984", "3.1415927", "-0.5", "12", "1e+300")
     assert question({"question": "How many?", "answer": 2161000.0}).answers == ("2161000",)
 
 
-def test_a_text_beside_the_question_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_text_beside_the_question_is_not_taken_for_it(tmp_path):
     row = {"question": "Who?", "answer": "Ann", "text": "Ann was first."}
     (tmp_path / "mine.jsonl").write_text(json.dumps(row))
     (tmp_path / "mine.csv").write_text("question,answer,text\nWho?,Ann,Ann was first.\n")
@@ -129,7 +125,7 @@ def test_a_text_beside_the_question_is_not_taken_for_it(tmp_path: Path) -> None:
         question({"text": "Who?", "answer": "Ann", "answers": ["Bob"]})
 
 
-def test_a_column_may_hold_the_split(tmp_path: Path) -> None:
+def test_a_column_may_hold_the_split(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("question,answer,split\na?,b,validation\nc?,d,train\n")
     assert [one.question.split for one in load("csv", path)] == ["dev", "train"]
@@ -139,7 +135,7 @@ def test_a_column_may_hold_the_split(tmp_path: Path) -> None:
     assert [one.question.split for one in load("csv", path, Reading(split="dev"))] == ["dev"]
 
 
-def test_a_spreadsheets_semicolons_are_read_where_no_comma_stands_in_the_header(tmp_path: Path) -> None:
+def test_a_spreadsheets_semicolons_are_read_where_no_comma_stands_in_the_header(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text('\ufeffQ;answer;topic\n"a; b?";"c, d";x\n', encoding="utf-8")
     (found,) = load("csv", path, Reading(columns=Columns({"text": "Q", "relation": "topic"})))
@@ -156,7 +152,7 @@ def test_a_spreadsheets_semicolons_are_read_where_no_comma_stands_in_the_header(
 
 
 @pytest.mark.parametrize("told", [";", ",", "|", "\t"])
-def test_a_table_may_tell_its_separator_in_a_line_before_the_header(tmp_path: Path, told: str) -> None:
+def test_a_table_may_tell_its_separator_in_a_line_before_the_header(tmp_path, told):
     """As spreadsheets read it; errors name the lines of the file."""
     path, rows = tmp_path / "mine.csv", [["question", "answer", "a;b,c"], ["Who?", "Ann", "x"], ["", "Bob", "y"]]
     lines = [told.join(f'"{cell}"' for cell in row) for row in rows]
@@ -167,7 +163,7 @@ def test_a_table_may_tell_its_separator_in_a_line_before_the_header(tmp_path: Pa
         next(found)
 
 
-def test_a_map_for_a_set_with_columns_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_a_map_for_a_set_with_columns_of_its_own_is_refused(tmp_path):
     for columns in (Columns({"text": "q"}), Columns(language="zh"), Columns(answer_as="text")):
         with pytest.raises(UserError, match=r"'squad' has its own; columns, answer_as and language .* are for jsonl"):
             load("squad", tmp_path, Reading(columns=columns))
@@ -177,13 +173,13 @@ def test_a_map_for_a_set_with_columns_of_its_own_is_refused(tmp_path: Path) -> N
         load("atlas", None, Reading(split="test"))
 
 
-def from_lines(tmp_path: Path, text: str) -> list:
+def from_lines(tmp_path, text):
     path = tmp_path / "mine.jsonl"
     path.write_text(text, encoding="utf-8")
     return list(load_questions("jsonl", path))
 
 
-def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
+def test_a_question_and_its_answers_are_enough(tmp_path):
     first, second, third = from_lines(
         tmp_path,
         '{"question": "Capital of Peru?", "answers": ["Lima"]}\n\n'
@@ -217,21 +213,21 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
         ("[1]", "mine.jsonl:1: field '[0]': expected a JSON object, found int"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_with_file_line_and_field(tmp_path: Path, text: str, message: str) -> None:
+def test_bad_input_is_one_line_with_file_line_and_field(tmp_path, text, message):
     with pytest.raises(UserError) as error:
         from_lines(tmp_path, text)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def answers(kind: str, path: Path, text: str | None = None, **reading: Any) -> list[tuple[str, ...]]:
+def answers(kind, path, text=None, **reading):
     if text is not None:
         path.write_text(text, encoding="utf-8")
     return [one.question.answers for one in load(kind, path, Reading(**reading))]
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
-def test_nan_is_a_missing_value(tmp_path: Path, name: str) -> None:
+def test_nan_is_a_missing_value(tmp_path, name):
     row = '{"question": "Who?", "answer": "Ann", "score": NaN, "more": [NaN], "hops": NaN}'
     columns = Columns({"text": "question", "answers": "answer"})
     assert answers("jsonl", tmp_path / name, f"[{row}]" if name == "x.json" else row, columns=columns) == [("Ann",)]
@@ -239,7 +235,7 @@ def test_nan_is_a_missing_value(tmp_path: Path, name: str) -> None:
     assert answers("jsonl", tmp_path / name, f"[{empty}]" if name == "x.json" else empty, columns=columns) == [()]
 
 
-def test_values_of_parquet_are_written_as_people_write_them(tmp_path: Path) -> None:
+def test_values_of_parquet_are_written_as_people_write_them(tmp_path):
     values = {
         "1969-07-20": datetime.date(1969, 7, 20), "1969-07-21": datetime.datetime(1969, 7, 21),
         "1984": Decimal("1984.00"), "2.5": Decimal("2.50"), "1984.5": 1984.5,
@@ -256,7 +252,7 @@ def test_values_of_parquet_are_written_as_people_write_them(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "cell", ['{"text": ["Ann", "A."], "start": [1, 2]}', "{'text': array(['Ann', 'A.'], dtype=object)}"]
 )
-def test_json_and_pythons_objects_in_a_cell_are_reached_into(tmp_path: Path, cell: str) -> None:
+def test_json_and_pythons_objects_in_a_cell_are_reached_into(tmp_path, cell):
     quoted = cell.replace('"', '""')
     table = f'question,answers\nWho?,"{quoted}"\n'
     reached = answers("csv", tmp_path / "x.csv", table, columns=Columns({"answers": "answers.text"}))
@@ -265,12 +261,12 @@ def test_json_and_pythons_objects_in_a_cell_are_reached_into(tmp_path: Path, cel
         answers("csv", tmp_path / "x.csv", table)
 
 
-def test_tabs_in_a_csv_are_seen(tmp_path: Path) -> None:
+def test_tabs_in_a_csv_are_seen(tmp_path):
     table = 'question\tanswer\nWho, and when?\t"Ann, once"\n'
     assert answers("csv", tmp_path / "x.csv", table) == [("Ann, once",)]
 
 
-def test_the_id_of_beir_is_an_id(tmp_path: Path) -> None:
+def test_the_id_of_beir_is_an_id(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d7", "title": "T", "text": "x", "metadata": {}}\n')
     assert list(read_passages(tmp_path / "corpus.jsonl")) == [Passage("d7", "T", "x")]
     row = {"_id": "q3", "text": "Who?", "answers": ["Ann"]}
@@ -280,7 +276,7 @@ def test_the_id_of_beir_is_an_id(tmp_path: Path) -> None:
         assert one.question.id == "q3"
 
 
-def test_a_table_without_a_header_is_not_answered_by_a_map_that_loses_its_first_row(tmp_path: Path) -> None:
+def test_a_table_without_a_header_is_not_answered_by_a_map_that_loses_its_first_row(tmp_path):
     (tmp_path / "psgs.tsv").write_text("1\tAaron is a prophet of the Bible, and more.\tAaron\n2\tBo was.\tBo\n")
     with pytest.raises(UserError, match="missing; the first line is a passage") as caught:
         list(read_passages(tmp_path / "psgs.tsv"))
@@ -289,7 +285,7 @@ def test_a_table_without_a_header_is_not_answered_by_a_map_that_loses_its_first_
         answers("csv", tmp_path / "qa.tsv", "who sings?\tAnn\nwho plays?\tBo\n")
 
 
-def test_a_split_by_number_is_refused_with_remedies_that_help(tmp_path: Path) -> None:
+def test_a_split_by_number_is_refused_with_remedies_that_help(tmp_path):
     """CRAG's: 0 and 1."""
     row = {"query": "who?", "answer": "Ann", "alt_ans": ["A."], "split": 0, "question_type": "set"}
     path = tmp_path / "crag.jsonl"
@@ -303,12 +299,12 @@ def test_a_split_by_number_is_refused_with_remedies_that_help(tmp_path: Path) ->
         assert (found[0].answers, found[0].relation) == (("Ann", "A."), "set")
 
 
-def test_short_repeats_are_near_duplicates() -> None:
+def test_short_repeats_are_near_duplicates():
     """Signs and articles do not count, however much of a short text they are."""
     rest = [Question(f"r{i}", f"What is the name of thing {i}?", ("a",), "train", "d") for i in range(9)]
     twins = [Question("a", "Who?", ("x",), "train", "d"), Question("b", "the who", ("x",), "test", "d")]
     assert [(p.id, p.other_id, p.cosine) for p in near_duplicates([*rest, *twins])] == [("a", "b", 1.0)]
 
 
-def test_the_turkish_capital_i_is_an_i() -> None:
+def test_the_turkish_capital_i_is_an_i():
     assert Tokens().words("İstanbul İZMİR") == Tokens().words("istanbul izmir")

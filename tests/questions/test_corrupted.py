@@ -1,18 +1,14 @@
 """Every loader on thirty corrupted variants of its native file: all records, or one line with file and line number."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import io
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from native_files import ALIASES, NATIVE, Native
+from native_files import ALIASES, NATIVE
 
 from kbtrain.errors import UserError
 from kbtrain.questions.base import Loaded
@@ -25,13 +21,13 @@ MIXED = "Zürich 苏黎世 Цюрих ζ عربي 😀 e\u0301 full－width"
 
 
 @pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
+def folder():
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "id_aliases.json").write_text(ALIASES)
         yield Path(name)
 
 
-def outcome(folder: Path, native: Native, data: bytes) -> tuple[list[Loaded], str | None]:
+def outcome(folder, native, data):
     """What comes, and the error that ends it. Anything but a UserError fails the test."""
     path = folder / native.name
     path.write_bytes(data)
@@ -45,12 +41,12 @@ def outcome(folder: Path, native: Native, data: bytes) -> tuple[list[Loaded], st
     return found, None
 
 
-def checked_error(native: Native, message: str) -> None:
+def checked_error(native, message):
     assert "\n" not in message and len(message) < 600, message
     assert re.search(rf"{re.escape(native.name)}(:\d+: |: is )", message), message
 
 
-def changed(native: Native, place: tuple[str | int, ...], value: Any, record: int = 1) -> bytes:
+def changed(native, place, value, record=1):
     """The file with one value replaced; ``...`` takes it away."""
     records = copy.deepcopy(native.records)
     inner = records[record] = list(of) if isinstance(of := records[record], tuple) else of
@@ -63,14 +59,14 @@ def changed(native: Native, place: tuple[str | int, ...], value: Any, record: in
     return native.render(records).encode()
 
 
-def value_at(native: Native, place: tuple[str | int, ...], record: int) -> Any:
+def value_at(native, place, record):
     inner = native.records[record]
     for key in place:
         inner = inner[key]
     return inner
 
 
-def left_in(native: Native, data: bytes) -> int | str:
+def left_in(native, data):
     """How many records a cut file still has; a cut JSON document is broken."""
     text = data.decode("utf-8", "ignore")
     if native.kind == "json":
@@ -81,7 +77,7 @@ def left_in(native: Native, data: bytes) -> int | str:
     return ANY if text.endswith("\n") or len(rows[-1]) == len(rows[0]) else BAD
 
 
-def variants(native: Native) -> Iterator[tuple[str, bytes, int | str]]:
+def variants(native):
     """(what was done, the file, what must come of it), thirty times."""
     whole, n = native.render(native.records), len(native.records)
     data = whole.encode()
@@ -122,21 +118,21 @@ def variants(native: Native) -> Iterator[tuple[str, bytes, int | str]]:
         yield f"wrong {place}", changed(native, place, "\x01 ~" if native.kind == "table" else {"a": 1}), ANY
 
 
-def _asked(native: Native, text: str) -> str:
+def _asked(native, text):
     """The text as a question of this format."""
     if native.dataset != "commonsense":
         return text
     return str(native.records[0]["instruction"]).replace("Where is 0: here?", text)
 
 
-def _duplicate(native: Native) -> tuple[bytes, int | str]:
+def _duplicate(native):
     if native.id is None:  # then the ids are the records' numbers
         return native.render([*native.records, native.records[0]]).encode(), len(native.records) + 1
     return changed(native, native.id, value_at(native, native.id, 0), record=2), BAD
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_a_native_file_comes_whole(folder: Path, name: str) -> None:
+def test_a_native_file_comes_whole(folder, name):
     native = NATIVE[name]
     found, error = outcome(folder, native, native.render(native.records).encode())
     assert error is None
@@ -146,7 +142,7 @@ def test_a_native_file_comes_whole(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_thirty_corrupted_files_give_records_or_one_line(folder: Path, name: str) -> None:
+def test_thirty_corrupted_files_give_records_or_one_line(folder, name):
     native = NATIVE[name]
     n, failed = 0, []
     for what, data, expected in variants(native):
@@ -167,7 +163,7 @@ def test_thirty_corrupted_files_give_records_or_one_line(folder: Path, name: str
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_the_error_names_the_line_of_the_record(folder: Path, name: str) -> None:
+def test_the_error_names_the_line_of_the_record(folder, name):
     native = NATIVE[name]
     _, error = outcome(folder, native, changed(native, native.text, " ", record=1))
     assert error is not None and f"{native.name}:{native.first_line + 1}: " in error

@@ -7,7 +7,6 @@ import io
 import json
 import tarfile
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from kbtrain.errors import UserError
 from kbtrain.io import text_files
 from kbtrain.questions.base import Reading
 from kbtrain.questions.catalogue import load
-from kbtrain.questions.files import SPLITS, DataFile, data_files, split_word
+from kbtrain.questions.files import SPLITS, data_files, split_word
 from kbtrain.questions.tables import json_rows, rows_by_key, rows_under
 
 MMLU = {
@@ -30,7 +29,7 @@ MMLU = {
 }
 
 
-def packed(tmp_path: Path, kind: str, members: dict[str, str] = MMLU) -> Path:
+def packed(tmp_path, kind, members=MMLU):
     path = tmp_path / f"data.{kind}"
     if kind == "folder":
         for name, text in members.items():
@@ -50,7 +49,7 @@ def packed(tmp_path: Path, kind: str, members: dict[str, str] = MMLU) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "tar", "tar.gz"])
-def test_an_archive_gives_all_its_tables_and_their_splits(tmp_path: Path, kind: str) -> None:
+def test_an_archive_gives_all_its_tables_and_their_splits(tmp_path, kind):
     found = list(load("mmlu", packed(tmp_path, kind)))
     assert {one.question.id: one.question.split for one in found} == {
         "mmlu/dev/anatomy/0": "train", "mmlu/val/anatomy/0": "dev", "mmlu/test/anatomy/0": "test",
@@ -60,7 +59,7 @@ def test_an_archive_gives_all_its_tables_and_their_splits(tmp_path: Path, kind: 
     assert second.file.endswith(f"data.{kind}/data/test/anatomy_test.csv") and second.line == 2
 
 
-def test_only_names_the_members_to_read_and_split_overrides(tmp_path: Path) -> None:
+def test_only_names_the_members_to_read_and_split_overrides(tmp_path):
     path = packed(tmp_path, "zip")
     assert [one.question.id for one in load("mmlu", path, Reading(only="*/val/*"))] == ["mmlu/val/anatomy/0"]
     assert {one.question.split for one in load("mmlu", path, Reading(split="train"))} == {"train"}
@@ -84,14 +83,14 @@ def test_only_names_the_members_to_read_and_split_overrides(tmp_path: Path) -> N
         ("x.tar.gz", b"neither", "x.tar.gz: cannot be read"),
     ],
 )
-def test_a_damaged_archive_is_one_line(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_a_damaged_archive_is_one_line(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError) as caught:
         list(load("nq_open", tmp_path / name))
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_damaged_member_is_one_line(tmp_path: Path) -> None:
+def test_a_damaged_member_is_one_line(tmp_path):
     path = packed(tmp_path, "zip")
     damaged = bytearray(path.read_bytes())
     at = damaged.index(b"anatomy_dev.csv") + len("anatomy_dev.csv")
@@ -110,24 +109,24 @@ def test_a_damaged_member_is_one_line(tmp_path: Path) -> None:
         ("test/mine.csv", "test"), ("latest_contest.json", ""), ("TEST/x.csv", "test"),
     ],
 )  # fmt: skip
-def test_names_tell_the_split(name: str, word: str) -> None:
+def test_names_tell_the_split(name, word):
     assert split_word(name, SPLITS) == word
 
 
-def test_a_name_that_tells_two_splits_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_tells_two_splits_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"train-test\.jsonl: its name has two splits \(train, test\); set split"):
         split_word("x/train-test.jsonl", SPLITS)
     (tmp_path / "train-test.jsonl").write_text('{"question": "a?", "answers": "b"}\n')
     assert next(load("jsonl", tmp_path / "train-test.jsonl", Reading(split="dev"))).question.split == "dev"
 
 
-def test_2wikimultihopqa_finds_its_aliases_in_the_archive(tmp_path: Path) -> None:
+def test_2wikimultihopqa_finds_its_aliases_in_the_archive(tmp_path):
     native = NATIVE["2wikimultihopqa"]
     path = packed(tmp_path, "zip", {"ids/dev.json": native.render(native.records), "ids/id_aliases.json": ALIASES})
     assert next(load("2wikimultihopqa", path)).question.answers == ("Person 0", "P. Zero", "Zeroan")
 
 
-def file_of(tmp_path: Path, content: str, name: str = "x.json") -> DataFile:
+def file_of(tmp_path, content, name="x.json"):
     (tmp_path / name).write_text(content, encoding="utf-8")
     return next(data_files(tmp_path / name, (".json",)))
 
@@ -140,9 +139,7 @@ RECORDS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1 << 16])
 @pytest.mark.parametrize("indent", [None, 0, 3])
-def test_any_chunk_size_gives_the_same_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, indent: int | None
-) -> None:
+def test_any_chunk_size_gives_the_same_records(tmp_path, monkeypatch, size, indent):
     monkeypatch.setattr(text_files, "CHUNK", size)
     as_list = json.dumps(RECORDS, ensure_ascii=False, indent=indent)
     assert [row.data for row in json_rows(file_of(tmp_path, as_list))] == RECORDS
@@ -153,7 +150,7 @@ def test_any_chunk_size_gives_the_same_records(
     assert {key: row.data for key, row in rows} == keyed
 
 
-def test_each_record_knows_the_line_it_begins_in(tmp_path: Path) -> None:
+def test_each_record_knows_the_line_it_begins_in(tmp_path):
     content = json.dumps(RECORDS, indent=1)
     lines = [row.line for row in json_rows(file_of(tmp_path, content))]
     assert [content.splitlines()[line - 1][:2] for line in lines] == [" {"] * 4
@@ -176,15 +173,13 @@ def test_each_record_knows_the_line_it_begins_in(tmp_path: Path) -> None:
         ("[" + "9" * 5000 + "]", r"x\.json:1: broken JSON \(Exceeds the limit"),
     ],
 )
-def test_an_error_names_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, content: str, message: str
-) -> None:
+def test_an_error_names_its_line(tmp_path, monkeypatch, size, content, message):
     monkeypatch.setattr(text_files, "CHUNK", size)
     with pytest.raises(UserError, match=message):
         list(json_rows(file_of(tmp_path, content)))
 
 
-def test_a_record_longer_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_longer_than_the_limit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("kbtrain.questions.tables.MAX_RECORD", 1 << 18)
     with pytest.raises(UserError, match="a record of more than"):
         list(json_rows(file_of(tmp_path, '[{"a": "' + "x" * (1 << 20) + '"}]')))

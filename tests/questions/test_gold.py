@@ -1,9 +1,6 @@
 """Reference answers: empty ones, placeholders, several in a cell, labels; contradictions are counted."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from support import scripts
@@ -24,20 +21,20 @@ PLACEHOLDERS = ["No Answer Present.", "<unk>", "N/A", "n/a", "#N/A", "no_answer"
                 "I don\u2019t know.", "Keine Antwort"]  # fmt: skip
 
 
-def loaded(folder: Path, *rows: object, **reading: object) -> list:
+def loaded(folder, *rows, **reading):
     path = folder / "mine.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return list(load("jsonl", path, Reading(**reading)))  # type: ignore[arg-type]
+    return list(load("jsonl", path, Reading(**reading)))
 
 
-def collect(folder: Path, *rows: object, **keys: str) -> scripts.Done[str]:
+def collect(folder, *rows, **keys):
     (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
     run, path = folder / "run", folder / "mine.jsonl"
     return scripts.here("data_gen/collect.py", "--run", run, "--dataset", "jsonl", "--path", path, *given)
 
 
-def test_an_empty_alias_is_left_out_and_makes_no_answer_right(tmp_path: Path) -> None:
+def test_an_empty_alias_is_left_out_and_makes_no_answer_right(tmp_path):
     rows = [{"question": f"Who wrote {i}?", "answers": ["Ann", text]} for i, text in enumerate(EMPTY)]
     found = loaded(tmp_path, *rows)
     assert [one.question.answers for one in found] == [("Ann",)] * len(EMPTY)
@@ -46,7 +43,7 @@ def test_an_empty_alias_is_left_out_and_makes_no_answer_right(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", PLACEHOLDERS)
-def test_a_placeholder_is_no_gold_answer(tmp_path: Path, text: str) -> None:
+def test_a_placeholder_is_no_gold_answer(tmp_path, text):
     rows = {"question": "a?", "answers": [text]}, {"question": "b?", "answers": [text, "x"]}
     alone, beside = loaded(tmp_path, *rows)
     assert alone.lost_answers and alone.question.answers == () and alone.question.gold == "none"
@@ -54,7 +51,7 @@ def test_a_placeholder_is_no_gold_answer(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["None", "NA", "Na", "Nan", "Unknown", "nothing", "0", "no", "null"])
-def test_what_may_be_right_stays(tmp_path: Path, text: str) -> None:
+def test_what_may_be_right_stays(tmp_path, text):
     (found,) = loaded(tmp_path, {"question": "How many moons has Venus?", "answers": [text]})
     assert found.question.answers == (text,)
     assert is_doubtful(text) == (text not in {"0", "no"})
@@ -62,7 +59,7 @@ def test_what_may_be_right_stays(tmp_path: Path, text: str) -> None:
     assert found.lost_answers
 
 
-def test_an_empty_list_or_null_is_an_unanswerable_question_for_every_reader(tmp_path: Path) -> None:
+def test_an_empty_list_or_null_is_an_unanswerable_question_for_every_reader(tmp_path):
     rows = [{"question": "a?", "answers": []}, {"question": "b?", "answers": None}, {"question": "c?", "answers": "x"}]
     found = loaded(tmp_path, *rows)
     assert [one.question.gold for one in found] == ["none", "none", "given"]
@@ -82,7 +79,7 @@ def test_an_empty_list_or_null_is_an_unanswerable_question_for_every_reader(tmp_
     assert "dropped from the reference answers: 1 empty, 0 placeholders" in done.stdout
 
 
-def test_collect_drops_and_counts_them(tmp_path: Path) -> None:
+def test_collect_drops_and_counts_them(tmp_path):
     rows = [{"question": "a?", "answers": ["No Answer Present."]}, {"question": "b?", "answers": [""]},
             {"question": "c?", "answers": ["x", ","]}]  # fmt: skip
     done = collect(tmp_path, *rows)
@@ -95,7 +92,7 @@ def test_collect_drops_and_counts_them(tmp_path: Path) -> None:
     assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
 
 
-def test_contradictions_repeats_and_doubtful_answers_are_counted(tmp_path: Path) -> None:
+def test_contradictions_repeats_and_doubtful_answers_are_counted(tmp_path):
     rows = [{"question": "Who wrote it?", "answers": ["Ann"]}, {"question": "who wrote it", "answers": ["Bob"]},
             {"question": "Who wrote it?", "answers": ["ann."]}, {"question": "b?", "answers": ["None"]}]  # fmt: skip
     done = collect(tmp_path, *rows)
@@ -110,7 +107,7 @@ def test_contradictions_repeats_and_doubtful_answers_are_counted(tmp_path: Path)
     assert "skipped: 1 whose answers" in done.stdout and "may stand for" not in done.stdout
 
 
-def of_cells(*answers: str) -> Loaded:
+def of_cells(*answers):
     return Loaded(Question("q", "Which city?", answers, "train", "table"), "table.csv", 1)
 
 
@@ -128,7 +125,7 @@ def of_cells(*answers: str) -> Loaded:
         ("Steins;Gate", ("Steins;Gate",)),
     ],
 )
-def test_a_cell_of_several_answers_is_cut_where_no_name_has_the_sign(cell: str, answers: tuple[str, ...]) -> None:
+def test_a_cell_of_several_answers_is_cut_where_no_name_has_the_sign(cell, answers):
     assert without_placeholders(of_cells(cell)).question.answers == answers
 
 
@@ -140,7 +137,7 @@ def test_a_cell_of_several_answers_is_cut_where_no_name_has_the_sign(cell: str, 
         ([f"City {i}" for i in range(30)], ""),
     ],
 )
-def test_a_column_that_looks_like_another_one_is_reported(golds: list[str], line: str) -> None:
+def test_a_column_that_looks_like_another_one_is_reported(golds, line):
     counts = GoldCounts()
     texts = FirstSeen()
     for i, gold in enumerate(golds):

@@ -1,9 +1,6 @@
 """Data sets as today's hubs have them: the release's layout and the hub's give the same; saved folders, splits."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -12,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.questions.base import Columns, Loaded, Reading
+from kbtrain.questions.base import Columns, Reading
 from kbtrain.questions.catalogue import load
 from kbtrain.questions.rows import SourceRecord
 
@@ -28,17 +25,17 @@ OBJECTS = {  # the hub's; ``datasets`` keeps a list of objects as an object of l
 RELEASED = {"context": [[title, text] for title, text in SENTENCES.items()], "supporting_facts": FACTS}
 
 
-def as_lines(path: Path, rows: Rows) -> Path:
+def as_lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def as_list(path: Path, rows: Rows) -> Path:
+def as_list(path, rows):
     path.write_text(json.dumps(rows))
     return path
 
 
-def as_parquet(path: Path, rows: Rows) -> Path:
+def as_parquet(path, rows):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     return path
 
@@ -46,17 +43,17 @@ def as_parquet(path: Path, rows: Rows) -> Path:
 WRITERS = {"x.jsonl": as_lines, "x.json": as_list, "x.parquet": as_parquet}
 
 
-def read(dataset: str, path: Path, columns: Columns | None = None) -> list[Loaded]:
+def read(dataset, path, columns=None):
     return list(load(dataset, path, Reading(split="test", columns=columns or Columns())))
 
 
-def facts(found: list[Loaded]) -> list[tuple[object, ...]]:
+def facts(found):
     return [(q.text, q.answers, q.relation, q.hops, q.gold, q.gold_passages, one.passages) for one in found
             for q in [one.question]]  # fmt: skip
 
 
 @pytest.mark.parametrize("file", WRITERS)
-def test_hotpotqa_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str) -> None:
+def test_hotpotqa_of_the_hub_is_that_of_the_release(tmp_path, file):
     released = read("hotpotqa", as_list(tmp_path / "released.json", [{"_id": "a1", **HOTPOT, **RELEASED}]))
     hub = read("hotpotqa", WRITERS[file](tmp_path / file, [{"id": "a1", **HOTPOT, **OBJECTS}]))
     assert facts(hub) == facts(released) and hub[0].question.id == released[0].question.id == "a1"
@@ -68,7 +65,7 @@ def test_hotpotqa_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str) -
 
 @pytest.mark.parametrize("layout", ["objects of lists", "lists of objects", "content", "JSON texts"])
 @pytest.mark.parametrize("file", WRITERS)
-def test_2wiki_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str, layout: str) -> None:
+def test_2wiki_of_the_hub_is_that_of_the_release(tmp_path, file, layout):
     row = {key: value for key, value in HOTPOT.items() if key != "level"}
     released = read("2wikimultihopqa", as_list(tmp_path / "released.json", [{"_id": "a1", **row, **RELEASED}]))
     changed: dict[str, Any] = {
@@ -86,7 +83,7 @@ def test_2wiki_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str, layo
 
 
 @pytest.mark.parametrize("file", WRITERS)
-def test_squad_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str) -> None:
+def test_squad_of_the_hub_is_that_of_the_release(tmp_path, file):
     row = {"id": "5", "title": "Super_Bowl", "context": "Denver won.", "question": "Who won?"}
     rows = [{**row, "answers": {"text": ["Denver", "Denver"], "answer_start": [0, 0]}},
             {**row, "id": "6", "answers": {"text": [], "answer_start": []}}]  # fmt: skip
@@ -101,7 +98,7 @@ def test_squad_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str) -> N
 
 
 @pytest.mark.parametrize("file", WRITERS)
-def test_triviaqa_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str) -> None:
+def test_triviaqa_of_the_hub_is_that_of_the_release(tmp_path, file):
     answer = {"aliases": ["Sinclair Lewis", "H. S. Lewis"], "value": "Lewis", "type": "WikipediaEntity",
               "normalized_aliases": ["lewis"], "matched_wiki_entity_name": ""}  # fmt: skip
     row = {"question": "Who won?", "question_id": "tc_1", "question_source": "x", "answer": answer}
@@ -110,7 +107,7 @@ def test_triviaqa_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str) -
 
 
 @pytest.mark.parametrize("file", WRITERS)
-def test_nq_open_popqa_and_openbookqa_of_the_hub(tmp_path: Path, file: str) -> None:
+def test_nq_open_popqa_and_openbookqa_of_the_hub(tmp_path, file):
     write = WRITERS[file]
     (nq,) = read("nq_open", write(tmp_path / file, [{"question": "who?", "answer": ["a", "b"]}]))
     assert nq.question.answers == ("a", "b")
@@ -126,7 +123,7 @@ def test_nq_open_popqa_and_openbookqa_of_the_hub(tmp_path: Path, file: str) -> N
             assert (found.question.text, found.question.options, found.question.answers) == ("s", ("x", "y"), ("B",))
 
 
-def test_mmlu_and_ceval_of_the_hub(tmp_path: Path) -> None:
+def test_mmlu_and_ceval_of_the_hub(tmp_path):
     rows: Rows = [{"question": "1?", "subject": "anatomy", "choices": ["w", "x", "y", "z"], "answer": 2},
                   {"question": "2?", "subject": "law", "choices": ["w", "x", "x", "z"], "answer": 0}]  # fmt: skip
     found = [one.question for one in read("mmlu", as_parquet(tmp_path / "test-00000-of-00001.parquet", rows))]
@@ -151,12 +148,12 @@ KILT = [
 
 
 @pytest.mark.parametrize("file", WRITERS)
-def test_of_kilts_outputs_those_with_an_answer_count(tmp_path: Path, file: str) -> None:
+def test_of_kilts_outputs_those_with_an_answer_count(tmp_path, file):
     found = read("jsonl", WRITERS[file](tmp_path / file, KILT), Columns({"text": "input", "answers": "output.answer"}))
     assert [one.question.answers for one in found] == [("therefore sign", "sign"), ("Goethe",), ("x",)]
 
 
-def test_lists_within_lists_are_one_list_of_answers(tmp_path: Path) -> None:
+def test_lists_within_lists_are_one_list_of_answers(tmp_path):
     """NQ's own annotations have short answers by annotator; other sets give aliases as a list in a second column."""
     nq = {"question": {"text": "who?"}, "annotations": {"short_answers": [{"text": ["a", "b"]}, {"text": []}]}}
     columns = Columns({"text": "question.text", "answers": "annotations.short_answers.text"})
@@ -168,7 +165,7 @@ def test_lists_within_lists_are_one_list_of_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", WRITERS)
-def test_true_and_false_are_yes_and_no(tmp_path: Path, file: str) -> None:
+def test_true_and_false_are_yes_and_no(tmp_path, file):
     rows: Rows = [{"question": "Is it?", "answer": True}, {"question": "Was it?", "answer": False}]
     path = WRITERS[file](tmp_path / file, rows)
     for columns in (Columns(), Columns({"text": "question", "answers": "answer"})):
@@ -181,7 +178,7 @@ def test_true_and_false_are_yes_and_no(tmp_path: Path, file: str) -> None:
 
 @pytest.mark.parametrize(("value", "flag"), [(1, True), (0, False), ("1", True), ("0", False), (1.0, True),
                                              ("FALSE", False), (True, True), ("yes", True), ("No", False)])  # fmt: skip
-def test_flags_are_true_false_one_and_zero(value: object, flag: bool) -> None:
+def test_flags_are_true_false_one_and_zero(value, flag):
     assert SourceRecord({"a": value}, "f", 1).flag("a") is flag
 
 
@@ -191,7 +188,7 @@ HUB_ROWS = {
 HUB_COLUMNS = Columns({"answers": "answers.text", "popularity": "views"})
 
 
-def test_a_saved_data_set_comes_with_its_splits(tmp_path: Path) -> None:
+def test_a_saved_data_set_comes_with_its_splits(tmp_path):
     one = datasets.Dataset.from_dict(HUB_ROWS)
     datasets.DatasetDict({"train": one, "validation": one.select([0])}).save_to_disk(str(tmp_path / "saved"))
     found = [loaded.question for loaded in load("datasets", tmp_path / "saved", Reading(columns=HUB_COLUMNS))]
@@ -205,7 +202,7 @@ def test_a_saved_data_set_comes_with_its_splits(tmp_path: Path) -> None:
         list(load("datasets", tmp_path / "saved", Reading(only="dev", columns=HUB_COLUMNS)))
 
 
-def test_a_folder_of_parquet_files_is_streamed(tmp_path: Path) -> None:
+def test_a_folder_of_parquet_files_is_streamed(tmp_path):
     (tmp_path / "set").mkdir()
     datasets.Dataset.from_dict(HUB_ROWS).to_parquet(str(tmp_path / "set" / "train.parquet"))
     found = list(load("datasets", tmp_path / "set", Reading(columns=HUB_COLUMNS)))
@@ -215,7 +212,7 @@ def test_a_folder_of_parquet_files_is_streamed(tmp_path: Path) -> None:
     assert [loaded.question.answers for loaded in alone] == [("d",)]
 
 
-def test_what_has_no_splits_is_of_the_split_that_its_name_tells(tmp_path: Path) -> None:
+def test_what_has_no_splits_is_of_the_split_that_its_name_tells(tmp_path):
     one = datasets.Dataset.from_dict({"question": ["Who?"], "answer": ["d"]})
     for name in ("train", "validation-00000-of-00001", "test", "other"):
         one.to_parquet(str(tmp_path / f"{name}.parquet"))
@@ -230,7 +227,7 @@ def test_what_has_no_splits_is_of_the_split_that_its_name_tells(tmp_path: Path) 
     assert taken.question.split == "dev"
 
 
-def test_a_bad_row_or_a_missing_set_is_one_line(tmp_path: Path) -> None:
+def test_a_bad_row_or_a_missing_set_is_one_line(tmp_path):
     datasets.Dataset.from_dict({**HUB_ROWS, "question": ["What?", None]}).save_to_disk(str(tmp_path / "saved"))
     with pytest.raises(UserError, match=r"saved/test:2: field 'question': expected text, found null"):
         list(load("datasets", tmp_path / "saved", Reading(columns=HUB_COLUMNS)))

@@ -1,7 +1,5 @@
 """What each loader keeps besides question and answers."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path
@@ -10,27 +8,27 @@ import pytest
 from native_files import ALIASES, NATIVE, as_lines, as_list
 
 from kbtrain.errors import UserError
-from kbtrain.questions.base import Columns, Loaded, Reading
+from kbtrain.questions.base import Columns, Reading
 from kbtrain.questions.catalogue import load
 
 
-def from_native(tmp_path: Path, name: str) -> list[Loaded]:
+def from_native(tmp_path, name):
     native = NATIVE[name]
     (tmp_path / "id_aliases.json").write_text(ALIASES)
     return from_text(tmp_path, native.dataset, native.name, native.render(native.records))
 
 
-def from_text(tmp_path: Path, dataset: str, name: str, text: str) -> list[Loaded]:
+def from_text(tmp_path, dataset, name, text):
     (tmp_path / name).write_text(text, encoding="utf-8")
     return list(load(dataset, tmp_path / name, NATIVE[dataset].reading if dataset in ("csv",) else None))
 
 
-def gold_texts(one: Loaded) -> list[str]:
+def gold_texts(one):
     texts = {passage.id: f"{passage.title}: {passage.text}" for passage in one.passages}
     return [texts[name] for name in one.question.gold_passages]
 
 
-def test_squad_keeps_impossible_questions_and_marks_them(tmp_path: Path) -> None:
+def test_squad_keeps_impossible_questions_and_marks_them(tmp_path):
     possible, impossible, _ = from_native(tmp_path, "squad")
     assert (possible.question.gold, impossible.question.gold) == ("given", "none")
     assert gold_texts(possible) == ["A city: City 0 is in France."]
@@ -38,7 +36,7 @@ def test_squad_keeps_impossible_questions_and_marks_them(tmp_path: Path) -> None
     assert impossible.question.context_passages == (impossible.passages[0].id,)
 
 
-def test_hotpotqa_keeps_paragraphs_and_supporting_ones(tmp_path: Path) -> None:
+def test_hotpotqa_keeps_paragraphs_and_supporting_ones(tmp_path):
     first, second, _ = from_native(tmp_path, "hotpotqa")
     assert gold_texts(first) == ["Book: A book. It has pages.", "Author 0: One. Two."]
     assert len(first.question.context_passages) == 3
@@ -46,13 +44,13 @@ def test_hotpotqa_keeps_paragraphs_and_supporting_ones(tmp_path: Path) -> None:
     assert (first.question.relation, second.question.relation, first.question.hops) == ("bridge", "comparison", 2)
 
 
-def test_supporting_paragraphs_that_were_not_retrieved_name_no_gold(tmp_path: Path) -> None:
+def test_supporting_paragraphs_that_were_not_retrieved_name_no_gold(tmp_path):
     records = [{**NATIVE["hotpotqa"].records[0], "supporting_facts": [["Book", 0], ["Elsewhere", 1]]}]
     (only,) = from_text(tmp_path, "hotpotqa", "fullwiki_dev.json", as_list(records))
     assert (only.question.gold_passages, len(only.passages)) == ((), 3)
 
 
-def test_2wikimultihopqa_takes_aliases_by_answer_id(tmp_path: Path) -> None:
+def test_2wikimultihopqa_takes_aliases_by_answer_id(tmp_path):
     first, second, _ = from_native(tmp_path, "2wikimultihopqa")
     assert first.question.answers == ("Person 0", "P. Zero", "Zeroan")
     assert (first.question.entities, first.question.hops) == (("Q10", "Q20"), 2)
@@ -63,7 +61,7 @@ def test_2wikimultihopqa_takes_aliases_by_answer_id(tmp_path: Path) -> None:
         list(load("2wikimultihopqa", tmp_path / "dev.json"))
 
 
-def test_musique_reads_hops_from_the_id_and_marks_unanswerable_twins(tmp_path: Path) -> None:
+def test_musique_reads_hops_from_the_id_and_marks_unanswerable_twins(tmp_path):
     found = from_native(tmp_path, "musique")
     assert [(one.question.hops, one.question.relation) for one in found] == [(2, "2hop"), (3, "3hop1"), (4, "4hop2")]
     assert gold_texts(found[1]) == ["L: Land 1"]
@@ -73,20 +71,20 @@ def test_musique_reads_hops_from_the_id_and_marks_unanswerable_twins(tmp_path: P
     assert (second.question.answers, second.question.gold_passages) == ((), ())
 
 
-def test_iirc_marks_questions_without_an_answer(tmp_path: Path) -> None:
+def test_iirc_marks_questions_without_an_answer(tmp_path):
     value, span, none = from_native(tmp_path, "iirc")
     assert gold_texts(value) == ["Main: The beginning 0.", "Link: A snippet."]
     assert [one.question.relation for one in (value, span, none)] == ["value", "span", "none"]
     assert (none.question.gold, none.question.gold_passages, none.question.hops) == ("none", (), None)
 
 
-def test_popqa_keeps_popularity_relation_and_subject(tmp_path: Path) -> None:
+def test_popqa_keeps_popularity_relation_and_subject(tmp_path):
     question = from_native(tmp_path, "popqa")[2].question
     assert (question.popularity, question.relation, question.entities) == (200.0, "occupation", ("Q2",))
     assert gold_texts(from_native(tmp_path, "popqa_json")[0]) == ["A: a 0"]
 
 
-def test_freshqa_keeps_fact_type_hops_and_false_premise_and_skips_the_notice(tmp_path: Path) -> None:
+def test_freshqa_keeps_fact_type_hops_and_false_premise_and_skips_the_notice(tmp_path):
     first, second, _ = from_native(tmp_path, "freshqa")
     kept = (first.question.fact_type, first.question.hops, first.question.false_premise)
     assert kept == ("fast-changing", 2, False)
@@ -96,7 +94,7 @@ def test_freshqa_keeps_fact_type_hops_and_false_premise_and_skips_the_notice(tmp
     assert [(one.question.id, one.line) for one in noticed] == [("freshqa/0", 6), ("freshqa/1", 7), ("freshqa/2", 8)]
 
 
-def test_options_and_letters(tmp_path: Path) -> None:
+def test_options_and_letters(tmp_path):
     options = {name: from_native(tmp_path, name)[0].question.options for name in (
         "mmlu", "ceval", "cmmlu", "mlec_qa", "xiezhi", "openbookqa", "commonsense")}  # fmt: skip
     assert options == {
@@ -115,7 +113,7 @@ def test_options_and_letters(tmp_path: Path) -> None:
     assert gold_texts(from_native(tmp_path, "openbookqa")[0]) == [": a star"]
 
 
-def test_chinese_sets_keep_their_passages_and_which_of_them_answer(tmp_path: Path) -> None:
+def test_chinese_sets_keep_their_passages_and_which_of_them_answer(tmp_path):
     for name in ("webqa", "webqa_list", "sogouqa_contest"):
         first = from_native(tmp_path, name)[0]
         assert first.question.language == "zh"
@@ -124,7 +122,7 @@ def test_chinese_sets_keep_their_passages_and_which_of_them_answer(tmp_path: Pat
     assert from_native(tmp_path, "webqa")[0].question.id == "webqa/Q_TRN_0"
 
 
-def test_unpublished_answers_are_marked_for_a_whole_file_only(tmp_path: Path) -> None:
+def test_unpublished_answers_are_marked_for_a_whole_file_only(tmp_path):
     records = [{"question": "哪一个？", "id": i} for i in range(2)]
     text = "id,question,A,B,C,D\n" + "".join(f"{r['id']},{r['question']},a,b,c,d\n" for r in records)
     found = from_text(tmp_path, "ceval", "law_test.csv", text)
@@ -159,9 +157,7 @@ TABLE = {"id": "qid", "text": "question_text", "answers": "reference", "relation
          ["Thomas Friedman", "David Lodge (author)"]),
     ],
 )  # fmt: skip
-def test_a_real_file_comes_whole(
-    dataset: str, name: str, columns: dict[str, str | list[str]], splits: dict[str, int], answers: object, gold: object
-) -> None:
+def test_a_real_file_comes_whole(dataset, name, columns, splits, answers, gold):
     path = Path(FOLDER or "") / name
     if not path.exists():
         pytest.skip(f"no {name} in KBTRAIN_TEST_DATA")

@@ -1,8 +1,5 @@
 """kbtrain.rag.answer: plain functions or the project's parts, with the prompts of sampling."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +19,7 @@ class Digits(Gate):
 
     name = "digits"
 
-    def score_examples(self, examples: Sequence[Any]) -> list[float]:
+    def score_examples(self, examples):
         return [int(example.question[-1]) / 10 for example in examples]
 
 
@@ -33,27 +30,27 @@ class WithPassages(Digits):
 class LastFirst:
     """A model that answers the last question first, as a batch may come back, with its condition and evidence."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self):
         return {}
 
-    def answer(self, requests: Sequence[Any]) -> Any:
+    def answer(self, requests):
         for request in reversed(requests):
             greedy = Sample(-1, f"{request.condition}:{request.evidence}", 3, "eos", 0.0)
             yield [SampleSet(request.question.id, request.condition, (), greedy, 10)]
 
 
-def echo(prompt: str) -> str:
+def echo(prompt):
     return prompt
 
 
-def question(text: str) -> Question:
+def question(text):
     return Question("q", text, ("x",), "test", "d")
 
 
-def test_plain_functions_get_the_very_prompts_of_sampling() -> None:
+def test_plain_functions_get_the_very_prompts_of_sampling():
     asked = []
 
-    def search(text: str, k: int) -> list[Any]:
+    def search(text, k):
         asked.append((text, k))
         return ["It is blue.", {"text": "It is far.", "title": "Sky"}, "third"][:k] if "7" in text else []
 
@@ -68,7 +65,7 @@ def test_plain_functions_get_the_very_prompts_of_sampling() -> None:
     assert rag.answer(["number 9"], Digits(), llm=echo, search=lambda text: ["one"], threshold=0.5)[0].hits
 
 
-def test_answers_are_in_the_order_of_the_questions() -> None:
+def test_answers_are_in_the_order_of_the_questions():
     texts = ["number 5", "number 8", "nothing 9"]
     found = rag.answer(
         texts, Digits(), llm=LastFirst(), search=lambda text: [] if "nothing" in text else [text], threshold=0.5
@@ -81,7 +78,7 @@ def test_answers_are_in_the_order_of_the_questions() -> None:
     ]
 
 
-def test_a_function_s_answer_is_what_follows_its_thought() -> None:
+def test_a_function_s_answer_is_what_follows_its_thought():
     said = {"number 1": "<think>\nTwo?\n</think>\n\nThree", "number 2": "<think>\nTwo"}
     found = rag.answer(
         list(said), Digits(), llm=lambda prompt: said[prompt[prompt.index("number") :][:8]], search=lambda text: [],
@@ -116,24 +113,24 @@ def test_a_function_s_answer_is_what_follows_its_thought() -> None:
         ({"search": lambda text, k: [3]}, "passage 0 is neither a text"),
     ],
 )
-def test_a_wrong_argument_is_one_line(change: dict[str, Any], said: str) -> None:
+def test_a_wrong_argument_is_one_line(change, said):
     given: dict[str, Any] = {"texts": ["number 7"], "llm": echo, "search": lambda text, k: ["a"], "threshold": 0.5}
     given |= change
     with pytest.raises(UserError, match=said):
         rag.answer(given.pop("texts"), given.pop("gate", Digits()), **given)
 
 
-def test_a_search_gets_k_only_where_it_is_meant() -> None:
-    def by_name(text: str, lang: str = "en", k: int = 9) -> list[str]:
+def test_a_search_gets_k_only_where_it_is_meant():
+    def by_name(text, lang="en", k=9):
         return [f"{lang} {k}"]
 
-    def other_default(text: str, lang: str = "en") -> list[str]:
+    def other_default(text, lang="en"):
         return [lang]
 
-    def keyword(text: str, *, k: int) -> list[str]:
+    def keyword(text, *, k):
         return [str(k)]
 
-    def anything(*texts: str) -> list[str]:
+    def anything(*texts):
         return [str(len(texts))]
 
     found = {
@@ -143,7 +140,7 @@ def test_a_search_gets_k_only_where_it_is_meant() -> None:
     assert list(found.values()) == ["en 2", "en", "2", "1"]
 
 
-def test_a_gate_trained_with_own_prompts_asks_with_them() -> None:
+def test_a_gate_trained_with_own_prompts_asks_with_them():
     own = OwnPrompts("Ask: {question}", "Read {evidence}. Ask: {question}", "Be brief.")
     gate = Digits()
     gate.card = GateCard(kind="digits", label_rule={"own_prompts": own.as_record()})
@@ -156,7 +153,7 @@ def test_a_gate_trained_with_own_prompts_asks_with_them() -> None:
         rag.answer(["b 9"], gate, llm=echo, search=lambda text: ["it"], threshold=0.5)
 
 
-def test_the_gate_s_own_threshold_holds_unless_one_is_given() -> None:
+def test_the_gate_s_own_threshold_holds_unless_one_is_given():
     gate = Digits()
     noted = Threshold(threshold=0.65, rule="ratio 0.5", dev_file_sha256="0", n_dev=9)
     gate.card = GateCard(kind="digits", thresholds={"digits": noted})
@@ -166,7 +163,7 @@ def test_the_gate_s_own_threshold_holds_unless_one_is_given() -> None:
         assert [one.retrieved for one in found] == searched
 
 
-def test_titles_are_shown_as_in_the_answers_that_the_gate_is_about() -> None:
+def test_titles_are_shown_as_in_the_answers_that_the_gate_is_about():
     gate, hits = Digits(), [{"text": "Sky is far.", "title": "Sky"}]
     for rule, shown in (("always", True), ("missing", False)):
         gate.card = GateCard(kind="digits", label_rule={"titles": rule})

@@ -3,8 +3,6 @@
 One step over all rows, so that the weights are still the first ones; answers of unlike lengths.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,12 +1,8 @@
 """A gate of another package, installed by pip: fitted by the one recipe, kept, opened, scored, and it decides."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.package import installed_gate
@@ -48,16 +44,16 @@ KIND = Kind(Card, lambda folder, dtype, device: LongQuestions(Card.read(folder))
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """A site folder with the package installed by pip, from its sources."""
     return installed_gate(tmp_path_factory.mktemp("other"), "long_questions", SOURCE)
 
 
 @pytest.fixture
-def package(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def package(site, monkeypatch):
     """The package's module, on the path as pip leaves it; nothing of it stays."""
     monkeypatch.syspath_prepend(str(site))
-    import long_questions  # type: ignore[import-not-found]
+    import long_questions
 
     assert "long_questions" in kinds()
     yield long_questions
@@ -65,7 +61,7 @@ def package(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     """A run folder: long questions are not mastered, and a search helps with them."""
     for split, n in (("train", 24), ("dev", 12), ("test", 4)):
         rows = []
@@ -78,7 +74,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def fit(run: Path, output: str, *more: str, code: int = 0) -> str:
+def fit(run, output, *more, code=0):
     data = [part for split in ("train", "dev") for part in (f"--{split}", run / "examples" / f"{split}.jsonl")]
     done = here("recipes/fit_gate.py", "--gate", "long_questions", *data, "--output", run / output, "--labels", "hard",
                 *more)  # fmt: skip

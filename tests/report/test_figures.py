@@ -1,7 +1,5 @@
 """Curves of a report: labels that never overlap, colours told apart, and few gates on the first screen."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from dataclasses import replace
@@ -36,7 +34,7 @@ from kbtrain.show import new_figure, render
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 
-def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving:
+def saving(saved, accuracy, gate="probe_benefit"):
     over, left_out = Delta(0.1, 0.05, 0.15), Delta(saved, 0.0, 1.0)
     here = ThresholdSaving(0.5, saved, accuracy, left_out, Delta(0.029, -0.02, 0.08), over)
     return Saving(
@@ -54,7 +52,7 @@ def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving
 
 
 @pytest.mark.parametrize("n", [2, 9, 30])
-def test_no_two_names_at_the_ends_overlap_and_they_keep_the_order_of_the_curves(n: int) -> None:
+def test_no_two_names_at_the_ends_overlap_and_they_keep_the_order_of_the_curves(n):
     figure, axes = new_figure(5, 1.0 + n * 2 * 1.3 * 8.5 / 72 + 1)
     axes.set_ylim(30, 60)
     heights = np.random.default_rng(n).uniform(43.5, 44.5, n)  # all curves end near one point
@@ -72,7 +70,7 @@ def test_no_two_names_at_the_ends_overlap_and_they_keep_the_order_of_the_curves(
 
 
 @pytest.mark.parametrize("name", ["accuracy (%)", "a name that is longer than the figure is wide " * 3])
-def test_what_stands_around_the_axes_is_in_the_figure_and_leaves_them_room(name: str) -> None:
+def test_what_stands_around_the_axes_is_in_the_figure_and_leaves_them_room(name):
     figure, axes = new_figure(4.2, 2.9)
     axes.set_ylim(0, 123456)
     axes.set_xlabel(name)
@@ -86,7 +84,7 @@ def test_what_stands_around_the_axes_is_in_the_figure_and_leaves_them_room(name:
     assert bool(around.x0 >= 0 and around.x1 <= whole.x1) is (len(name) < 40)
 
 
-def test_text_that_matplotlibs_font_lacks_is_drawn_by_the_page_without_a_warning() -> None:
+def test_text_that_matplotlibs_font_lacks_is_drawn_by_the_page_without_a_warning():
     figure, axes = new_figure(4.2, 2.9)
     axes.set_xticks([0], ["中文"])
     with warnings.catch_warnings():
@@ -94,25 +92,25 @@ def test_text_that_matplotlibs_font_lacks_is_drawn_by_the_page_without_a_warning
         assert "中文" in render(figure, "chinese")
 
 
-def test_boxes_that_fit_stay_where_they_are_and_others_share_the_way() -> None:
+def test_boxes_that_fit_stay_where_they_are_and_others_share_the_way():
     assert spread(np.array([1.0, 5.0]), np.array([2.0, 2.0]), 0, 10).tolist() == [1, 5]
     assert spread(np.array([4.0, 4.0]), np.array([2.0, 2.0]), 0, 10).tolist() == [3, 5]
     assert spread(np.array([0.0, 9.9]), np.array([2.0, 2.0]), 0, 10).tolist() == [1, 9]
 
 
-def test_kinds_of_gates_have_colours_of_their_own_and_labels_their_dash() -> None:
+def test_kinds_of_gates_have_colours_of_their_own_and_labels_their_dash():
     found = looks(["stack_benefit", "stack_mastery", "probe_benefit", *(f"g{i}" for i in range(14))])
     assert found["stack_benefit"][0] == found["stack_mastery"][0] != found["probe_benefit"][0]
     assert found["stack_benefit"][1] != found["stack_mastery"][1]
     assert len({colour for colour, _ in found.values()}) == 2 + 14 + 2 and len(set(PALETTE)) == 20
 
 
-def test_a_sliding_curve_stands_at_the_threshold_and_names_its_levels_apart() -> None:
+def test_a_sliding_curve_stands_at_the_threshold_and_names_its_levels_apart():
     curve = SimpleNamespace(ratio=[0, 0.5, 1], accuracy=[0.4, 0.6, 0.42])
     shaded = Band([0, 0.5, 1], [0.3, 0.5, 0.3], [0.5, 0.7, 0.5])
     one = saving(0.5, 0.6)
     gate = SimpleNamespace(n=200, curve=curve)
-    found = sliding_curve(gate, one, shaded, {"never": 0.4, "always": 0.42}, None, "USD")  # type: ignore[arg-type]
+    found = sliding_curve(gate, one, shaded, {"never": 0.4, "always": 0.42}, None, "USD")
     assert (found.searches, found.accuracy, found.dot) == (100, 60.0, (50.0, found.tops[50]))
     assert len(found.right) == len(found.tops) == 101 and found.right[25] == 50.0 and min(found.tops) == found.tops[50]
     assert [level.name for level in found.levels] == ["always 42.0 %", "never 40.0 %"]
@@ -120,7 +118,7 @@ def test_a_sliding_curve_stands_at_the_threshold_and_names_its_levels_apart() ->
     assert found.line.startswith(f"0,{found.tops[0]} ") and len(found.band.split()) == 202
 
 
-def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind() -> None:
+def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind():
     found = [saving(0.5, 0.4, gate) for gate in ("kbm_benefit", "kbm_mastery", "probe_benefit", "stack_benefit",
                                                  "features_benefit", "prompt")]  # fmt: skip
     assert leaders(found, "probe_mastery") == ["probe_mastery", "kbm_benefit", "stack_benefit", "features_benefit"]
@@ -135,24 +133,24 @@ def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind()
         (-0.2, -0.01, "This is worse than chance"),
     ],
 )
-def test_a_gate_that_chance_beats_is_not_called_uncertain(low: float, high: float, said: str) -> None:
+def test_a_gate_that_chance_beats_is_not_called_uncertain(low, high, said):
     one = saving(0.5, 0.4)
     one = replace(one, noted=replace(one.noted, over_random=Delta((low + high) / 2, low, high)))
     gates = [SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")]
-    found = sentences(SimpleNamespace(gates=gates), one, 1)  # type: ignore[arg-type]
+    found = sentences(SimpleNamespace(gates=gates), one, 1)
     assert found[2].startswith(said)
 
 
-def test_a_gate_that_saves_nothing_says_nothing_of_the_others() -> None:
+def test_a_gate_that_saves_nothing_says_nothing_of_the_others():
     results = SimpleNamespace(gates=[SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")])
     nothing = saving(0.0, 0.4)
-    said = [sentences(results, nothing, n) for n in (1, 3)]  # type: ignore[arg-type]
+    said = [sentences(results, nothing, n) for n in (1, 3)]
     what = "skips no search at its threshold (rule best_accuracy)."
     assert said[0][0] == f"Always search: on 100 dev questions probe benefit {what}"
     assert said[1][0] == f"Always search: on 100 dev questions probe benefit, the best of 3 gates on dev, {what}"
 
 
-def test_a_learning_curve_has_its_legend_above_the_data_and_no_ticks_that_overprint() -> None:
+def test_a_learning_curve_has_its_legend_above_the_data_and_no_ticks_that_overprint():
     points = [CurvePoint(gate, key, n, 0, n / 2000, None, None, None) for gate in ("probe", "stack")
               for key in ("mastery", "benefit") for n in (50, 400, 1400, 1521)]  # fmt: skip
     svg = learning_figure(points)
@@ -164,18 +162,18 @@ def test_a_learning_curve_has_its_legend_above_the_data_and_no_ticks_that_overpr
     assert looks(["stack_benefit"])["stack_benefit"][0] in svg  # the colour of the report's curves
 
 
-def points(n: int, **areas: tuple[float, ...]) -> list[CurvePoint]:
+def points(n, **areas):
     return [CurvePoint(gate, "benefit", n, i, a, None, None) for gate, of in areas.items() for i, a in enumerate(of)]
 
 
-def test_the_interval_of_three_draws_is_student_s() -> None:
+def test_the_interval_of_three_draws_is_student_s():
     # mean .3, deviation .1, t of 2 degrees of freedom 4.3027
     low, high = interval_of_draws([0.2, 0.3, 0.4])
     assert (low, high) == (pytest.approx(0.3 - 4.3027 * 0.1 / 3**0.5, abs=1e-5), pytest.approx(0.54842, abs=1e-4))
     assert interval_of_draws([0.3]) == (None, None)
 
 
-def test_the_best_gates_corrected_area_is_the_mean_over_the_draws_that_it_won() -> None:
+def test_the_best_gates_corrected_area_is_the_mean_over_the_draws_that_it_won():
     made = points(50, features=(0.4, 0.2), probe=(0.3, 0.5))
     won = {("features", 0): 0.36, ("probe", 1): 0.44}
     found = [replace(p, corrected=Delta(won[p.gate, p.draw], 0.0, 1.0)) if (p.gate, p.draw) in won else p for p in made]
@@ -186,7 +184,7 @@ def test_the_best_gates_corrected_area_is_the_mean_over_the_draws_that_it_won() 
 
 
 @pytest.mark.parametrize("path", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.name)
-def test_a_page_s_figure_is_legible_on_a_phone(path: Path) -> None:
+def test_a_page_s_figure_is_legible_on_a_phone(path):
     svg = path.read_text(encoding="utf-8")
     (width,) = re.findall(r'<svg[^>]*? width="([\d.]+)pt"', svg)
     sizes = [float(size) for size in re.findall(r"font(?:-size)?: (?:[a-z]+ )*([\d.]+)px", svg)]

@@ -1,12 +1,8 @@
 """results.json: what is written can be read back, and what breaks it is named."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +17,7 @@ from kbtrain.report.summary import caption, verdicts
 
 
 @pytest.fixture(scope="module")
-def results() -> Results:
+def results():
     """Two gates on eight questions, of which retrieval mends two and breaks one."""
     import numpy as np
 
@@ -39,7 +35,7 @@ def results() -> Results:
     return Results(meta, {"llm": condition, "rag": condition, "mask": summarise([])}, found, comparisons)
 
 
-def test_figures_worked_by_hand(results: Results) -> None:
+def test_figures_worked_by_hand(results):
     kbm, always = results.gates
     assert kbm.accuracy == pytest.approx(5 / 8)  # 3 known, 2 mended by the 2 searches
     assert kbm.retrieval_ratio == 0.25
@@ -53,7 +49,7 @@ def test_figures_worked_by_hand(results: Results) -> None:
     assert results.conditions["mask"].accuracy is None
 
 
-def test_gates_are_called_better_than_random_by_the_corrected_p(results: Results) -> None:
+def test_gates_are_called_better_than_random_by_the_corrected_p(results):
     kbm = results.gates[0]
     lucky = dataclasses.replace(kbm, gate="lucky", p_vs_random=0.03, p_vs_random_holm=0.32, beats_random=False)
     sure = dataclasses.replace(kbm, gate="sure", p_vs_random=0.001, p_vs_random_holm=0.014, beats_random=True)
@@ -63,7 +59,7 @@ def test_gates_are_called_better_than_random_by_the_corrected_p(results: Results
     ]
 
 
-def test_of_many_gates_that_know_nothing_few_worlds_call_one_better() -> None:
+def test_of_many_gates_that_know_nothing_few_worlds_call_one_better():
     import numpy as np
 
     rng, called = np.random.default_rng(0), []
@@ -78,7 +74,7 @@ def test_of_many_gates_that_know_nothing_few_worlds_call_one_better() -> None:
     assert corrected <= 0.1 < 0.25 < by_interval
 
 
-def test_what_is_written_is_read_back(results: Results, tmp_path: Path) -> None:
+def test_what_is_written_is_read_back(results, tmp_path):
     save(tmp_path / "results.json", results)
     assert load(tmp_path / "results.json") == results
 
@@ -93,9 +89,7 @@ def test_what_is_written_is_read_back(results: Results, tmp_path: Path) -> None:
         (lambda d: d["gates"][0]["delta_vs_random"].pop("low"), "low"),
     ],
 )
-def test_a_field_that_is_missing_or_of_another_type_is_named(
-    results: Results, change: Any, field: str, tmp_path: Path
-) -> None:
+def test_a_field_that_is_missing_or_of_another_type_is_named(results, change, field, tmp_path):
     path = tmp_path / "results.json"
     save(path, results)
     document = json.loads(path.read_text())
@@ -110,7 +104,7 @@ def test_a_field_that_is_missing_or_of_another_type_is_named(
 
 
 @pytest.mark.parametrize("rule", ["0.5", "given", "best_f1"])
-def test_a_caption_names_dev_questions_only_where_the_rule_reads_them(results: Results, rule: Any) -> None:
+def test_a_caption_names_dev_questions_only_where_the_rule_reads_them(results, rule):
     meta = {**results.meta, "accuracy_kind": "greedy", "n_dev": 8, "threshold_rule": rule}
     gate = dataclasses.replace(results.gates[0], threshold_rule=rule, n_dev=8)
     said = f"chosen on 8 dev questions by rule '{rule}'" if rule == "best_f1" else f"by rule '{rule}'"
@@ -118,7 +112,7 @@ def test_a_caption_names_dev_questions_only_where_the_rule_reads_them(results: R
     assert rule_of(None, gate) == said
 
 
-def test_a_caption_counts_questions_that_a_rule_would_decide(results: Results) -> None:
+def test_a_caption_counts_questions_that_a_rule_would_decide(results):
     meta = {**results.meta, "accuracy_kind": "greedy"}
     assert "small talk" not in caption(dataclasses.replace(results, meta=meta))
     assert "; 2 are small talk, arithmetic or" in caption(
@@ -127,7 +121,7 @@ def test_a_caption_counts_questions_that_a_rule_would_decide(results: Results) -
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 0}', "{", '{"schema": 1}'])
-def test_other_files_are_refused_in_one_line(content: str, tmp_path: Path) -> None:
+def test_other_files_are_refused_in_one_line(content, tmp_path):
     path = tmp_path / "results.json"
     path.write_text(content)
     with pytest.raises(UserError) as error:

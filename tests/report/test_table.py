@@ -1,7 +1,5 @@
 """Numbers and tables as text and as Markdown."""
 
-from __future__ import annotations
-
 from kbtrain.report.tables import Column, Table, as_markdown, as_text, escape_markdown, format_cell
 from kbtrain.show import aligned, number, p_value, signed
 
@@ -11,7 +9,7 @@ TABLE = Table(
 )
 
 
-def test_values_are_shown_by_kind() -> None:
+def test_values_are_shown_by_kind():
     assert [format_cell(0.60094, "percent"), format_cell(-0.012, "points"), format_cell(None, "points")] == [
         "60.1",
         "-1.2",
@@ -25,7 +23,7 @@ def test_values_are_shown_by_kind() -> None:
     assert format_cell(-0.0004, "points") == "+0.0"  # no minus zero
 
 
-def test_text_and_markdown_have_every_row_and_the_note() -> None:
+def test_text_and_markdown_have_every_row_and_the_note():
     text = as_text(TABLE)
     assert text.splitlines()[0] == "A | title" and text.endswith("In percent.")
     assert text.splitlines()[2].split() == ["a|b", "1200", "60.1", "+0.0", "0.000123"]
@@ -34,24 +32,24 @@ def test_text_and_markdown_have_every_row_and_the_note() -> None:
     assert markdown.startswith("## A \\| title\n")
 
 
-def test_numbers_lose_the_leading_zero_and_the_sign_of_zero() -> None:
+def test_numbers_lose_the_leading_zero_and_the_sign_of_zero():
     assert [number(v) for v in (0.5, 1.0, -0.25, -0.0001, None)] == [".500", "1.000", "-.250", ".000", "-"]
     assert [signed(v) for v in (0.5, -0.25, 0.0, -0.0001)] == ["+.500", "-.250", "+.000", "+.000"]
 
 
-def test_columns_are_aligned() -> None:
+def test_columns_are_aligned():
     assert aligned(("a", "bb"), [("ccc", "1"), ("d", "22")]) == "a    bb\nccc   1\nd    22"
 
 
-def test_columns_are_aligned_where_chinese_stands_in_them() -> None:
+def test_columns_are_aligned_where_chinese_stands_in_them():
     assert aligned(("a", "bb"), [("医学", "1"), ("d", "选Ａ")]) == "a       bb\n医学     1\nd     选Ａ"
 
 
-def test_markdown_is_escaped_but_words_stay_readable() -> None:
+def test_markdown_is_escaped_but_words_stay_readable():
     assert escape_markdown("kbm_benefit _x_ *y* | <b>\n# z") == "kbm_benefit \\_x\\_ \\*y\\* \\| &lt;b&gt;<br>\\# z"
 
 
-def test_a_small_p_is_not_zero() -> None:
+def test_a_small_p_is_not_zero():
     assert [p_value(p) for p in (None, 1.0, 0.0123, 0.0005, 0.00049, 0.0)] == [
         "-",
         "1.000",

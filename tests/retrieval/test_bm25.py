@@ -1,11 +1,8 @@
 """BM25: scores against the formula and bm25s, whatever the pieces; passages and their order on disk."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
-from pathlib import Path
 
 import bm25s
 import pytest
@@ -23,7 +20,7 @@ ANIMALS = [
 ]
 
 
-def by_hand(passages: list[Passage], query: str) -> list[tuple[str, float]]:
+def by_hand(passages, query):
     """Lucene's BM25 from its formula, k1 1.5 and b 0.75; equal scores by id."""
     tokens = Tokens()
     docs = {p.id: tokens.words(f"{p.title} {p.text}") for p in passages}
@@ -40,7 +37,7 @@ def by_hand(passages: list[Passage], query: str) -> list[tuple[str, float]]:
     return sorted(((n, s) for n, s in scores.items() if s > 0), key=lambda pair: (-round(pair[1], 5), pair[0]))
 
 
-def test_scores_follow_the_formula() -> None:
+def test_scores_follow_the_formula():
     index = BM25.build(ANIMALS)
     (hits,) = index.search(["Which cats fly?"], 3)
     expected = by_hand(ANIMALS, "Which cats fly?")
@@ -49,7 +46,7 @@ def test_scores_follow_the_formula() -> None:
     assert (hits[0].title, hits[0].text) == ("birds", "Birds are flying over the cat.")
 
 
-def test_queries_are_stemmed_hits_without_a_common_word_are_dropped_and_k_may_exceed_the_corpus() -> None:
+def test_queries_are_stemmed_hits_without_a_common_word_are_dropped_and_k_may_exceed_the_corpus():
     index = BM25.build(ANIMALS)
     assert [hit.passage_id for hit in index.search(["flies", "DOGS barking"], 1)[1]] == ["a"]
     assert index.search(["flying"], 1) == index.search(["fly"], 1)
@@ -59,16 +56,16 @@ def test_queries_are_stemmed_hits_without_a_common_word_are_dropped_and_k_may_ex
 
 
 @pytest.mark.parametrize("backend", ["numpy", "numba"])
-def test_equal_scores_are_ordered_by_passage_id_even_at_the_cut(backend: str) -> None:
+def test_equal_scores_are_ordered_by_passage_id_even_at_the_cut(backend):
     same = [Passage(f"{i:03}", "t", "red apple" if i % 2 else "green pear") for i in range(200)]
     random.Random(3).shuffle(same)
-    index = BM25.build(same, backend=backend)  # type: ignore[arg-type]
+    index = BM25.build(same, backend=backend)
     apples, pears = index.search(["apple", "pears"], 4)
     assert [hit.passage_id for hit in apples] == ["001", "003", "005", "007"]
     assert [hit.passage_id for hit in pears] == ["000", "002", "004", "006"]
 
 
-def test_numba_and_numpy_give_the_same_hits_as_the_formula() -> None:
+def test_numba_and_numpy_give_the_same_hits_as_the_formula():
     draw = random.Random(7)
     words = [f"w{i}" for i in range(30)]
     passages = [Passage(f"p{i:03}", "", " ".join(draw.choices(words, k=draw.randint(2, 6)))) for i in range(120)]
@@ -79,7 +76,7 @@ def test_numba_and_numpy_give_the_same_hits_as_the_formula() -> None:
         assert [hit.passage_id for hit in left] == [hit.passage_id for hit in right] == expected
 
 
-def test_a_saved_index_answers_the_same(tmp_path: Path) -> None:
+def test_a_saved_index_answers_the_same(tmp_path):
     index = BM25.build([*ANIMALS, Passage("z", "猫", "黑猫睡觉")], folder=tmp_path / "index")
     again = BM25.load(tmp_path / "index")
     queries = ["cat", "dog barks", "birds cats", "unknown", "黑猫"]
@@ -88,7 +85,7 @@ def test_a_saved_index_answers_the_same(tmp_path: Path) -> None:
     assert again.search(["黑猫"], 1)[0][0].passage_id == "z"
 
 
-def test_bad_corpora_and_folders_are_one_line(tmp_path: Path) -> None:
+def test_bad_corpora_and_folders_are_one_line(tmp_path):
     with pytest.raises(UserError, match="two passages have the id 'c'"):
         BM25.build([ANIMALS[0], ANIMALS[1], ANIMALS[0]])
     with pytest.raises(UserError, match="empty"):
@@ -106,7 +103,7 @@ def test_bad_corpora_and_folders_are_one_line(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def corpus() -> list[Passage]:
+def corpus():
     draw = random.Random(1)
     words = [f"w{i}" for i in range(60)] + ["the", "cats", "running"]
     made = [Passage(f"p{i:03}", "T", " ".join(draw.choices(words, k=draw.randint(0, 12)))) for i in range(150)]
@@ -114,7 +111,7 @@ def corpus() -> list[Passage]:
     return made
 
 
-def test_bm25s_itself_gives_the_same_scores(corpus: list[Passage], tmp_path: Path) -> None:
+def test_bm25s_itself_gives_the_same_scores(corpus, tmp_path):
     index = BM25.build(corpus, folder=tmp_path / "index")
     tokens = Tokens()
     peer = bm25s.BM25()
@@ -127,7 +124,7 @@ def test_bm25s_itself_gives_the_same_scores(corpus: list[Passage], tmp_path: Pat
         assert [by_id.get(p.id, 0.0) for p in corpus] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_passages_are_read_back_by_position_and_ranked_by_id(tmp_path: Path) -> None:
+def test_passages_are_read_back_by_position_and_ranked_by_id(tmp_path):
     made = [Passage(name, f"title {name}", f'line\n"{name}"') for name in ("b", "é", "a", "B", "中", "ab")]
     assert list(copy_passages(made, tmp_path)) == made
     file = PassageFile(tmp_path)
@@ -136,7 +133,7 @@ def test_passages_are_read_back_by_position_and_ranked_by_id(tmp_path: Path) -> 
     assert [int(file.ranks[i]) for i in order] == list(range(len(made)))
 
 
-def test_a_passage_id_twice_is_named_with_both_places(tmp_path: Path) -> None:
+def test_a_passage_id_twice_is_named_with_both_places(tmp_path):
     rows = [Passage(name, "", "x") for name in ("a", "b", "c", "b")]
     with pytest.raises(UserError, match="two passages have the id 'b': number 2 and number 4 of the corpus"):
         list(copy_passages(rows, tmp_path))
@@ -144,7 +141,7 @@ def test_a_passage_id_twice_is_named_with_both_places(tmp_path: Path) -> None:
         PassageFile(tmp_path / "gone")
 
 
-def test_an_index_is_replaced_as_a_whole_or_not_at_all(corpus: list[Passage], tmp_path: Path) -> None:
+def test_an_index_is_replaced_as_a_whole_or_not_at_all(corpus, tmp_path):
     folder = tmp_path / "index"
     BM25.build(corpus, folder=folder)
     with pytest.raises(UserError, match="two passages"):

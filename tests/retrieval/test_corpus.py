@@ -1,10 +1,7 @@
 """Passages from files, tables and documents; what is broken is one line with its place."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -18,7 +15,7 @@ from kbtrain.retrieval.corpus import Chunking, cut_passages, read_passages, word
 ROWS = [Passage("1", "Aaron", 'He said "Hi,\tyou".'), Passage("2", "", "中文 text")]
 
 
-def test_our_own_and_foreign_lines_are_read(tmp_path: Path) -> None:
+def test_our_own_and_foreign_lines_are_read(tmp_path):
     jsonl.write(tmp_path / "own.jsonl", ROWS)
     assert list(read_passages(tmp_path / "own.jsonl")) == ROWS
     foreign = '\ufeff{"id": 7, "text": "a", "title": "b", "source": "wiki", "lang": "en"}\r\n\r\n'
@@ -29,7 +26,7 @@ def test_our_own_and_foreign_lines_are_read(tmp_path: Path) -> None:
     assert list(read_passages(tmp_path / "own.jsonl.gz")) == ROWS
 
 
-def test_dprs_table_is_read_with_its_quotes(tmp_path: Path) -> None:
+def test_dprs_table_is_read_with_its_quotes(tmp_path):
     text = 'id\ttext\ttitle\n1\t"He said ""Hi,\tyou""."\tAaron\n2\t中文 text\t\n'
     (tmp_path / "psgs.tsv").write_text(text, encoding="utf-8")
     assert list(read_passages(tmp_path / "psgs.tsv")) == ROWS
@@ -59,14 +56,14 @@ def test_dprs_table_is_read_with_its_quotes(tmp_path: Path) -> None:
         ("a.pdf", b"", r"a\.pdf: cannot read passages"),
     ],
 )  # fmt: skip
-def test_a_broken_corpus_is_one_line_with_its_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_a_broken_corpus_is_one_line_with_its_place(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message) as error:
         list(read_passages(tmp_path / name))
     assert "\n" not in str(error.value)
 
 
-def test_long_passages_are_cut_into_chunks_that_overlap() -> None:
+def test_long_passages_are_cut_into_chunks_that_overlap():
     long = Passage("p", "T", " one two  three\nfour five six seven ")
     short = Passage("q", "", "short one")
     pieces = [Passage("p#0", "T", "one two  three\nfour"), Passage("p#1", "T", "four five six seven")]
@@ -77,7 +74,7 @@ def test_long_passages_are_cut_into_chunks_that_overlap() -> None:
         list(cut_passages([long], Chunking(3, 3)))
 
 
-def test_a_corpus_of_other_columns_is_mapped_and_numbered(tmp_path: Path) -> None:
+def test_a_corpus_of_other_columns_is_mapped_and_numbered(tmp_path):
     (tmp_path / "docs.jsonl").write_text('{"body": "a", "head": "t"}\n{"body": "b", "head": "u"}\n')
     mapped = {"text": "body", "title": "head"}
     found = [Passage("docs-1", "t", "a"), Passage("docs-2", "u", "b")]
@@ -96,7 +93,7 @@ FOREIGN = [{"id": "0", "title": "Oslo", "text": "It is a city."}, {"id": "1", "t
 READ = [Passage("0", "Oslo", "It is a city."), Passage("1", "", "中文")]
 
 
-def test_a_corpus_is_a_json_list_parquet_or_a_folder_of_these(tmp_path: Path) -> None:
+def test_a_corpus_is_a_json_list_parquet_or_a_folder_of_these(tmp_path):
     (tmp_path / "c.json").write_text(json.dumps(FOREIGN))
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(FOREIGN), tmp_path / "c.parquet")
     assert list(read_passages(tmp_path / "c.json")) == list(read_passages(tmp_path / "c.parquet")) == READ
@@ -112,7 +109,7 @@ def test_a_corpus_is_a_json_list_parquet_or_a_folder_of_these(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("columns", [None, {"text": "contents"}])
-def test_contents_are_a_title_in_quotes_and_a_text(tmp_path: Path, columns: dict[str, str] | None) -> None:
+def test_contents_are_a_title_in_quotes_and_a_text(tmp_path, columns):
     """The corpora of Pyserini and FlashRAG."""
     rows = [{"id": "0", "contents": '"Oslo"\nIt is a city.'}, {"id": "1", "contents": "No title\nhere"},
             {"id": "2", "title": "Own", "contents": '"Oslo"\nIt is.'}]  # fmt: skip
@@ -146,7 +143,7 @@ Not paid for.
 """
 
 
-def write(folder: Path, **files: str) -> Path:
+def write(folder, **files):
     for name, text in files.items():
         path = folder / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +151,7 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def test_each_section_is_a_passage_under_its_headings(tmp_path: Path) -> None:
+def test_each_section_is_a_passage_under_its_headings(tmp_path):
     folder = write(tmp_path / "docs", guide__faq=FAQ)
     code = "```\n# no heading, a comment\n~~~\n```"
     assert list(read_passages(folder)) == [
@@ -169,7 +166,7 @@ def test_each_section_is_a_passage_under_its_headings(tmp_path: Path) -> None:
     ]
 
 
-def test_plain_text_is_one_passage_and_hidden_files_are_none(tmp_path: Path) -> None:
+def test_plain_text_is_one_passage_and_hidden_files_are_none(tmp_path):
     folder = write(tmp_path / "docs", b_plain="# 1\n\n# 2\n", a__train_and_test="旅行申请由系主任签字。\r\n")
     (folder / ".git").mkdir()
     (folder / ".git" / "x.md").write_text("hidden")
@@ -189,9 +186,9 @@ def test_plain_text_is_one_passage_and_hidden_files_are_none(tmp_path: Path) -> 
         (lambda folder: (folder / "a.md").write_bytes(b"x\n\xff"), {}, r"a\.md:2: not UTF-8 text"),
     ],
 )
-def test_bad_documents_are_one_line(tmp_path: Path, spoil: object, columns: dict[str, str], says: str) -> None:
+def test_bad_documents_are_one_line(tmp_path, spoil, columns, says):
     folder = write(tmp_path / "docs", a="text")
-    spoil(folder)  # type: ignore[operator]
+    spoil(folder)
     with pytest.raises(UserError, match=says) as caught:
         list(read_passages(folder, columns))
     assert "\n" not in str(caught.value)

@@ -1,9 +1,6 @@
 """Passages that are shown: equal texts count once; the data set's own gold passages."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Sequence
 
 import pytest
 
@@ -22,22 +19,22 @@ PASSAGES = [
 ]
 
 
-def hit(name: str, text: str, title: str = "") -> Hit:
+def hit(name, text, title=""):
     return Hit(name, title, text, 1.0)
 
 
 class Counted:
     """A searcher that notes what it is asked for."""
 
-    def __init__(self, hits: Sequence[Hit]) -> None:
+    def __init__(self, hits):
         self.hits, self.numbers = tuple(hits), list[int]()
 
-    def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
+    def search(self, queries, k):
         self.numbers.append(k)
         return [self.hits[:k] for _ in queries]
 
 
-def test_three_copies_take_one_place_and_others_move_up() -> None:
+def test_three_copies_take_one_place_and_others_move_up():
     searcher = DistinctSearch(BM25.build(PASSAGES))
     (found,) = searcher.search(["Who signs travel requests?"], 3)
     assert sorted(one.passage_id for one in found) in (["copy0", "other", "third"], ["copy1", "other", "third"])
@@ -45,7 +42,7 @@ def test_three_copies_take_one_place_and_others_move_up() -> None:
     assert len(searcher.search(["Who signs travel requests?"], 9)[0]) == 3
 
 
-def test_no_copies_are_searched_for_once() -> None:
+def test_no_copies_are_searched_for_once():
     plain = Counted([hit(str(i), f"{i} {LONG}") for i in range(9)])
     searcher = DistinctSearch(plain)
     assert [one.passage_id for one in searcher.search(["a"], 3)[0]] == ["0", "1", "2"]
@@ -56,7 +53,7 @@ def test_no_copies_are_searched_for_once() -> None:
     assert copies.numbers == [2, 4, 8, 16, 32] and searcher.copies == 19
 
 
-def test_short_texts_under_other_titles_are_other_passages() -> None:
+def test_short_texts_under_other_titles_are_other_passages():
     found, skipped = distinct([hit("a", "Yes.", "Is it?"), hit("b", "Yes.", "Was it?"), hit("c", "yes. ", "is it?")], 5)
     assert ([one.passage_id for one in found], skipped) == (["a", "b"], 1)
     found, skipped = distinct([hit("a", LONG, "Handbook 1"), hit("b", LONG, "Handbook 2")], 5)
@@ -64,7 +61,7 @@ def test_short_texts_under_other_titles_are_other_passages() -> None:
     assert [one.passage_id for one in refilled(lambda n: found[:n], 3)[0]] == ["a"]
 
 
-def test_services_and_functions_give_each_text_once() -> None:
+def test_services_and_functions_give_each_text_once():
     web = WebSearch(WebService(url="http://localhost/?q={query}", results="found", id="id", text="text"))
     reply = {"found": [{"id": f"a{i}", "text": LONG} for i in range(3)] + [{"id": 9, "text": "other"}]}
     assert [one.passage_id for one in web.hits(reply, "q", 2)] == ["a0", "9"] and web.dropped == 2
@@ -74,11 +71,11 @@ def test_services_and_functions_give_each_text_once() -> None:
 OF_QUESTIONS = {name: Passage(name, name.upper(), f"text {name}") for name in "abc"}
 
 
-def with_gold(*gold: str) -> Question:
+def with_gold(*gold):
     return Question("q", "?", ("x",), "test", "d", gold_passages=gold)
 
 
-def test_gold_passages_come_in_the_questions_order() -> None:
+def test_gold_passages_come_in_the_questions_order():
     hits = (Hit("c", "C", "text c", 1.0), Hit("a", "A", "text a", 1.0))
     assert own_hits(with_gold("c", "a"), "gold_passages", OF_QUESTIONS) == hits
     assert own_hits(with_gold(), "gold_passages", OF_QUESTIONS) == ()
@@ -87,6 +84,6 @@ def test_gold_passages_come_in_the_questions_order() -> None:
 
 
 @pytest.mark.parametrize("field", ["gold_passages", "context_passages"])
-def test_an_unknown_passage_is_named(field: str) -> None:
+def test_an_unknown_passage_is_named(field):
     with pytest.raises(UserError, match=f"question 'q': field '{field}': no passage 'z'"):
         own_hits(dataclasses.replace(with_gold(), **{field: ("z",)}), field, OF_QUESTIONS)

@@ -1,7 +1,5 @@
 """Passages embedded once, gone on with after an interruption, found by their vectors; bad ones refused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from support.http_server import Asked, LocalServer
+from support.http_server import LocalServer
 
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
@@ -20,7 +18,7 @@ SEEN: Counter[str] = Counter()
 class SearchServer(LocalServer):
     """Answers by the query: ``fail 503 2`` fails twice with that code before it answers."""
 
-    def reply(self, asked: Asked) -> tuple[Any, ...]:
+    def reply(self, asked):
         query = parse_qs(urlsplit(asked.path).query)["q"][0]
         SEEN[query] += 1
         words = query.split()
@@ -28,7 +26,7 @@ class SearchServer(LocalServer):
             return int(words[1]), "", {"Retry-After": "3"}
         return 200, "<html>" if words[0] == "html" else self.results(query, asked)
 
-    def results(self, query: str, asked: Asked) -> object:
+    def results(self, query, asked):
         if query == "other shape":
             return {"data": []}
         rows = [{"url": f"u{i}", "name": "T", "text": f"{query} {i}"} for i in range(3)]
@@ -37,17 +35,17 @@ class SearchServer(LocalServer):
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address():
     with SearchServer() as server:
         yield f"{server.url}/s?q={{query}}&n={{k}}"
 
 
-def service(address: str, **more: object) -> WebService:
+def service(address, **more):
     layout = {"results": "web.items", "title": "name", "text": "text"}
     return WebService.model_validate({"url": address, **layout, "attempts": 3, **more})
 
 
-def test_results_become_hits_in_the_services_order(address: str) -> None:
+def test_results_become_hits_in_the_services_order(address):
     search = WebSearch(service(address))
     first, second = search.search(["Was ist 1+1 & 2?", "zwei"], 2)
     assert first == (Hit("u0", "T", "Was ist 1+1 & 2? 0", 1.0), Hit("u1", "T", "Was ist 1+1 & 2? 1", 0.5))
@@ -55,7 +53,7 @@ def test_results_become_hits_in_the_services_order(address: str) -> None:
     assert search.dropped == 4  # no text, an id twice, of each reply
 
 
-def test_a_key_comes_from_the_environment(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_comes_from_the_environment(address, monkeypatch):
     monkeypatch.setenv("SEARCH_KEY", "key-of-the-search")
     made = service(address, headers={"X-Key": "SEARCH_KEY"})
     (hits,) = WebSearch(made).search(["key"], 9)
@@ -66,7 +64,7 @@ def test_a_key_comes_from_the_environment(address: str, monkeypatch: pytest.Monk
         WebSearch(made)
 
 
-def test_failures_that_pass_are_tried_again_after_the_wait_that_is_asked_for(address: str) -> None:
+def test_failures_that_pass_are_tried_again_after_the_wait_that_is_asked_for(address):
     waits: list[float] = []
     search = WebSearch(service(address), sleep=waits.append)
     assert len(search.search(["fail 503 2"], 3)[0]) == 3
@@ -83,12 +81,12 @@ def test_failures_that_pass_are_tried_again_after_the_wait_that_is_asked_for(add
         ("other shape", "no list at 'web.items' of the reply", 1),
     ],
 )
-def test_what_does_not_pass_is_one_line(address: str, query: str, message: str, times: int) -> None:
+def test_what_does_not_pass_is_one_line(address, query, message, times):
     with pytest.raises(UserError, match=message):
         WebSearch(service(address), sleep=lambda _: None).search([query], 3)
     assert SEEN[query] == times
 
 
-def test_paths() -> None:
+def test_paths():
     assert at_path({"a": [{"b": 1}]}, "a.0.b") == 1
     assert at_path({"a": [1]}, "a.3") is None and at_path("x", "a") is None

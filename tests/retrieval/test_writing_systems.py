@@ -1,11 +1,8 @@
 """Words of many writing systems, the same in search, grading and mask; English and Chinese stay as they were."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata
-from pathlib import Path
 
 import pytest
 from support.questions import load_questions
@@ -51,15 +48,15 @@ QUERIES = {
 }
 
 
-def asked(text: str, *answers: str) -> Question:
+def asked(text, *answers):
     return Question("q", text, answers, "train", "d")
 
 
-def test_english_and_chinese_are_cut_as_before() -> None:
+def test_english_and_chinese_are_cut_as_before():
     """The second implementation is the former rule: runs of letters and digits, Chinese apart."""
     tokens = Tokens()
 
-    def former(text: str) -> list[str]:
+    def former(text):
         words = re.findall(rf"[{CJK}]+|[^\W{CJK}]+", unicodedata.normalize("NFKC", text).lower())
         cut: list[str] = []
         for word in words:
@@ -76,7 +73,7 @@ def test_english_and_chinese_are_cut_as_before() -> None:
     assert [tokens.surfaces(text) for text in texts] == [former(text) for text in texts]
 
 
-def test_words_keep_their_combining_marks_and_scripts_without_spaces_are_cut() -> None:
+def test_words_keep_their_combining_marks_and_scripts_without_spaces_are_cut():
     words = Tokens().words
     assert words("भारत की राजधानी") == ["भारत", "की", "राजधानी"]
     assert words("東京はユーロ") == ["東京", "は", "ユー", "ーロ"]
@@ -86,7 +83,7 @@ def test_words_keep_their_combining_marks_and_scripts_without_spaces_are_cut() -
     assert words("ง") == ["ง"] and words("שָׁלוֹם") == words("שלום")
 
 
-def test_a_passage_of_each_script_is_found() -> None:
+def test_a_passage_of_each_script_is_found():
     passages = (Passage(name, "", text) for name, text in PASSAGES.items())
     hits = BM25.build(passages).search(list(QUERIES), 1)
     assert {query: found[0].passage_id for query, found in zip(QUERIES, hits, strict=True)} == QUERIES
@@ -104,7 +101,7 @@ def test_a_passage_of_each_script_is_found() -> None:
         ("กา", "นี่คือกา", "นี่คือก่า"),
     ],
 )
-def test_grading_and_mask_find_an_answer_within_a_run(gold: str, right: str, wrong: str) -> None:
+def test_grading_and_mask_find_an_answer_within_a_run(gold, right, wrong):
     question = asked("?a", gold)
     assert is_correct(question, right) and not is_correct(question, wrong)
     masked = mask_answers(right, question)
@@ -112,12 +109,12 @@ def test_grading_and_mask_find_an_answer_within_a_run(gold: str, right: str, wro
     assert mask_answers(wrong, question) == wrong
 
 
-def test_japanese_is_not_taken_for_chinese() -> None:
+def test_japanese_is_not_taken_for_chinese():
     assert (language_of("東京は日本の首都"), language_of("东京是日本的首都")) == ("en", "zh")
     assert not taken_for_english(asked("東京はどこ?", "x")) and taken_for_english(asked("东京在哪里?", "x"))
 
 
-def test_an_index_of_an_older_rule_is_refused_with_the_command_and_built_again(tmp_path: Path) -> None:
+def test_an_index_of_an_older_rule_is_refused_with_the_command_and_built_again(tmp_path):
     corpus, folder = tmp_path / "c.jsonl", tmp_path / "bm25"
     corpus.write_text('{"id": "a", "title": "", "text": "भारत"}\n')
     open_index(corpus, folder)

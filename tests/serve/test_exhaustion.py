@@ -241,7 +241,7 @@ def test_a_connection_beyond_the_limit_gets_a_503(gate, monkeypatch):
 class Held:
     """Doubles numbers given as text, after ``open`` is set; notes its batches."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.open = threading.Event()
         self.begun = threading.Event()
         self.batches: list[list[str]] = []
@@ -265,7 +265,7 @@ def run(scenario, most=4, room=8):
         worker.close()
 
 
-async def begun(held: Held) -> None:
+async def begun(held):
     """The worker is at its first batch; what comes now waits."""
     assert await asyncio.to_thread(held.begun.wait, 30)
 

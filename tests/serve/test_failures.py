@@ -425,7 +425,7 @@ def test_killed_under_load_leaves_no_torn_line_and_starts_again_until_a_signal_e
     assert "is in place" in script.stderr and "Traceback" not in script.stderr
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

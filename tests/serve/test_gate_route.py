@@ -137,7 +137,7 @@ def test_questions_of_many_clients_are_scored_in_batches_without_mixing(gate):
     with serving(gate) as server:
         wrong, before = [], server.service.decider.worker.batches
 
-        def client(text: str) -> None:
+        def client(text):
             for _ in range(5):
                 found = server.post("/v1/gate", {"questions": [text]}).json["decisions"][0]
                 if found["question"] != text or abs(found["score"] - expected[text]) > 1e-5:

@@ -1,7 +1,5 @@
 """What reaches the upstream and comes back from it, over TLS as well."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gzip
@@ -10,10 +8,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from shutil import which
-from typing import Any
 
 import aiohttp
 import pytest
@@ -30,11 +25,11 @@ class Echo(ThreadedServer):
     """A server in its own thread that answers with the head and the body's length it got, packed by gzip; or one
     that reads nothing. A context manager."""
 
-    def __init__(self, deaf: bool = False) -> None:
+    def __init__(self, deaf=False):
         super().__init__()
         self.deaf = deaf
 
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _client(self, reader, writer):
         if self.deaf:
             await self._stop.wait()
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -49,16 +44,16 @@ class Echo(ThreadedServer):
 
 
 @pytest.fixture(scope="module")
-def echo(gate: Path) -> Iterator[Any]:
+def echo(gate):
     with Echo() as stub, serving(gate, upstream=stub.url, max_body_mb=40) as server:
         yield server
 
 
-def chat(**more: Any) -> dict[str, Any]:
+def chat(**more):
     return {"model": "stub", "messages": [{"role": "user", "content": KNOWN}], **more}
 
 
-def test_packed_answers_and_long_lines_of_heads_are_passed_on_as_they_are(echo: Any) -> None:
+def test_packed_answers_and_long_lines_of_heads_are_passed_on_as_they_are(echo):
     reply = echo.ask("POST", "/v1/chat/completions?a=1%2F2&b=%C3%A9", chat(), {"x-note": "né", "accept-encoding": "br"})
     assert reply.headers["content-encoding"] == "gzip" and reply.headers["x-long"] == "y" * 20_000
     head, _ = json.loads(gzip.decompress(reply.body))
@@ -69,13 +64,13 @@ def test_packed_answers_and_long_lines_of_heads_are_passed_on_as_they_are(echo: 
 
 
 @pytest.mark.parametrize("size", [10, 300_000, 3_000_000])
-def test_bodies_of_any_size_arrive_whole(echo: Any, size: int) -> None:
+def test_bodies_of_any_size_arrive_whole(echo, size):
     data = json.dumps(chat(padding="p" * size)).encode()
     _, length = json.loads(gzip.decompress(echo.ask("POST", "/v1/chat/completions", data).body))
     assert length == len(data)
 
 
-def test_an_upstream_that_does_not_take_a_body_is_a_504(gate: Path) -> None:
+def test_an_upstream_that_does_not_take_a_body_is_a_504(gate):
     with (
         Echo(deaf=True) as stub,
         serving(gate, upstream=stub.url, max_body_mb=40, upstream_timeout_s=0.2) as server,
@@ -88,7 +83,7 @@ needs_openssl = pytest.mark.skipif(which("openssl") is None, reason="needs opens
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certificate(tmp_path_factory):
     """A certificate of localhost with its key, in one file."""
     folder = tmp_path_factory.mktemp("tls")
     ask = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
@@ -99,7 +94,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return both
 
 
-async def lengths(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def lengths(reader, writer):
     """Answer requests on one connection with the length of their bodies."""
     with contextlib.suppress(asyncio.IncompleteReadError):  # the other end has closed
         while head := await reader.readuntil(b"\r\n\r\n"):
@@ -110,7 +105,7 @@ async def lengths(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def asked(certificate: Path, bodies: list[bytes], trusted: ssl.SSLContext | None) -> list[bytes]:
+async def asked(certificate, bodies, trusted):
     """Replies of a TLS server on this machine to requests of one session."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
@@ -128,18 +123,18 @@ async def asked(certificate: Path, bodies: list[bytes], trusted: ssl.SSLContext 
 
 
 @needs_openssl
-def test_small_and_large_requests_are_answered_over_tls(certificate: Path) -> None:
+def test_small_and_large_requests_are_answered_over_tls(certificate):
     trusting = ssl.create_default_context(cafile=str(certificate))
     assert asyncio.run(asked(certificate, [b"hi", BODY, b""], trusting)) == [b"2", b"200000", b"0"]
 
 
 @needs_openssl
-def test_a_certificate_that_nobody_vouches_for_is_a_failed_connection(certificate: Path) -> None:
+def test_a_certificate_that_nobody_vouches_for_is_a_failed_connection(certificate):
     with pytest.raises(aiohttp.ClientConnectorCertificateError, match="certificate"):
         asyncio.run(asked(certificate, [b"hi"], None))
 
 
-def test_azures_key_header_and_version_go_with_every_request(gate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_azures_key_header_and_version_go_with_every_request(gate, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-azures-1234")
     with Echo() as stub:
         address = f"{stub.url}?api-version=2024-10-21"
@@ -164,7 +159,7 @@ class Liar(StubUpstream):
     listed = b"{}"
     answered = b"200 OK"
 
-    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _request(self, reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
         if head.startswith(b"GET"):
             length = f"content-length: {len(self.listed)}\r\n\r\n".encode()
@@ -178,13 +173,13 @@ class Liar(StubUpstream):
 
 
 @pytest.fixture(scope="module")
-def stub() -> Any:
+def stub():
     with Liar() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def server(gate: Any, stub: Liar) -> Any:
+def server(gate, stub):
     with pytest.MonkeyPatch.context() as patch, serving(gate, upstream=stub.url, upstream_timeout_s=5) as running:
         patch.setattr("kbtrain.serve.upstream.WHOLE", 0.3)
         yield running
@@ -198,7 +193,7 @@ def server(gate: Any, stub: Liar) -> Any:
     ],
     ids=lambda listed: repr(listed[:20]),
 )
-def test_a_list_of_models_that_is_none_is_a_502(listed: bytes, stub: Liar, server: Any) -> None:
+def test_a_list_of_models_that_is_none_is_a_502(listed, stub, server):
     stub.listed = listed
     reply = server.get("/v1/models")
     assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_unreachable")
@@ -208,15 +203,13 @@ def test_a_list_of_models_that_is_none_is_a_502(listed: bytes, stub: Liar, serve
 class KeyOfTheClient(StubUpstream):
     """Has nothing for those without the key."""
 
-    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _request(self, reader, writer):
         known = b"authorization: bearer the-client-s-own" in (await reader.readuntil(b"\r\n\r\n")).lower()
         self._whole(writer, *((200, '{"data": [{"id": "m"}]}') if known else (401, '{"error": {}}')))
         return True
 
 
-def test_where_the_client_s_key_is_passed_on_it_reads_the_list_and_the_server_is_ready(
-    gate: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_client_s_key_is_passed_on_it_reads_the_list_and_the_server_is_ready(gate, monkeypatch):
     with KeyOfTheClient() as upstream:
         with serving(gate, upstream=upstream.url) as running:
             reply = running.get("/v1/models", {"authorization": "Bearer the-client-s-own"})
@@ -227,7 +220,7 @@ def test_where_the_client_s_key_is_passed_on_it_reads_the_list_and_the_server_is
             assert (running.get("/v1/models").status, running.get("/ready").status) == (502, 503)
 
 
-def test_an_answer_that_drips_without_end_is_cut_off(server: Any) -> None:
+def test_an_answer_that_drips_without_end_is_cut_off(server):
     with pytest.raises(Exception, match=r"peer|closed|incomplete|IncompleteRead|chunk"):
         server.post("/v1/chat/completions", ASKED)
     assert server.get("/health").status == 200
@@ -236,13 +229,11 @@ def test_an_answer_that_drips_without_end_is_cut_off(server: Any) -> None:
 class Endless(StubUpstream):
     """More bytes than all buffers on their way hold."""
 
-    def part(self, i: int, body: dict[str, Any]) -> bytes:
+    def part(self, i, body):
         return b"data: " + b"x" * 65_536 + b"\n\n"
 
 
-def test_a_client_that_reads_nothing_keeps_its_place_no_longer_than_a_whole_answer_may_last(
-    gate: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_reads_nothing_keeps_its_place_no_longer_than_a_whole_answer_may_last(gate, monkeypatch):
     monkeypatch.setattr("kbtrain.serve.upstream.WHOLE", 1)
     body = json.dumps({**ASKED, "stream": True}).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
@@ -259,9 +250,7 @@ def test_a_client_that_reads_nothing_keeps_its_place_no_longer_than_a_whole_answ
 
 
 @pytest.mark.parametrize("status", [b"999 X", b"600 X", b"101 Switching Protocols"])
-def test_an_answer_with_a_status_that_ends_nothing_is_a_502(
-    status: bytes, stub: Liar, server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_with_a_status_that_ends_nothing_is_a_502(status, stub, server, monkeypatch, caplog):
     monkeypatch.setattr(stub, "answered", status)
     reply = server.post("/v1/chat/completions", ASKED)
     assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_unreachable")

@@ -1,13 +1,10 @@
 """Two finished evaluations compared, by questions and by entities."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,16 +18,14 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
 from kbtrain.records import GateScore, Outcome
 
-Script = Callable[[str], ModuleType]
 
-
-def evaluate(script: Script, folder: Path, **settings: Any) -> None:
+def evaluate(script, folder, **settings):
     module = script("end_to_end")
     module.main(build(module.EndToEndConfig, None, {"run": folder, "bootstrap_draws": 100, **settings}))
 
 
 @pytest.fixture
-def pair(script: Script, evaluated_run: Path, tmp_path: Path) -> tuple[Path, Path]:
+def pair(script, evaluated_run, tmp_path):
     """A finished evaluation, and one whose kbm_mastery knows the truth."""
     second = Path(shutil.copytree(evaluated_run, tmp_path / "better"))
     needed = {
@@ -45,7 +40,7 @@ def pair(script: Script, evaluated_run: Path, tmp_path: Path) -> tuple[Path, Pat
     return evaluated_run, second
 
 
-def test_two_runs_in_the_terminal(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_in_the_terminal(pair, capsys):
     main(CompareRunsConfig(runs=pair))
     said = capsys.readouterr().out
     assert "first: run, second: better; greedy answers of the 200 questions in both" in said
@@ -61,7 +56,7 @@ def test_two_runs_in_the_terminal(pair: tuple[Path, Path], capsys: pytest.Captur
     assert found.p_holm is not None and found.p < found.p_holm < 0.05
 
 
-def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path]) -> None:
+def test_what_cannot_be_compared_is_one_line(pair):
     outcomes = [
         dataclasses.replace(o, question_id="x" + o.question_id) for o in jsonl.read(Outcome, pair[1] / "outcomes.jsonl")
     ]
@@ -88,7 +83,7 @@ def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path]) -> None:
 N, PER_ENTITY = 400, 20
 
 
-def finished(name: str, right: np.ndarray, entities: bool) -> FinishedRun:
+def finished(name, right, entities):
     """A run in which a gate never searches; ``right``: without a search, a number of 0 or 1 a question."""
     outcomes = [Outcome(f"q{i}", "test", None, bool(one), True, None, None, 1, 1) for i, one in enumerate(right)]
     found = {f"q{i}": f"entity {i // PER_ENTITY}" for i in range(N)} if entities else {}

@@ -1,10 +1,7 @@
 """Cross-validation over dialogues: no turn is scored by a fit to its dialogue, and test turns wait for the choice."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import cross_validation as cv
 import numpy as np
@@ -18,7 +15,7 @@ from kbtrain.metrics.ranking import auroc
 
 
 @pytest.fixture(scope="module")
-def table() -> cv.TurnTable:
+def table():
     """96 turns of 48 dialogues, half of them flipped to the other label in every eighth."""
     turns = [replace(turn(i), dialogue_id=f"d{i // 2}") for i in range(96)]
     texts = sorted({u.text for one in turns for u in one.context})
@@ -26,7 +23,7 @@ def table() -> cv.TurnTable:
     return cv.TurnTable(turns, {text: rng.normal(size=4).astype(np.float32) for text in texts}, 4)
 
 
-def test_no_dialogue_is_on_both_sides_of_a_fold_and_every_turn_is_held_out_once(table: cv.TurnTable) -> None:
+def test_no_dialogue_is_on_both_sides_of_a_fold_and_every_turn_is_held_out_once(table):
     found = cv.folds(table, range(96), 4, seed=1)
     assert sorted(place for _, rest in found for place in rest) == list(range(96))
     for fitted, rest in found:
@@ -37,7 +34,7 @@ def test_no_dialogue_is_on_both_sides_of_a_fold_and_every_turn_is_held_out_once(
         cv.folds(table, range(96), 50, seed=0)
 
 
-def test_held_out_scores_are_those_of_a_fit_to_the_other_dialogues(table: cv.TurnTable, tmp_path: Path) -> None:
+def test_held_out_scores_are_those_of_a_fit_to_the_other_dialogues(table, tmp_path):
     steps: list[int] = []
     first = list(cv.cross_validated(table, (1, 3, 2), 0, tmp_path, "these", lambda: steps.append(1)))
     assert len(steps) == 3 and len(list(tmp_path.glob("fold-*.npz"))) == 3
@@ -57,11 +54,11 @@ def test_held_out_scores_are_those_of_a_fit_to_the_other_dialogues(table: cv.Tur
     assert float(auroc(table.truth, made["dialogue_state"][0].scores)[0]) > 0.95  # the act tells the label
 
 
-def first_name(folder: Path) -> str:
+def first_name(folder):
     return min(path.name for path in folder.glob("fold-*.npz"))
 
 
-def test_figures_are_those_worked_by_hand() -> None:
+def test_figures_are_those_worked_by_hand():
     truth = np.array([True, False, True, False])
     good = cv.HeldOut(np.array([0.9, 0.1, 0.8, 0.2]), np.array([True, False, False, True]))
     bad = cv.HeldOut(np.array([0.1, 0.9, 0.8, 0.2]), np.array([False, True, True, True]))
@@ -75,9 +72,7 @@ def test_figures_are_those_worked_by_hand() -> None:
     assert area.mean == pytest.approx(0.375) and f1.mean == pytest.approx(0.05)
 
 
-def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cv, "DRAWS", 40)
     turns = [turn(i, "train" if i < 40 else "dev") for i in range(48)] + [turn(i, "test") for i in range(24)]
     source, out = tmp_path / "turns.jsonl", tmp_path / "out"
@@ -111,7 +106,7 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
             module.main(looking)
 
 
-def test_nested_cross_validation_widens_the_interval_between_once_and_the_root_of_the_folds() -> None:
+def test_nested_cross_validation_widens_the_interval_between_once_and_the_root_of_the_folds():
     """Worked by hand: mean of (inner - outer)^2 - variance is 0.0125; 4/5 of it is 4 times the resamples' variance."""
     inner, outer = np.zeros((1, 5)), np.array([[0.1, -0.1, 0.2, -0.2, 0.05]])
     spread = np.full((1, 5), 0.0205 - 0.0125)

@@ -1,10 +1,6 @@
 """Gates on published verdicts: held-out scores see no fold of their own, and figures are those worked by hand."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +16,7 @@ NONE = np.array([1.0, 0.0, 0.0, 1.0])
 ONE = np.array([0.0, 1.0, 1.0, 1.0])
 
 
-def test_decisions_are_beside_never_always_and_random_by_hand() -> None:
+def test_decisions_are_beside_never_always_and_random_by_hand():
     made = ev.at_decisions(np.array([0.0, 1.0, 1.0, 0.0]), NONE, ONE, 0.5)
     assert (made.accuracy, made.searched) == (1.0, 0.5)
     assert made.minus_never.mean == pytest.approx(0.5)  # two mended of four
@@ -30,7 +26,7 @@ def test_decisions_are_beside_never_always_and_random_by_hand() -> None:
     assert made.questions_for_two_points == int(np.ceil((2.8016 * spread / 0.02) ** 2))
 
 
-def test_random_searches_as_often_as_the_gate_does_in_each_draw() -> None:
+def test_random_searches_as_often_as_the_gate_does_in_each_draw():
     """A share that is taken for known gives another interval where always searching gains much."""
     rng = np.random.default_rng(5)
     none, one = (rng.random(400) < 0.2).astype(float), (rng.random(400) < 0.8).astype(float)
@@ -45,10 +41,10 @@ def test_random_searches_as_often_as_the_gate_does_in_each_draw() -> None:
     assert ev.at_decisions(searches, none, one).questions_for_two_points == int(np.ceil((2.8016 * spread / 0.02) ** 2))
 
 
-def test_held_out_scores_come_from_fits_without_the_question() -> None:
+def test_held_out_scores_come_from_fits_without_the_question():
     seen: list[tuple[set[int], set[int]]] = []
 
-    def fit(places: ev.Places, gains: np.ndarray, scored: ev.Places) -> np.ndarray:
+    def fit(places, gains, scored):
         seen.append((set(places), set(scored)))
         return np.array([float(place) for place in scored])
 
@@ -59,7 +55,7 @@ def test_held_out_scores_come_from_fits_without_the_question() -> None:
     assert all(({100, 101} & scored) in (set(), {100, 101}) for _, scored in seen)
 
 
-def test_a_gate_that_knows_the_gain_is_certainly_above_the_set_and_kappa_of_equals_is_one() -> None:
+def test_a_gate_that_knows_the_gain_is_certainly_above_the_set_and_kappa_of_equals_is_one():
     rng = np.random.default_rng(0)
     gains = rng.integers(-1, 2, 400).astype(float)
     vectors = np.stack([gains + 0.3 * rng.normal(size=400), rng.normal(size=400)], axis=1).astype(np.float32)
@@ -75,7 +71,7 @@ def test_a_gate_that_knows_the_gain_is_certainly_above_the_set_and_kappa_of_equa
     assert np.corrcoef(held, gains[:200])[0, 1] > 0.9 and np.corrcoef(outer, gains[200:])[0, 1] > 0.9
 
 
-def row(i: int, rng: np.random.Generator) -> dict[str, Any]:
+def row(i, rng):
     """A question of one of two sets, whose word "old" says that a search mends the answers of both models."""
     old = bool(rng.random() < 0.5)
     dataset, mends = ("nq", "hotpotqa")[i % 2], old and rng.random() < 0.9
@@ -90,9 +86,7 @@ def row(i: int, rng: np.random.Generator) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_script_writes_its_page_and_uses_what_it_kept_only_for_the_same_inputs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_script_writes_its_page_and_uses_what_it_kept_only_for_the_same_inputs(tmp_path, capsys, monkeypatch):
     rng = np.random.default_rng(2)
     path, corpus, out = tmp_path / "outcomes.jsonl", tmp_path / "passages.jsonl", tmp_path / "out"
     more = tmp_path / "more" / "outcomes.jsonl"

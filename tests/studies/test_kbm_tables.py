@@ -1,14 +1,10 @@
 """studies/kbm_tables.py: each layout of the KBM paper from stored answers, its numbers from the outcomes themselves."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,13 +16,12 @@ from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io import jsonl
 from kbtrain.records import GateScore, Passage, Question
 
-Script = Callable[[str], ModuleType]
 CONFIGS = Path(__file__).resolve().parents[2] / "studies"
 KINDS = ("fast-changing", "slow-changing", "never-changing")
 
 
 @pytest.fixture
-def varied(run_folder: Path) -> Path:
+def varied(run_folder):
     """The made-up run with three data sets, hops, popularity and kinds of change."""
     questions = [
         dataclasses.replace(
@@ -40,7 +35,7 @@ def varied(run_folder: Path) -> Path:
     return run_folder
 
 
-def make(script: Script, layout: str, runs: Sequence[Path], out: Path, **settings: Any) -> dict[str, Any]:
+def make(script, layout, runs, out, **settings):
     module = script("kbm_tables")
     values = {"layout": layout, "runs": [str(run) for run in runs], "out": str(out), **settings}
     module.main(build(module.TablesConfig, None, values))
@@ -49,9 +44,7 @@ def make(script: Script, layout: str, runs: Sequence[Path], out: Path, **setting
     return document
 
 
-def test_table_1_equals_the_outcomes_of_each_data_set(
-    script: Script, varied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_1_equals_the_outcomes_of_each_data_set(script, varied, tmp_path, capsys):
     found = make(script, "table1", [varied], tmp_path / "out")
     assert [row[0] for row in found["rows"]] == ["freshqa", "hotpotqa", "nq_open", "mean"]
     run = read_run(varied)
@@ -73,7 +66,7 @@ def test_table_1_equals_the_outcomes_of_each_data_set(
     assert not any(name.startswith("paper") for name in found["names"])  # another model than the paper's
 
 
-def test_figure_5_splits_the_plain_answers_by_decision(script: Script, varied: Path, tmp_path: Path) -> None:
+def test_figure_5_splits_the_plain_answers_by_decision(script, varied, tmp_path):
     found = make(script, "figure5", [varied], tmp_path)
     rows = [dict(zip(found["names"], row, strict=True)) for row in found["rows"]]
     assert len(rows) == 4 * 3
@@ -86,7 +79,7 @@ def test_figure_5_splits_the_plain_answers_by_decision(script: Script, varied: P
     assert row["difference"] == pytest.approx(row["known"] - row["unknown"])
 
 
-def test_figure_6_by_popularity_or_counted_in_a_corpus(script: Script, varied: Path, tmp_path: Path) -> None:
+def test_figure_6_by_popularity_or_counted_in_a_corpus(script, varied, tmp_path):
     found = make(script, "figure6", [varied], tmp_path, bins=4)
     assert [row[0] for row in found["rows"]] == ["1 (low)", "2", "3", "4 (high)"]
     counts = [row[1] for row in found["rows"]]
@@ -99,9 +92,7 @@ def test_figure_6_by_popularity_or_counted_in_a_corpus(script: Script, varied: P
     assert [(row[0], row[1]) for row in found["rows"]] == [("1 (low)", 100), ("2 (high)", 100)]
 
 
-def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
-    script: Script, varied: Path, tmp_path: Path
-) -> None:
+def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(script, varied, tmp_path):
     other = Path(shutil.copytree(varied, tmp_path / "other"))
     scores = [s for s in jsonl.read(GateScore, other / "scores/gates.jsonl")]
     turned = [GateScore(s.question_id, s.gate, s.score if s.gate == "prompt" else 1 - s.score) for s in scores]
@@ -117,7 +108,7 @@ def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
         make(script, "table4", [other], tmp_path)
 
 
-def test_analyses_of_a_run_count_its_questions_and_draw_its_figures(script: Script, sampled_run: Path) -> None:
+def test_analyses_of_a_run_count_its_questions_and_draw_its_figures(script, sampled_run):
     module = script("analyse")
     module.main(build(module.AnalyseConfig, None, {"runs": [str(sampled_run)]}))
     (run,) = json.loads((sampled_run / "analysis.json").read_text())["runs"]

@@ -14,7 +14,7 @@ WORDS = {"shop": "Which aisle sells {}?", "exam": "What is the derivative of {}?
 
 
 @pytest.mark.parametrize("name", ["make_data", "run"])
-def test_every_stage_takes_its_keys(tmp_path: Path, name: str) -> None:
+def test_every_stage_takes_its_keys(tmp_path, name):
     study = scripts.load(f"studies/mixed_traffic/{name}.py")
     if name == "run":
         config = study.MixedConfig(run=tmp_path, model="some/model", ks=(1, 3))
@@ -26,7 +26,7 @@ def test_every_stage_takes_its_keys(tmp_path: Path, name: str) -> None:
         assert parse_args(scripts.config_class(Path(step.command()[1])), step.arguments)
 
 
-def test_published_verdicts_become_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_verdicts_become_a_table(tmp_path, capsys):
     """The shop's questions need a search, the exam's are broken by one: the rule by source knows it."""
     study, rows = scripts.load("studies/mixed_traffic/published.py"), []
     for i in range(240):
@@ -48,7 +48,7 @@ def test_published_verdicts_become_a_table(tmp_path: Path, capsys: pytest.Captur
     assert "| by source | 100.0 | 50 |" in capsys.readouterr().out
 
 
-def test_rows_count_searches_tokens_and_money() -> None:
+def test_rows_count_searches_tokens_and_money():
     study = scripts.load("studies/mixed_traffic/table.py")
     llm, rag = np.array([1.0, 0.0, 0.0, 1.0]), np.array([0.0, 1.0, 1.0, 1.0])
     none, every, half = np.zeros(4), np.ones(4), np.array([0.0, 1.0, 1.0, 0.0])

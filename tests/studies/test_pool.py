@@ -1,10 +1,7 @@
 """Pooled data sets: groups, a split that keeps subjects together, even parts, and the screening's rule."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from pooled_questions import PoolRule, candidates, even_parts
@@ -18,17 +15,17 @@ from kbtrain.records import Question, Sample, SampleSet
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
 
 
-def questions(dataset: str, n: int, **more: object) -> list[Question]:
-    return [Question(f"{dataset}/{i}", f"{dataset} {i}?", ("yes",), "test", dataset, **more) for i in range(n)]  # type: ignore[arg-type]
+def questions(dataset, n, **more):
+    return [Question(f"{dataset}/{i}", f"{dataset} {i}?", ("yes",), "test", dataset, **more) for i in range(n)]
 
 
-def run_of(folder: Path, rows: list[Question]) -> Path:
+def run_of(folder, rows):
     folder.mkdir()
     jsonl.write(folder / "questions.jsonl", rows)
     return folder
 
 
-def answered(folder: Path, right: set[str]) -> None:
+def answered(folder, right):
     """A store of greedy answers in which the groups in ``right`` are right."""
     with SampleStore(folder / "samples.db") as store:
         store.begin("main", {})
@@ -38,7 +35,7 @@ def answered(folder: Path, right: set[str]) -> None:
             store.put("main", [SampleSet(question.id, "llm", (), greedy, 5)])
 
 
-def pool(runs: list[Path], output: Path, **keys: object) -> None:
+def pool(runs, output, **keys):
     script = load("studies/pool.py")
     script.main(script.PoolConfig(runs=runs, output=output, **keys))
 

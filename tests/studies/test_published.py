@@ -1,10 +1,6 @@
 """Published verdicts: what is read, and every mistake with its place; a gate beside its model's confidence."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +15,7 @@ from kbtrain.gates.features import additive
 from kbtrain.metrics.significance import Delta, holm
 
 
-def judged(**fields: Any) -> dict[str, Any]:
+def judged(**fields):
     base = {
         "id": "q1",
         "dataset": "nq",
@@ -36,20 +32,20 @@ def judged(**fields: Any) -> dict[str, Any]:
     return {**base, **fields}
 
 
-def song(**fields: Any) -> dict[str, Any]:
+def song(**fields):
     base = {"id": "s1", "question": "Who sings X?", "answers": ["Ann"], "popularity": {"question_docs": 7,
             "answer_docs": 9}, "llms": {"a-2.5": {"correct": 1, "confidence": 0.5},
             "b": {"correct": 0, "confidence": None}}}  # fmt: skip
     return {**base, **fields}
 
 
-def rows_file(folder: Path, *rows: dict[str, Any]) -> Path:
+def rows_file(folder, *rows):
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     return path
 
 
-def test_a_row_holds_each_models_verdicts_by_grading_and_others_scores(tmp_path: Path) -> None:
+def test_a_row_holds_each_models_verdicts_by_grading_and_others_scores(tmp_path):
     (found,) = read_judged(rows_file(tmp_path, judged()))
     assert (found.question.dataset, found.question.split, found.question.answers) == ("nq", "test", ("Ann",))
     assert found.right["big", "published"] == {"none": True, "one": False, "many": True}
@@ -58,7 +54,7 @@ def test_a_row_holds_each_models_verdicts_by_grading_and_others_scores(tmp_path:
     assert found.scores == {"seakr.eigen_score": -2.5, "adaptive_rag_t5.pA": 0.25}
 
 
-def test_of_closed_book_rows_only_what_is_known_before_answering_may_be_read(tmp_path: Path) -> None:
+def test_of_closed_book_rows_only_what_is_known_before_answering_may_be_read(tmp_path):
     (found,) = read_closed_book(rows_file(tmp_path, song()))
     assert found.right == {"a-2.5": True, "b": False} and found.confidence == {"a-2.5": 0.5}
     assert found.known_before == {"popularity.question_docs": 7.0}
@@ -68,7 +64,7 @@ def test_of_closed_book_rows_only_what_is_known_before_answering_may_be_read(tmp
         list(read_closed_book(rows_file(tmp_path, song(popularity={"question_docs": -7}))))
 
 
-def known_song(i: int) -> dict[str, Any]:
+def known_song(i):
     """A song that both models know where it is popular; the first is sure of what it knows."""
     known = i % 3 == 0
     doubt = {"part_of_name": 1} if i % 10 == 1 else {}
@@ -81,7 +77,7 @@ def known_song(i: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     path = tmp_path / "songs.jsonl"
     path.write_text("".join(json.dumps(known_song(i)) + "\n" for i in range(60)))
     (tmp_path / "passages.jsonl").write_text(
@@ -90,7 +86,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def test_verdicts_that_are_not_clear_are_told_and_a_missing_confidence_is_the_least(source: Path) -> None:
+def test_verdicts_that_are_not_clear_are_told_and_a_missing_confidence_is_the_least(source):
     rows = list(read_closed_book(source))
     assert [i for i, row in enumerate(rows) if row.doubtful] == [1, 11, 21, 31, 41, 51]
     steps: list[int] = []
@@ -99,7 +95,7 @@ def test_verdicts_that_are_not_clear_are_told_and_a_missing_confidence_is_the_le
     assert found[cb.CONFIDENCE][0] == 0 and found[cb.CONFIDENCE].max() == 0 and found[cb.CONFIDENCE][1] == -0.5
 
 
-def test_differences_are_paired_and_clear_answers_are_measured_apart() -> None:
+def test_differences_are_paired_and_clear_answers_are_measured_apart():
     wrong, clear = np.array([True, True, False, False]), np.array([True, False, True, True])
     scores = {"good": np.array([3.0, 0.0, 1.0, 2.0]), "none": np.zeros(4)}
     found = cb.ranked(wrong, clear, ["a", "b", "c", "d"], scores)
@@ -107,9 +103,7 @@ def test_differences_are_paired_and_clear_answers_are_measured_apart() -> None:
     assert found["good"].minus["none"].mean == 0.0 and found["none"].all.low == found["none"].all.high == 0.5
 
 
-def test_the_script_says_how_well_each_models_wrong_answers_are_foreseen(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_script_says_how_well_each_models_wrong_answers_are_foreseen(source, capsys, monkeypatch):
     monkeypatch.setattr(cb, "DRAWS", 40)
     monkeypatch.setattr(additive, "STRENGTHS", (0.1,))  # a penalty is not searched for: it takes most of the time
     folder = source.parent
@@ -131,7 +125,7 @@ def test_the_script_says_how_well_each_models_wrong_answers_are_foreseen(
         module.main(module.ClosedBookConfig.model_validate(settings))
 
 
-def test_p_of_a_difference_is_that_of_its_interval() -> None:
+def test_p_of_a_difference_is_that_of_its_interval():
     assert two_sided_p(Delta(1.959964, 0.0, 3.919928)) == pytest.approx(0.05)
     assert two_sided_p(Delta(0.0, -1.0, 1.0)) == 1.0
     assert two_sided_p(Delta(0.0, 0.0, 0.0)) == 1.0 and two_sided_p(Delta(0.1, 0.1, 0.1)) == 0.0

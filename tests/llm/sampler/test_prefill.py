@@ -1,7 +1,5 @@
 """What prompts have in common is computed once, and the result is as if it had not been."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -3,8 +3,6 @@
 The models are tiny and random; each step's tokens are those of a script.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tokenizers import AddedToken
