@@ -1,9 +1,9 @@
-"""Notebooks as pages of the site: cells of text as they are, cells of code as Python blocks. Nothing is run."""
+"""Notebooks as pages of the site: cells of text, of code, and what they printed when they were stored. None is run."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from myst_parser.parsers.sphinx_ import MystParser
 
@@ -16,9 +16,15 @@ class NotebookParser(MystParser):
     supported = ("notebook",)
 
     def parse(self, inputstring: str, document: nodes.document) -> None:
-        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(inputstring)["cells"]]
-        texts = [text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in cells]
-        super().parse("\n\n".join(texts), document)
+        super().parse("\n\n".join(map(_text_of, json.loads(inputstring)["cells"])), document)
+
+
+def _text_of(cell: dict[str, Any]) -> str:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return source
+    printed = "".join(line for output in cell["outputs"] for line in output["text"])
+    return f"```python\n{source}\n```\n```text\n{printed}```"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
