@@ -18,8 +18,7 @@ OnGateFailure = Literal["retrieve", "plain", "error"]
 OnSearchFailure = Literal["plain", "error"]
 Injection = Literal["user", "system", "tool"]
 PromptRule = Literal["auto", "background", "trained"]
-StatesFrom = Literal["auto", "upstream", "here"]
-Context = Literal["last", "window"]
+StatesFrom = Literal["auto", "upstream", "here", "any"]
 GatedInput = Literal["auto", "question", "turn"]
 ToolRule = Literal["keep", "remove", "allow", "force"]
 ServerPolicy = Literal["gate", "always", "never", "pass"]
@@ -52,12 +51,9 @@ class ServeConfig(Config):
     device: str = Field("auto", description="of the gate: auto, cpu or cuda")
     threshold: float | None = Field(None, description="threshold to use instead of the stored one")
     gated: GatedInput = Field("auto", description="what the gate reads of a chat: the last question, or the dialogue")
-    context: Context = Field(
-        "last",
-        description="text by which a follow-up is gated and searched. last: its own words; window: the user's last "
-        "messages together",
+    window: int = Field(
+        1, ge=1, le=20, description="number of the user's last messages by which a follow-up is gated and searched"
     )
-    window: int = Field(3, ge=2, le=20, description="number of the user's messages that context: window joins")
     utterance_rules: bool = Field(
         True, description="never search for greetings, thanks, instructions about a text and arithmetic, at any score"
     )
@@ -73,11 +69,8 @@ class ServeConfig(Config):
     states: StatesFrom = Field(
         "auto",
         description="source of a probe's hidden states: upstream (vLLM with the flags of kbtrain vllm-args) or here (a "
-        "copy of the model in this process); auto: the upstream, if there is one",
-    )
-    any_model: bool = Field(
-        False,
-        description="accept an upstream whose model has another name than the model whose hidden states the gate reads",
+        "copy of the model in this process); auto: the upstream, if there is one; any: as auto, even if the upstream's "
+        "model has another name",
     )
 
     search: str = Field(
@@ -183,8 +176,6 @@ class ServeConfig(Config):
 
     @model_validator(mode="after")
     def _check_search(self) -> ServeConfig:
-        if "window" in self.model_fields_set and self.context == "last":
-            raise ValueError("key 'window': needs context: window")
         hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")

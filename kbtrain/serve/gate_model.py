@@ -53,7 +53,7 @@ class GateModel:
 
 def gate_model(config: ServeConfig, card: GateCard | None) -> GateModel:
     """The gate's model beside the upstream's list. Raises :class:`UserError` where the list has no such model."""
-    names = () if card is None or config.any_model or config.upstream is None else models_read(config.gate, card)
+    names = () if card is None or config.states == "any" or config.upstream is None else models_read(config.gate, card)
     if not names:
         return GateModel()
     served = asyncio.run(served_models(config))
@@ -66,7 +66,7 @@ def gate_model(config: ServeConfig, card: GateCard | None) -> GateModel:
         raise UserError(
             f"key 'upstream': it serves {listed}, but this gate reads states or answers of '{short_name(names[0])}' "
             "and is not valid for another model. Serve a gate that reads the question alone (features, kbm, encoder) "
-            "of a run with that model, or add --any-model if it is the same model"
+            "of a run with that model, or add --states any if it is the same model"
         )
     return GateModel(names, served)
 
@@ -125,7 +125,7 @@ def states_server(config: ServeConfig) -> StatesServer | None:
         return None
     served = asyncio.run(served_models(config))
     same = [name for name in served or () if is_same_model(name, model)]
-    if not same and config.any_model and served is not None:
+    if not same and config.states == "any" and served is not None:
         same = served
     problem = "it does not answer" if served is None else "its list of models has no model of that name"
     if len(same) == 1:

@@ -118,7 +118,7 @@ class ProxiedRequest:
         if self.upstream.paths is not None:  # a model in this process, which refuses what it cannot meet
             self.upstream.check(self.path, self._with_evidence())
         exchange.moment = "gate"
-        if service.config.context != "last" and gated.value is not None:
+        if service.config.window > 1 and gated.value is not None:
             self.trace.context = "window" if gated.searched else "last"
             self.trace.query = gated.searched or gated.query
             service.metrics.follow_ups.labels(self.trace.context).inc()

@@ -95,11 +95,11 @@ def gate_input(
         return GatedMessage(None, None, no)
     found = GatedMessage(query, query, asked=text(checked[place]).strip(), place=place - before, struck=said.struck)
     reads_question = config.gated == "question" or (config.gated == "auto" and "question" in reads)
-    if reads_question and config.context == "last":
+    if reads_question and config.window == 1:
         return replace(found, kind=utterance_kind(query)) if config.utterance_rules else found
     turn = _turn(checked[: place + 1], config)
     kind = input_kind(turn) if config.utterance_rules else None
-    if config.context == "last" or kind is not None or not is_follow_up(turn.context):
+    if config.window == 1 or kind is not None or not is_follow_up(turn.context):
         return replace(found, value=query if reads_question else turn, kind=kind)
     window = last_messages(turn.context, config.window, config.max_question_chars)
     return replace(found, value=window if reads_question else turn, searched=window)

@@ -42,11 +42,11 @@ def test_a_probe_refuses_the_server_of_another_model(probe):
     with StubUpstream() as stub:  # it lists the model "stub"
         url = f"{stub.url}/v1"
         says = (
-            rf"serves 'stub', but this gate reads states or answers of '{model.split('/')[-1]}'.*features.*--any-model"
+            rf"serves 'stub', but this gate reads states or answers of '{model.split('/')[-1]}'.*features.*--states any"
         )
         with pytest.raises(UserError, match=says), serving(probe, upstream=url):
             pass
-        with serving(probe, upstream=url, any_model=True) as server:
+        with serving(probe, upstream=url, states="any") as server:
             assert server.post("/v1/chat/completions", CHAT).headers["x-kbtrain-reason"] == "no-search"
 
 

@@ -28,7 +28,7 @@ def upstream(request):
 
 @pytest.fixture(scope="module")
 def server(upstream, gate):
-    with serving(gate, upstream=upstream, search="serve_support:echo", k=1, context="window") as running:
+    with serving(gate, upstream=upstream, search="serve_support:echo", k=1, window=3) as running:
         yield running
 
 

@@ -170,7 +170,7 @@ def test_the_last_message_alone_is_the_default(gate, upstream):
 
 
 def test_a_window_is_searched_for_and_gated_together(gate, upstream, tmp_path):
-    with searching(gate, upstream, context="window", log=tmp_path / "log.jsonl", log_text=True) as server:
+    with searching(gate, upstream, window=3, log=tmp_path / "log.jsonl", log_text=True) as server:
         found = ask_chat(server, "Hi", "Hello!", FIRST, "16 weeks.", FOLLOW_UP)
         assert f"{FIRST} {FOLLOW_UP}" in seen(upstream)
         assert found["x-kbtrain-context"] == "window" and len(upstream.requests) == 1
@@ -187,7 +187,7 @@ def test_a_window_is_searched_for_and_gated_together(gate, upstream, tmp_path):
 
 
 def test_the_gate_s_own_route_reads_the_window(gate):
-    with serving(gate, context="window") as server:
+    with serving(gate, window=3) as server:
         messages = [{"role": "user", "content": NEEDS}, {"role": "user", "content": "And when?"}]
         (decision,) = server.post("/v1/gate", {"messages": messages}).json["decisions"]
         assert decision["question"] == f"{NEEDS} And when?"
