@@ -36,6 +36,12 @@ def test_every_text_with_figures_is_on_a_page():
     assert [name for name in figures.sentences() if f"<!-- figures: {name} -->" not in shown] == []
 
 
+def test_readme_s_example_prints_the_stored_decisions():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for decided in map(json.loads, figures.read_store()["demo"]["decide"]):
+        assert f"# {decided['score']:.2f} {decided['retrieve']}" in readme
+
+
 def test_intervals_by_hand_that_stand_on_two_pages_are_in_the_store():
     interval = re.compile(r"[-+]?\d+\.\d+ \[[-+]?\d+\.\d+, [-+]?\d+\.\d+\]")
     store = figures.read_store()

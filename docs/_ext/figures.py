@@ -40,6 +40,7 @@ STORE = ROOT / "docs" / "results" / "figures.json"
 SENTENCES = ROOT / "docs" / "_ext" / "sentences.toml"
 PICTURE, SCREEN = ROOT / "docs" / "figures" / "report.png", "1280,990"
 EXAMPLE = "On which continent is Lyon?"  # a search breaks its answer: README shows both
+ASKED = (EXAMPLE, "What is the currency of Japan?")
 COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "command")
 FIXED = ("never search", "always search")
 RESPLITS = ["threshold for", "searches skipped", "against always searching, points", "above random searches, points",
@@ -91,6 +92,7 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         return say(text, store)
     texts = {
         "demo-closing": lambda: "```text\n" + "\n".join(map(_wrapped, demo["closing"])) + "\n```",
+        "demo-decide": lambda: "```text\n" + "\n".join(demo["decide"]) + "\n```",
         "demo-gates": lambda: table(demo["gates"]["columns"], demo["gates"]["rows"]),
         "demo-resplits": lambda: table(demo["resplits"]["columns"], demo["resplits"]["rows"]),
         "demo-front": lambda: table(_FRONT, demo["front"]),
@@ -254,6 +256,13 @@ def store_found(store: dict[str, Any], run: Path) -> None:
     demo["example"] = {name: answer.text.strip() for name, answer in greedy.items() if answer is not None}
 
 
+def ask_gate(run: Path) -> list[str]:
+    """What ``kbtrain decide`` prints of the run's stack on two questions, with four digits."""
+    command = [sys.executable, "-m", "kbtrain.cli", "decide", str(run / "stack"), *ASKED]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return re.sub(r"\d\.\d+", lambda number: f"{float(number[0]):.4f}", printed).splitlines()
+
+
 def take_picture(run: Path) -> None:
     """The first screen of the run's report as README's picture; where Chromium is not installed, a line says so."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -300,6 +309,7 @@ def main() -> None:
         store_run(store, args.run)
         store_resplits(store, resplits_of(args.run, store["demo"]["gate"]))
         store_found(store, args.run)
+        store["demo"]["decide"] = ask_gate(args.run)
         take_picture(args.run)
     if args.pilot:
         store["demo"]["pilot_test"] = pilot_rows(args.pilot)
