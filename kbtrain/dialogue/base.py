@@ -6,13 +6,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
-
-from pydantic import BaseModel, ValidationError
+from typing import Any, Literal, get_args
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists
-from kbtrain.io.jsonl import one_line, read_value
+from kbtrain.io.jsonl import read_value
 from kbtrain.io.text_files import plain_name
 from kbtrain.records import Snippet, Split, TurnExample, Utterance
 
@@ -120,7 +118,6 @@ def _renamed(dialogue: Dialogue, name: str) -> Dialogue:
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 _OTHER_NAMES = {"val": "dev", "valid": "dev", "validation": "dev"}
-M = TypeVar("M", bound=BaseModel)
 
 
 def split_of(name: str, path: Path) -> Split:
@@ -153,14 +150,6 @@ def load_list(path: Path) -> list[Any]:
     if not isinstance(data, list):
         raise UserError(f"{at(path)}: expected a JSON list, found {type(data).__name__}")
     return data
-
-
-def parsed(kind: type[M], data: Any, place: str) -> M:
-    """Check one native record; ``place`` begins the error."""
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        raise UserError(f"{place}: {one_line(error)}") from None
 
 
 def dialogue_place(data: Any, number: int, path: Path) -> str:

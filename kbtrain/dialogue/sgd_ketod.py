@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from kbtrain.dialogue.base import Dialogue, Turn, dialogue_place, load_list, parsed, split_files, split_of
+from kbtrain.dialogue.base import Dialogue, Turn, dialogue_place, load_list, split_files, split_of
 from kbtrain.errors import UserError, at
-from kbtrain.io.jsonl import lines, value
+from kbtrain.io.jsonl import lines, parsed, value
 from kbtrain.records import Entity, Snippet, Speaker, Split, Utterance
 
 SOURCE = "sgd"
@@ -96,20 +96,19 @@ def alternating(turns: list[NativeTurn], place: str) -> None:
             raise UserError(f"{place}: turns {i} and {i + 1} are both by {turn.speaker}: one is missing or doubled")
 
 
-def native_dialogues(files: list[Path]) -> Iterator[tuple[str, NativeDialogue]]:
-    """Stream (where, dialogue) of SGD files."""
-    for path in files:
-        for number, data in enumerate(load_list(path), 1):
-            place = dialogue_place(data, number, path)
-            dialogue = parsed(NativeDialogue, data, place)
-            alternating(dialogue.turns, place)
-            yield place, dialogue
+def native_dialogues(rows: Iterable[Any], path: Path) -> Iterator[tuple[str, NativeDialogue]]:
+    """Stream (where, dialogue) of a file's rows."""
+    for number, data in enumerate(rows, 1):
+        place = dialogue_place(data, number, path)
+        dialogue = parsed(NativeDialogue, data, place)
+        alternating(dialogue.turns, place)
+        yield place, dialogue
 
 
 def sgd_dialogues(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
     """A folder with the folders train, dev and test; or one file (or folder of files), whose split must be given."""
     for name, files in sgd_files(path, split):
-        for place, native in native_dialogues(files):
+        for place, native in itertools.chain.from_iterable(native_dialogues(load_list(file), file) for file in files):
             turns = tuple(Turn(utterance_of(turn, place), actions=actions_of(turn)) for turn in native.turns)
             yield Dialogue(native.dialogue_id, name, turns, place)
 
@@ -142,16 +141,10 @@ def ketod_lines(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
 
 
 def _dialogues(rows: Iterable[Any], split: Split, path: Path) -> Iterator[Dialogue]:
-    for number, data in enumerate(rows, 1):
-        place = dialogue_place(data, number, path)
-        yield _dialogue(parsed(NativeDialogue, data, place), split, place)
-
-
-def _dialogue(native: NativeDialogue, split: Split, place: str) -> Dialogue:
-    alternating(native.turns, place)
-    snippets = {snippet.id: snippet for snippet in _snippets(native, place)}
-    turns = tuple(_turn(turn, i, native.dialogue_id, snippets, place) for i, turn in enumerate(native.turns))
-    return Dialogue(native.dialogue_id, split, turns, place, tuple(snippets.values()))
+    for place, native in native_dialogues(rows, path):
+        snippets = {snippet.id: snippet for snippet in _snippets(native, place)}
+        turns = tuple(_turn(turn, i, native.dialogue_id, snippets, place) for i, turn in enumerate(native.turns))
+        yield Dialogue(native.dialogue_id, split, turns, place, tuple(snippets.values()))
 
 
 def _turn(native: NativeTurn, i: int, dialogue: str, snippets: Mapping[str, Snippet], place: str) -> Turn:

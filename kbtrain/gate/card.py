@@ -16,7 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -25,7 +24,7 @@ from pydantic import (
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists, writing
-from kbtrain.io.jsonl import one_line, read_json
+from kbtrain.io.jsonl import one_line, parsed, read_json
 from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.io.text_files import read_text
 from kbtrain.prompts.kbm import Key
@@ -283,8 +282,10 @@ class GateCard(BaseModel):
 
     def depends(self) -> str:
         """The part of the card that scores depend on, as JSON."""
-        without = {*self.NO_SCORE, "best", "weights_sha256"}  # the weights count by themselves
-        return self.model_dump_json(exclude=without)
+        without = dict.fromkeys((*self.NO_SCORE, "best", "weights_sha256"), True)  # the weights count by themselves
+        # a server may move, take another key and be waited for longer
+        moves = {"url", "key_env", "tries", "timeout", "patience"}
+        return self.model_dump_json(exclude={**without, "server": moves})
 
     def parts(self) -> tuple[str, ...]:
         """Folders of the gates that this one is made of, relative to its own."""
@@ -299,7 +300,7 @@ class GateCard(BaseModel):
     def asks_server(self) -> bool:
         """True if scores come from a server whose address and key the card names: the folder is neither sent to the hub
         nor opened from there."""
-        return False
+        return getattr(self, "server", None) is not None
 
     def names(self) -> tuple[str, ...]:
         """Names of the scores; most kinds have one, the kind's."""
@@ -465,10 +466,7 @@ def kept_thresholds(card: Mapping[str, Any], folder: Path) -> dict[str, Threshol
 
 
 def _thresholds(data: Mapping[str, Any], path: Path) -> dict[str, Threshold]:
-    try:
-        return TypeAdapter(dict[str, Threshold]).validate_python(data.get("thresholds", {}))
-    except ValidationError as error:
-        raise UserError(f"{at(path, field='thresholds')}: {one_line(error)}") from None
+    return parsed(dict[str, Threshold], data.get("thresholds", {}), at(path, field="thresholds"))
 
 
 def with_thresholds(readme: str, thresholds: Mapping[str, Threshold], best: str | None = None) -> str:

@@ -11,22 +11,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any, Literal, Self
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
-from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import QUESTION, Kind
+from kbtrain.gates.server_gate import AskedServer, ServerGate
 from kbtrain.llm.dialect import Server
 from kbtrain.net import Retry
 from kbtrain.prompts.kbm import INSTRUCTIONS
 from kbtrain.records import GateExample
-from kbtrain.runtime.event_loop import run
-
-if TYPE_CHECKING:
-    from kbtrain.llm.server_requests import PromptRefusal
 
 Route = Literal["decisions", "systemone", "chat"]
 NAME = "needs_retrieval"  # of the question, in the routes that name questions
@@ -34,19 +28,8 @@ TOP = 20  # log-probabilities of a chat model's first token
 _CHAT = "{instructions}\nAnswer yes or no, nothing else.\n\nMessage: {question}"
 
 
-class DecisionServer(BaseModel):
-    """Address up to and with ``/v1``, the model's name there, and the variable that holds the key.
-
-    ``tries`` of a request, ``timeout`` in seconds.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    url: str
-    name: str
+class DecisionServer(AskedServer):
     route: Route = "chat"
-    key_env: str = "OPENAI_API_KEY"
-    tries: int = Field(8, ge=1)
-    timeout: float = Field(600.0, gt=0)
 
 
 class DecisionModelCard(GateCard):
@@ -58,19 +41,8 @@ class DecisionModelCard(GateCard):
     server: DecisionServer
     about: str = ""
 
-    def depends(self) -> str:
-        """Without what lets the server move, take another key and be waited for longer: no score depends on these."""
-        moves = {"url", "key_env", "tries", "timeout"}
-        return self.model_dump_json(
-            exclude={**dict.fromkeys((*self.NO_SCORE, "weights_sha256"), True), "server": moves}
-        )
-
     def answering_models(self) -> tuple[str, ...]:
         return (self.server.name,)
-
-    @property
-    def asks_server(self) -> bool:
-        return True
 
     @property
     def instructions(self) -> str:
@@ -91,7 +63,7 @@ class _RoutedServer(Server):
         return super().holds if self.route == "chat" else "answers"
 
 
-class DecisionModel(Gate):
+class DecisionModel(ServerGate):
     """Score = the server's probability in [0, 1] that answering needs retrieval; 1 where it refuses or says neither.
 
     ``spent`` counts requests, ``refused`` ones, and replies of a chat model that say ``neither`` yes nor no.
@@ -113,19 +85,9 @@ class DecisionModel(Gate):
         """Open a folder; the server is first asked with the first question."""
         return cls(DecisionModelCard.read(folder))
 
-    def answer_within(self, seconds: float) -> None:
-        self.server = self.server.within(seconds)
-
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """Raises :class:`UserError` where the server answers none of them, or in another form."""
-        from kbtrain.llm.openai_llm import post_all
-
-        replies = run(post_all(self.server, [self._body(example.question) for example in examples]))
-        refusals = [reply for reply in replies if not isinstance(reply, Mapping)]
-        if refusals and len(refusals) == len(replies) and not self.spent["requests"]:
-            raise UserError(f"server {self.server.base}: {refusals[0].message}")
-        self.spent.update(requests=len(replies), refused=len(refusals))
-        return [self._probability(reply) for reply in replies]
+        return [self._probability(reply) for reply in self.replies([self._body(e.question) for e in examples])]
 
     def _body(self, question: str) -> dict[str, Any]:
         asked = self.card.server
@@ -141,8 +103,8 @@ class DecisionModel(Gate):
             "logprobs": True, "top_logprobs": TOP,
         }  # fmt: skip
 
-    def _probability(self, reply: Mapping[str, Any] | PromptRefusal) -> float:
-        if not isinstance(reply, Mapping):
+    def _probability(self, reply: Mapping[str, Any] | None) -> float:
+        if reply is None:
             return 1.0
         if self.card.server.route == "chat":
             return self._yes_share(reply)

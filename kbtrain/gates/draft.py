@@ -13,23 +13,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard, Stage
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import OTHER_PROMPTS, first_rows, open_answering
 from kbtrain.gates.registry import QUESTION, Kind
+from kbtrain.gates.server_gate import AskedServer, ServerGate
 from kbtrain.llm.dialect import Dialect
 from kbtrain.net import LONGEST_ASKED
 from kbtrain.prompts.kbm import chat_messages, encode
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_text
 from kbtrain.records import GREEDY, Example, GateExample, Statistic
-from kbtrain.runtime.event_loop import run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -46,21 +46,14 @@ MAX_PROMPT = 2048
 TOP = 20  # the most that OpenAI's API and vLLM's defaults give
 
 
-class DraftServer(BaseModel):
-    """The server that drafts: address, endpoint, key's variable; ``name``: what it calls the model.
+class DraftServer(AskedServer):
+    """The server that drafts, its endpoint, and ``patience`` in seconds.
 
     ``dialect``: fields that it takes, as ``kbtrain check-server`` finds them. ``top``: number of log-probabilities
-    asked for at each token; the rest of the vocabulary counts as one token in the entropies, which are then lower
-    bounds. ``tries`` of a request, ``timeout`` and ``patience`` in seconds.
+    asked for at each token.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    url: str
-    name: str
     chat: bool = True
-    key_env: str = "OPENAI_API_KEY"
-    tries: int = Field(8, ge=1)
-    timeout: float = Field(600.0, gt=0)
     patience: float = Field(LONGEST_ASKED, ge=0)
     top: int = Field(TOP, ge=2, le=1000)
     dialect: Dialect = Dialect()
@@ -83,23 +76,12 @@ class DraftCard(GateCard):
     tokens: int = Field(TOKENS, ge=1, le=64)
     server: DraftServer | None = None
 
-    def depends(self) -> str:
-        """Without what lets the server move, take another key and be waited for longer: no score depends on these."""
-        moves = {"url", "key_env", "tries", "timeout", "patience"}
-        return self.model_dump_json(
-            exclude={**dict.fromkeys((*self.NO_SCORE, "best", "weights_sha256"), True), "server": moves}
-        )
-
     def names(self) -> tuple[str, ...]:
         """Every signal: all come from one draft."""
         return SIGNALS
 
     def answering_models(self) -> tuple[str, ...]:
         return (self.base_model, *([self.server.name] if self.server else []))
-
-    @property
-    def asks_server(self) -> bool:
-        return self.server is not None
 
     @property
     def statistics(self) -> frozenset[Statistic]:
@@ -217,11 +199,12 @@ def mean_ratio(draft: Sequence[Sequence[float]]) -> float:
     return math.fsum(ratios) / len(ratios) if ratios else 1.0
 
 
-class DraftOfServer(SignalGate):
+class DraftOfServer(SignalGate, ServerGate):
     """Score by :attr:`card`'s signal. ``spent`` counts requests and tokens."""
 
-    def __init__(self, llm: OpenAILLM, card: DraftCard, server: DraftServer) -> None:
-        self.llm, self.asked = llm, server
+    def __init__(self, llm: OpenAILLM, card: DraftCard) -> None:
+        self.server, self.tokenizer = llm.server, llm.tokenizer
+        self.asked = cast(DraftServer, card.server)
         self.card: DraftCard = card
         self.own = card.own_prompts()
 
@@ -239,8 +222,7 @@ class DraftOfServer(SignalGate):
             url=asked.url, model=asked.name, chat=asked.chat, key_env=asked.key_env, timeout=asked.timeout,
             retry=retry, dialect=asked.dialect,
         )  # fmt: skip
-        llm = OpenAILLM.connect(card.base_model or asked.name, Sampling(max_new_tokens=card.tokens), server)
-        return cls(llm, card, asked)
+        return cls(OpenAILLM.connect(card.base_model or asked.name, Sampling(max_new_tokens=card.tokens), server), card)
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Self:
@@ -254,15 +236,21 @@ class DraftOfServer(SignalGate):
 
     def fingerprint(self) -> str:
         """Of the prompts; without a tokenizer (the chat endpoint) of their words alone."""
-        return asked_fingerprint(self.llm.tokenizer, self.own)
-
-    def answer_within(self, seconds: float) -> None:
-        """Try a request twice at once instead of as often and as patiently as the card says, each within the time."""
-        self.llm.server = self.llm.server.within(seconds)
+        return asked_fingerprint(self.tokenizer, self.own)
 
     def _scores(self, examples: Sequence[GateExample], tokens: int) -> dict[str, list[float]]:
-        replies = run(self._replies([self._body(example, tokens) for example in examples]))
-        drafts = [draft_signals(tops, self.asked.top) for tops in replies]
+        from kbtrain.llm.replies import token_count, top_logprobs
+
+        bodies = [self._body(example, tokens) for example in examples]
+        replies = self.replies(bodies)
+        tops = [top_logprobs(reply) if reply else () for reply in replies]
+        prompt_tokens = sum(
+            token_count(reply, "prompt_tokens") or len(body.get("prompt", ()))
+            for reply, body in zip(replies, bodies, strict=True)
+            if reply
+        )
+        self.spent.update(prompt_tokens=prompt_tokens, tokens=sum(map(len, tops)))
+        drafts = [draft_signals(top, self.asked.top) for top in tops]
         return {name: [signals[i] for signals in drafts] for i, name in enumerate(SIGNALS)}
 
     def _body(self, example: GateExample, tokens: int) -> dict[str, Any]:
@@ -271,30 +259,9 @@ class DraftOfServer(SignalGate):
         body: dict[str, Any] = {"model": self.asked.name, "max_tokens": tokens}
         if self.asked.dialect.greedy:
             body["temperature"] = 0.0
-        if self.llm.tokenizer is None:
+        if self.tokenizer is None:
             return {**body, "messages": chat_messages(prompt, system), "logprobs": True, "top_logprobs": self.asked.top}
-        return {**body, "prompt": encode(self.llm.tokenizer, prompt, system), "logprobs": self.asked.top}
-
-    async def _replies(self, bodies: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Top]]:
-        """Top log-probabilities of each reply's tokens, in the order of the requests; many under way at once."""
-        from kbtrain.llm.openai_llm import post_all
-        from kbtrain.llm.replies import token_count, top_logprobs
-        from kbtrain.llm.server_requests import PromptRefusal
-
-        replies = await post_all(self.llm.server, bodies)
-        refusals = [reply for reply in replies if isinstance(reply, PromptRefusal)]
-        if refusals and len(refusals) == len(replies) and not self.spent["tokens"]:
-            raise UserError(f"server {self.llm.server.base}: {refusals[0].message}")
-        tops = [() if isinstance(reply, PromptRefusal) else top_logprobs(reply) for reply in replies]
-        prompt_tokens = sum(
-            token_count(reply, "prompt_tokens") or len(body.get("prompt", ()))
-            for reply, body in zip(replies, bodies, strict=True)
-            if not isinstance(reply, PromptRefusal)
-        )
-        self.spent.update(
-            requests=len(bodies), refused=len(refusals), prompt_tokens=prompt_tokens, tokens=sum(map(len, tops))
-        )
-        return tops
+        return {**body, "prompt": encode(self.tokenizer, prompt, system), "logprobs": self.asked.top}
 
 
 def draft_signals(tops: Sequence[Top], top: int) -> tuple[float, float, float]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar, cast
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.files import BadField, errors_of, loads, path_exists, replacing
@@ -18,7 +18,6 @@ from kbtrain.io.text_files import lines_of, opener_of, read_text
 
 K = TypeVar("K")
 R = TypeVar("R")
-M = TypeVar("M", bound=BaseModel)
 
 
 class _Layout(NamedTuple):
@@ -70,10 +69,15 @@ def record(kind: type[R], data: Any, path: Path | str, number: int) -> R:
     for key in data:
         if key not in layout.names:
             raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, layout.names)}")
+    return parsed(kind, data, at(path, number))
+
+
+def parsed(kind: type[R], data: Any, place: str, remedy: str = "") -> R:
+    """A value of this type. Raises :class:`UserError`, with ``place`` before the problem and ``remedy`` behind it."""
     try:
         return cast(R, _adapter(cast(Any, kind)).validate_python(data))
     except ValidationError as error:
-        raise UserError(f"{at(path, number)}: {one_line(error)}") from None
+        raise UserError(f"{place}: {one_line(error)}{remedy}") from None
 
 
 def value(line: str, path: Path | str, number: int, foreign: bool = False) -> Any:
@@ -112,13 +116,9 @@ def read_json(path: Path | str) -> dict[str, Any]:
     return data
 
 
-def read_model(path: Path | str, model: type[M]) -> M:
+def read_model(path: Path | str, model: type[R]) -> R:
     """A JSON file as a pydantic model. Raises :class:`UserError` naming file and field."""
-    data = read_json(path)
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise UserError(f"{at(path)}: {one_line(error)}") from None
+    return parsed(model, read_json(path), at(path))
 
 
 def one_line(error: ValidationError) -> str:

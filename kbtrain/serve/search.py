@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
-from pydantic import ValidationError
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists
-from kbtrain.io.jsonl import one_line
+from kbtrain.io.jsonl import parsed
 from kbtrain.io.provenance import meta_of, meta_path
 from kbtrain.net import Retry, reply_json
 from kbtrain.records import Hit
@@ -148,11 +147,8 @@ def open_search(config: ServeConfig) -> Search | None:
     if name == "none":
         return None
     if name.startswith(("http://", "https://")):
-        try:
-            service = WebService(**{"url": name, "timeout_s": config.search_deadline_s, **config.search_mapping})
-        except ValidationError as error:
-            raise UserError(f"key 'search_mapping': {one_line(error)}") from None
-        return http_search(service)
+        settings = {"url": name, "timeout_s": config.search_deadline_s, **config.search_mapping}
+        return http_search(parsed(WebService, settings, "key 'search_mapping'"))
     check_search(name)
     if is_index(Path(name)):
         return vector_search(VectorIndex.open(Path(name)))
@@ -216,10 +212,7 @@ def _service_of(evidence: Path) -> WebService | None:
     searched = meta_of(evidence).get("config", {})
     if searched.get("retriever") != "web":
         return None
-    try:
-        return WebService.model_validate(searched.get("web"))
-    except ValidationError as error:
-        raise UserError(f"{meta_path(evidence)}: field 'web': {one_line(error)}; name a search (--search)") from None
+    return parsed(WebService, searched.get("web"), at(meta_path(evidence), field="web"), "; name a search (--search)")
 
 
 def _bm25(name: str, columns: Mapping[str, str]) -> Search:

@@ -212,7 +212,7 @@ def test_where_someone_waits_a_server_that_fails_is_tried_twice_at_once(served, 
     both.answer_within(5.0)
     with pytest.raises(UserError, match="2 times"):
         gate.score(["Why?"])
-    assert len(asked) == 2 and gate.llm.server.timeout == 5.0
+    assert len(asked) == 2 and gate.server.timeout == 5.0
 
 
 def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):
@@ -225,7 +225,7 @@ def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):
     asked = gate.card.server
     assert (asked.url, asked.name, asked.chat) == (served.url, "tiny", True)
     assert asked.dialect == Dialect(extra={"user": "me", "stop": None}, most=4)
-    assert gate.llm.server.dialect.write(gate._body(ASKED[0], 4))["user"] == "me"
+    assert gate.server.dialect.write(gate._body(ASKED[0], 4))["user"] == "me"
     refusing = asked.dialect.model_copy(update={"greedy": False, "limit": "max_completion_tokens"})
     gate.asked = asked.model_copy(update={"dialect": refusing})
     body = refusing.write(gate._body(ASKED[0], 4))

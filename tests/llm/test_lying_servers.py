@@ -125,7 +125,7 @@ def gate(request, liar, monkeypatch):
     card = DraftCard(
         base_model="tiny", dtype="auto", tokens=2, signal="draft_margin", prompt_fingerprint="", server=asked
     )
-    return DraftOfServer(llm, card, asked)
+    return DraftOfServer(llm, card)
 
 
 @pytest.mark.parametrize("name", [lie.name for lie in servers.TRANSPORT if lie.name not in SLOW | DEAR])

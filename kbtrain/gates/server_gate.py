@@ -1,0 +1,50 @@
+"""Gates whose scores are read from a server's replies: the server in their cards, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kbtrain.errors import UserError
+from kbtrain.gate.gate import Gate
+from kbtrain.llm.dialect import Server
+from kbtrain.runtime.event_loop import run
+
+
+class AskedServer(BaseModel):
+    """Address up to and with ``/v1``, the model's name there, and the variable that holds the key.
+
+    ``tries`` of a request, ``timeout`` in seconds.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    url: str
+    name: str
+    key_env: str = "OPENAI_API_KEY"
+    tries: int = Field(8, ge=1)
+    timeout: float = Field(600.0, gt=0)
+
+
+class ServerGate(Gate):
+    """A gate that asks :attr:`server`. ``spent`` counts requests, and ``refused`` ones."""
+
+    server: Server
+
+    def answer_within(self, seconds: float) -> None:
+        """Try a request twice at once instead of as often and as patiently as the card says, each within the time."""
+        self.server = self.server.within(seconds)
+
+    def replies(self, bodies: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        """A reply to each body, None for a refusal. Raises :class:`UserError` for a server that refuses from the first
+        one on."""
+        from kbtrain.llm.openai_llm import post_all
+        from kbtrain.llm.server_requests import PromptRefusal
+
+        replies = run(post_all(self.server, bodies))
+        refusals = [reply for reply in replies if isinstance(reply, PromptRefusal)]
+        if refusals and len(refusals) == len(replies) and not self.spent["requests"]:
+            raise UserError(f"server {self.server.base}: {refusals[0].message}")
+        self.spent.update(requests=len(replies), refused=len(refusals))
+        return [None if isinstance(reply, PromptRefusal) else reply for reply in replies]
