@@ -42,7 +42,6 @@ from kbtrain.runtime.exit_code import exit_code
 if TYPE_CHECKING:
     Parsers = argparse._SubParsersAction["_Parser"]
 
-
 _KEY = "label by which a gate with several decides: mastery, certainty, benefit"
 
 

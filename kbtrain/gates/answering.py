@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from kbtrain.llm.sampler.observer import Observer, PromptRows, Row
     from kbtrain.llm.sampler.sampler import LockstepSampler
 
-
 OTHER_PROMPTS = "its threshold was chosen with other prompts; make and calibrate it again"
 
 

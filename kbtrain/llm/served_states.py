@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from kbtrain.llm.dialect import Server
 
-
 FIELD = "kbtrain_states"  # as in kbtrain.engine.vllm_connector, which imports nothing from here
 TOLERANCE = 0.06  # relative difference of a state in bf16 between two implementations; 0.01 to 0.04 were seen
 HOW = "start it with the flags of `kbtrain vllm-args FOLDER`"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import secrets
 import time
 from collections.abc import Callable, Coroutine
@@ -22,15 +21,13 @@ from kbtrain.prompts.kbm import INSTRUCTIONS
 from kbtrain.records import TurnExample
 from kbtrain.serve.decide import Input
 from kbtrain.serve.exchange import Endpoint, Exchange
-from kbtrain.serve.problem import PREFIX, Aim, BadBody, Policy, Refused, read_fields, read_object
-from kbtrain.serve.proxy import forward, passes_all, proxy
+from kbtrain.serve.problem import PREFIX, Aim, BadBody, M, Policy, Refused, read_fields, read_object
+from kbtrain.serve.proxy import forward, proxy
 from kbtrain.serve.request_forms import FORMS, gate_input
 from kbtrain.serve.service import Service
 from kbtrain.utterances import UtteranceKind
 
 Handle = Callable[[Service, Exchange], Coroutine[Any, Any, None]]
-
-
 REF = "#/components/schemas/{model}"
 ABOUT = (
     "A gate in front of a model: it decides for each question whether to search before the model answers. Chat, "
@@ -174,10 +171,10 @@ def application(service: Service) -> ASGIApp:
             await handle(exchange)
         elif path == f"/v1/models/{service.decider.loaded.name}" and method in ("GET", "HEAD"):
             await exchange.reply(200, _entry(service))
-        elif path.startswith("/v1/") and passes_all(service):
+        elif path.startswith("/v1/") and service.config.upstream is not None:
             await forward(service, exchange)
         else:
-            rest = "; other paths under /v1/ are the upstream's" if passes_all(service) else ""
+            rest = "; other paths under /v1/ are the upstream's" if service.config.upstream else ""
             named = ", ".join(f"{method} {path}" for path, method in methods.items())
             raise Refused(404, "unknown_route", f"no such route; there are: {named}{rest}")
 
@@ -255,9 +252,7 @@ def _inputs(service: Service, body: GateBody) -> tuple[list[Input], list[Utteran
 
 async def decisions_route(service: Service, exchange: Exchange) -> None:
     """The gate as a decision model in OpenAI's form. Read in litellm 1.109.1 and langchain-openai 1.7.4."""
-    body = read_object(await exchange.read())
-    _check_model(service, body.get("model"))
-    asked = read_fields(DecisionsBody, body)
+    asked = await _asked(service, exchange, DecisionsBody)
     probability, common = await _decision(service, exchange, "decisions", asked.input, "input")
     rows = [{"name": q.name, "type": "predicate", "probability": probability} for q in asked.questions]
     await exchange.reply(200, {"object": "decision", "answers": rows, **common})
@@ -265,19 +260,18 @@ async def decisions_route(service: Service, exchange: Exchange) -> None:
 
 async def systemone_route(service: Service, exchange: Exchange) -> None:
     """The gate as a decision model in TypeSafe's form. Read in langchain-typesafe 0.0.1a3."""
-    body = read_object(await exchange.read())
-    _check_model(service, body.get("model"))
-    asked = read_fields(SystemOneBody, body)
+    asked = await _asked(service, exchange, SystemOneBody)
     probability, common = await _decision(service, exchange, "systemone", asked.state, "state")
     answers = {name: {"type": "noul", "noul": probability} for name in asked.questions}
     await exchange.reply(200, {"answers": answers, "request_id": secrets.token_hex(12), **common})
 
 
-def _check_model(service: Service, name: Any) -> None:
-    loaded = service.decider.loaded
-    if name not in (None, "kbtrain", loaded.name, loaded.gate.name):
+async def _asked(service: Service, exchange: Exchange, kind: type[M]) -> M:
+    body, loaded = read_object(await exchange.read()), service.decider.loaded
+    if body.get("model") not in (None, "kbtrain", loaded.name, loaded.gate.name):
         message = f"the decision model here is '{loaded.name}' (or '{loaded.gate.name}', or 'kbtrain')"
         raise Refused(404, "model_not_found", message, "model")
+    return read_fields(kind, body)
 
 
 async def _decision(
@@ -314,7 +308,7 @@ async def _decision(
 
 async def models_route(service: Service, exchange: Exchange) -> None:
     """The upstream's models, then the gate as one; for a client of Anthropic's the upstream's own list."""
-    if exchange.anthropic and passes_all(service):
+    if exchange.anthropic and service.config.upstream is not None:
         await forward(service, exchange)
         return
     key = [(name, value) for name, value in exchange.headers if name == b"authorization"]
@@ -369,14 +363,8 @@ class OwnRoute:
     statuses: tuple[str, ...] = STATUSES
 
 
-@functools.cache
-def openapi() -> bytes:
-    """The document as JSON."""
-    return json.dumps(document(), ensure_ascii=False).encode()
-
-
 async def openapi_route(service: Service, exchange: Exchange) -> None:
-    await exchange.reply(200, openapi())
+    await exchange.reply(200, document())
 
 
 OWN: dict[str, OwnRoute] = {
@@ -412,6 +400,7 @@ GATED = {
 PASSED_ON = ("get", "post", "put", "patch", "delete")
 
 
+@functools.cache
 def document() -> dict[str, Any]:
     """The OpenAPI document."""
     kinds: list[type[BaseModel]] = [Refusal]

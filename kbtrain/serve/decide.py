@@ -286,9 +286,6 @@ class Decider:
             self.loaded = loaded
             logger.warning("reload: %s is in place", loaded.name)
 
-    def close(self) -> None:
-        self.worker.close()
-
 
 def user_text(value: Input) -> str:
     """The user's words in an input: a question, or the last utterance of a dialogue."""

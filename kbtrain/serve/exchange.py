@@ -10,7 +10,7 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at, never_show
 from kbtrain.io.text_files import read_text
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from kbtrain.serve.decision_log import Metrics
 
 Header = tuple[bytes, bytes]
-
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -60,14 +58,8 @@ class Exchange:
         path = self.scope["path"]
         return path == "/v1/messages" or path.startswith("/v1/messages/") or b"anthropic-version" in self.first
 
-    @overload
-    async def read(self) -> bytes: ...
-
-    @overload
-    async def read(self, as_it_comes: bool) -> bytes | Upload: ...
-
-    async def read(self, as_it_comes: bool = False) -> bytes | Upload:
-        """The whole body; where it is above the limit, one to be sent on ``as_it_comes``.
+    async def read(self, as_it_comes: bool = False) -> bytes | Any:
+        """The whole body; where it is above the limit, an :class:`Upload` to be sent on ``as_it_comes``.
 
         Raises :class:`Refused` for one too slow (408), packed (415), or else too large (413).
         """

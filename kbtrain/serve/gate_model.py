@@ -25,7 +25,6 @@ from kbtrain.serve.problem import Refused
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
 _SHOWN = 5  # models of an upstream in a message
 _FORM = re.compile(r"([-._](gguf|awq|gptq|fp8|bf16|fp16|f16|int[48]|[48]bit|i?q\d[\w]*))+$")
 logger = logging.getLogger("kbtrain.serve")

@@ -179,7 +179,9 @@ class LocalModel:
         reply = {"id": name, "object": kind, "created": int(time.time()), "model": self.name}
         finish = "length" if sample.finish == "length" else "stop"
         choice = {"index": 0, "finish_reason": finish, "logprobs": None}
-        said, usage = {"role": "assistant", "content": sample.text}, _usage(ids, sample)
+        total = len(ids) + sample.n_tokens
+        usage = {"prompt_tokens": len(ids), "completion_tokens": sample.n_tokens, "total_tokens": total}
+        said = {"role": "assistant", "content": sample.text}
         if not fields.stream:
             yield _json(reply | {"choices": [{**choice, "message": said}], "usage": usage})
             return
@@ -188,11 +190,6 @@ class LocalModel:
         if isinstance(options, dict) and options.get("include_usage") is True:
             yield b"data: " + _json(reply | {"choices": [], "usage": usage}) + b"\n\n"
         yield b"data: [DONE]\n\n"
-
-
-def _usage(ids: Sequence[int], sample: Sample) -> dict[str, int]:
-    total = len(ids) + sample.n_tokens
-    return {"prompt_tokens": len(ids), "completion_tokens": sample.n_tokens, "total_tokens": total}
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -27,7 +27,6 @@ INSTRUCTIONS = (
     "question as it was asked: it searches only if a search is needed, and otherwise says why."
 )
 
-
 Question = Annotated[str, Field(description="the user's question, as it was asked and understandable on its own")]
 Most = Annotated[int | None, Field(ge=1, le=100, description="most passages; null: as configured")]
 
@@ -71,7 +70,7 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     try:
         mcp_server(gated).run("stdio")
     finally:
-        gated.decider.close()
+        gated.decider.worker.close()
 
 
 class GatedSearch:

@@ -146,10 +146,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self.in_head = True
             super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        if not self._declining:
-            super().on_url(url)
-
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.in_head:  # else it is a trailer behind the body
             super().on_header(name, value)

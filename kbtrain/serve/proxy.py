@@ -36,12 +36,11 @@ from kbtrain.serve.request_forms import (
     with_evidence,
 )
 from kbtrain.serve.service import RequestTrace, Service
-from kbtrain.serve.upstream import ErrorEvents, Upstream, UpstreamReply
+from kbtrain.serve.upstream import PRINTABLE, ErrorEvents, Upstream, UpstreamReply
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 PREFIX = b"/v1/"
 REFUSES = {400, 422}  # statuses of an upstream that takes no inserted call: some want signatures or reasoning with it
-_PRINTABLE = "".join(map(chr, range(33, 127)))
 _GROUP = re.compile(r"[a-z][a-z_-]{0,31}")
 
 
@@ -56,7 +55,7 @@ async def proxy(path: str, service: Service, exchange: Exchange) -> None:
         message = f"the model in this process answers {answered}; for /v1/{path} start the server with --upstream"
         raise Refused(404, "unknown_route", message)
     policy = Policy.read(exchange.headers)
-    data = await exchange.read(as_it_comes=passes_all(service))
+    data = await exchange.read(as_it_comes=service.config.upstream is not None)
     if isinstance(data, Upload):
         await _pass_ungated(service, exchange, path, data, RequestTrace(path, reason="large-body"))
         return
@@ -276,18 +275,13 @@ async def _answer(
     await exchange.chunk(b"", more=False)
 
 
-def passes_all(service: Service) -> bool:
-    """True for an upstream whose routes are not known here: a server by its address."""
-    return service.upstream is not None and service.upstream.paths is None
-
-
 async def forward(service: Service, exchange: Exchange, allowed: str | None = None) -> None:
     """Send a request on, ungated. Raises :class:`Refused` (404, 405) without a server to send it to.
 
     ``allowed``: the method of this path that is not sent on.
     """
     method = exchange.scope["method"]
-    if method not in METHODS or (allowed is not None and not passes_all(service)):
+    if method not in METHODS or (allowed is not None and service.config.upstream is None):
         methods = [allowed] if allowed is not None else list(METHODS)
         message = f"this route takes {', '.join(methods)}"
         if method == "OPTIONS":
@@ -319,4 +313,4 @@ def _path(exchange: Exchange) -> str:
     path: bytes = exchange.scope["raw_path"]
     if not path.startswith(PREFIX):  # %2fv1/...
         raise Refused(400, "path", "the path does not begin with /v1/")
-    return quote_from_bytes(path.removeprefix(PREFIX), _PRINTABLE)
+    return quote_from_bytes(path.removeprefix(PREFIX), PRINTABLE)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from kbtrain.serve.decide import LoadedGate
     from kbtrain.serve.service import Service
 
-
 BACKLOG = 2048  # connections that wait to be taken
 # connections taken in one turn of the event loop: without descriptors asyncio sets a timer for each failed try
 ACCEPTED = 1

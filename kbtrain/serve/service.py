@@ -304,7 +304,7 @@ class Service:
 
     async def close(self) -> None:
         """End threads and connections; the log is written out."""
-        await asyncio.to_thread(self.decider.close)
+        await asyncio.to_thread(self.decider.worker.close)
         if self.search is not None:
             await self.search.close()
         if self.upstream is not None:

@@ -232,7 +232,7 @@ class HttpUpstream:
                     if response.status == 401 and self._key is None and not self._own_keys:
                         raise Refused(401, "invalid_api_key", "the upstream lists its models only with a key")
                     if response.status == 200:
-                        models = _read_models(await read_whole(response.content.iter_any(), LARGEST))
+                        models = await _read_models(response.content.iter_any())
                 finally:
                     response.close()
         if models is None:
@@ -244,16 +244,6 @@ class HttpUpstream:
             await self._session.close()
 
 
-async def read_whole(pieces: AsyncIterator[bytes], most: int) -> bytes:
-    """A whole body. Raises ``ValueError`` for one of more than ``most`` bytes."""
-    body = bytearray()
-    async for piece in pieces:
-        body += piece
-        if len(body) > most:
-            raise ValueError(f"a reply above {most:,} bytes")
-    return bytes(body)
-
-
 def _has_begun(error: Exception) -> bool:
     """True for an error behind the first byte of an answer: the request was read, and may cost a second time."""
     if isinstance(error, aiohttp.ServerDisconnectedError):
@@ -261,8 +251,13 @@ def _has_begun(error: Exception) -> bool:
     return isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError)
 
 
-def _read_models(data: bytes) -> list[Any]:
-    """Entries of a list of models. Raises ``ValueError`` for anything else."""
+async def _read_models(pieces: AsyncIterator[bytes]) -> list[Any]:
+    """Entries of a list of models. Raises ``ValueError`` for anything else, and for a reply without end."""
+    data = bytearray()
+    async for piece in pieces:
+        data += piece
+        if len(data) > LARGEST:
+            raise ValueError("too large")
     models = reply_json(data.decode())["data"]
     json.dumps(models, allow_nan=False)  # Python reads NaN, which no client takes
     if not isinstance(models, list) or not all(isinstance(model, dict) for model in models):

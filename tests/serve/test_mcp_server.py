@@ -92,7 +92,7 @@ def test_without_a_search_the_gate_alone_is_offered(gate):
     try:
         assert asyncio.run(talk()).structured_content["retrieve"] is True
     finally:
-        gated.decider.close()
+        gated.decider.worker.close()
 
 
 def test_a_failing_gate_and_a_failing_search(gate, monkeypatch):
@@ -109,7 +109,7 @@ def test_a_failing_gate_and_a_failing_search(gate, monkeypatch):
         try:
             return await gated.find(NEEDS, None)
         finally:
-            gated.decider.close()
+            gated.decider.worker.close()
 
     assert asyncio.run(of("retrieve")).reason == "gate-failed"
     assert asyncio.run(of("plain")).model_dump() == {"searched": False, "reason": "gate-failed", "passages": []}
@@ -122,7 +122,7 @@ def test_a_failing_gate_and_a_failing_search(gate, monkeypatch):
         try:
             await gated.find(NEEDS, None)
         finally:
-            gated.decider.close()
+            gated.decider.worker.close()
 
     with pytest.raises(Refused, match="the search failed"):
         asyncio.run(failing_search())

@@ -28,7 +28,6 @@ from kbtrain.records import Example, GateExample, TurnExample
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-
 Feature = Literal["structure", "acts", "resp", "syn-resp", "ner", "know", "source"]
 
 

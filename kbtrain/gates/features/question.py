@@ -57,8 +57,6 @@ _DATE = re.compile(
 _QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”|《([^》]+)》|「([^」]+)」')
 _CAPITAL = re.compile(r"\b[^\W\d_a-z][\w'’-]*")
 _CHINESE = re.compile(f"[{CJK}]+")
-
-
 WORDS, TOKENS = "words.safetensors", "tokens.json"
 
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from kbtrain.llm.dialect import Server
     from kbtrain.prompts.own import OwnPrompts
 
-
 Reference = tuple[list[int], list[int], "States"]  # a prompt, layers (ids of hidden_states), states (layers, width)
 REFERENCE = "reference_states.safetensors"
 N_REFERENCE = 3  # prompts

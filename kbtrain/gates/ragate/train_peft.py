@@ -31,7 +31,6 @@ from kbtrain.training.finish import DevScores, ExampleEnding, largest_difference
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, TrainerState
 
-
 MERGED = "merged"  # folder of the 16-bit weights, where they were asked for
 
 

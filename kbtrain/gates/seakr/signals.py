@@ -23,7 +23,6 @@ from kbtrain.errors import UserError
 if TYPE_CHECKING:
     from kbtrain.llm.sampler.state_sampler import AnswerWithStates
 
-
 ALPHA = 1e-3
 
 
@@ -172,8 +171,6 @@ SIGNALS: dict[str, Signal] = {
         _UNBOUNDED,
     ),
 }
-
-
 RESIDUAL = frozenset({"seakr_residual", "eigen_score"})  # signals of the residual stream, which an engine gives
 OF_TEXTS = frozenset({"answer_groups"})
 
