@@ -178,12 +178,6 @@ def whole_text(text: str) -> tuple[str, int]:
     return _HALVES.subn("�", text)
 
 
-def whole_json(value: Any) -> tuple[Any, int]:
-    """A value of JSON with every text in it, names of fields too, as :func:`whole_text` makes it, and the number."""
-    text, broken = whole_text(json.dumps(value, ensure_ascii=False))
-    return json.loads(text), broken
-
-
 def reply_json(text: str) -> Any:
     """The JSON of a reply without secrets, since a server may echo its caller's headers; no store can hold halves of
     surrogate pairs, so these are U+FFFD. Raises ValueError."""
@@ -191,7 +185,7 @@ def reply_json(text: str) -> Any:
         value = strike_all(json.loads(text))
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return whole_json(value)[0] if _ESCAPED_HALF.search(text) else value
+    return json.loads(whole_text(json.dumps(value, ensure_ascii=False))[0]) if _ESCAPED_HALF.search(text) else value
 
 
 @functools.lru_cache(maxsize=256)

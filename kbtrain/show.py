@@ -99,13 +99,6 @@ def legend_above(axes: Axes, columns: int, size: float = 9) -> None:
                 labelcolor=COLOURS["ink"], borderaxespad=0.2, columnspacing=1.4, handletextpad=0.5)  # fmt: skip
 
 
-def legend_inside(axes: Axes, columns: int, room: float) -> None:
-    """A legend at the top within the axes, which get ``room`` for it: a share of their height."""
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + room * (high - low))
-    axes.legend(loc="upper center", ncols=columns, fontsize=8, frameon=False, labelcolor=COLOURS["ink"])
-
-
 @functools.cache
 def _one_pass() -> LayoutEngine:
     """Margins that just hold what stands around the only pair of axes. All is measured once: matplotlib's own layouts

@@ -363,7 +363,8 @@ def depends_on_context(text: str) -> bool:
     """
     if _BEGINS.match(text):
         return True
-    name = _name_of(text)
+    # the first one behind the first word; "I" is none
+    name = next((match for match in _NAME.finditer(text) if match[0].strip() not in {"I", "I'm", "I’m"}), None)
     pronoun = _PRONOUN.search(text)
     if pronoun is not None and (name is None or pronoun.start() < name.start()):
         return True
@@ -373,11 +374,6 @@ def depends_on_context(text: str) -> bool:
     if all(word in _FUNCTION_WORDS for word in words):
         return True
     return len(words) < FEWEST_WORDS and not (name is not None and _ASKS.match(text))
-
-
-def _name_of(text: str) -> re.Match[str] | None:
-    """The first name behind the first word; "I" does not count."""
-    return next((match for match in _NAME.finditer(text) if match[0].strip() not in {"I", "I'm", "I’m"}), None)
 
 
 def is_follow_up(dialogue: Sequence[Utterance]) -> bool:

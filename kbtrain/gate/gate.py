@@ -178,6 +178,16 @@ class KeyedGate(Gate):
         """The kind's prefix and the key."""
         return f"{self.prefix}_{self.key}"
 
+    def scores_by_name(self, examples: Sequence[Any]) -> dict[str, list[float]]:
+        """The scores of all keys."""
+        raise NotImplementedError
+
+    def score_examples(self, examples: Sequence[Any]) -> list[float]:
+        return self.scores_by_name(examples)[self.name]
+
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
+        return self.scores_by_name(self.examples(inputs))
+
     def gate(self, key: Target) -> Self:
         """The same gate, deciding by another key. Raises :class:`UserError` for a key that it lacks."""
         if key not in self.keys:

@@ -120,7 +120,11 @@ def handle(
     card, singles = cards[folder], [card for card in cards.values() if not card.parts()]
     gate_name = name or folder.resolve().name
     model = None if states is None else model_read(folder)
-    served = None if states is None or model is None else _server_of(states)
+    served: LLMConfig | None = None
+    if states is not None and model is not None:
+        from kbtrain.llm.backends import read_llm_config
+
+        served = read_llm_config(Path(states))
     stored = {} if gate_name in GATES or gate_name == card.kind else _names_of_folder(card, gate_name)
 
     def open_gate() -> Gate:
@@ -142,12 +146,6 @@ def handle(
         models=tuple(sorted(_models(cards))),
         card=card,
     )
-
-
-def _server_of(states: str) -> LLMConfig:
-    from kbtrain.llm.backends import read_llm_config
-
-    return read_llm_config(Path(states))
 
 
 def connect_states(config: LLMConfig, model: str) -> StatesServer:

@@ -10,10 +10,10 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -92,11 +92,11 @@ class ScoredChunk:
     timing: Timing
 
 
-class ScoreFile:
+class ScoreFile(AbstractContextManager["ScoreFile"]):
     """Scores on disk, kept as long as ``inputs`` (names and hashes of what they depend on) are the same.
 
     Scores of other inputs stay where they are until :meth:`finish` puts the new ones in their place; ``restarted`` says
-    that there are such. A context manager.
+    that there are such.
     """
 
     def __init__(self, path: Path, inputs: Mapping[str, str]) -> None:
@@ -156,10 +156,7 @@ class ScoreFile:
         if self._file is not None:
             self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -123,11 +123,6 @@ def form_only(labels: Iterable[Label], texts: Mapping[str, str]) -> GroupMean:
     return GroupMean("form_only", lambda example: question_form(example.question), with_form)
 
 
-def top_score(hits: Sequence[Hit]) -> float:
-    """The retriever's score of its best passage; -inf without one."""
-    return max((hit.score for hit in hits), default=-math.inf)
-
-
 def score_gap(hits: Sequence[Hit]) -> float:
     """Gap between the retriever's two best scores, as a share of the best; 1 with one passage, -inf without one."""
     if not hits:
@@ -137,8 +132,9 @@ def score_gap(hits: Sequence[Hit]) -> float:
 
 
 RETRIEVER_SCORES: Mapping[str, Callable[[Sequence[Hit]], float]] = {
-    "retriever_score": top_score, "retriever_gap": score_gap
-}  # fmt: skip
+    "retriever_score": lambda hits: max((hit.score for hit in hits), default=-math.inf),  # of its best passage
+    "retriever_gap": score_gap,
+}
 
 
 class RetrieverScore(Gate):

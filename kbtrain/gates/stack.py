@@ -193,11 +193,8 @@ class Stack(KeyedGate):
         self.keys: tuple[Target, ...] = card.keys
         self.key: Target = card.keys[0] if key is None else key
 
-    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        return self.card.of_members(self.member_scores(examples))[self.name]
-
-    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        return self.card.of_members(self.member_scores(self.examples(inputs)))
+    def scores_by_name(self, examples: Sequence[Example]) -> dict[str, list[float]]:
+        return self.card.of_members(self.member_scores(examples))
 
     def member_scores(self, examples: Sequence[Example]) -> list[ByName]:
         """Scores of each member, in the members' order; what they cost is counted.

@@ -18,7 +18,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.true_false import AnswerTree, Encoded, Encoder, Values
 from kbtrain.models.batching import common_start, is_memory_error, like_length
 from kbtrain.models.forward import with_cache
-from kbtrain.models.weights import no_scores
+from kbtrain.models.weights import check_scores
 from kbtrain.records import Example, GateExample
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ class Scorer:
         self.model.train(was_training)
         if was_training:  # what an optimizer writes to weights need not be counted: nothing of now may serve later
             self._forget()
-        bad = [examples[i].id for i in range(len(rows)) if any(math.isnan(by_key[key][i]) for key in keys)]
-        if bad:
-            raise no_scores(self.model, bad)
+        check_scores(self.model, examples, map(sum, zip(*by_key.values(), strict=True)))
         return by_key
 
     def _forget(self) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from kbtrain.config import Config, build, read_yaml
 from kbtrain.errors import did_you_mean
-from kbtrain.llm.base import LLM, Sampling
+from kbtrain.llm.base import LLM, Sampling, ScriptedLLM
 from kbtrain.llm.dialect import Dialect, KeyHeader, LimitName, Server
 from kbtrain.models.batching import BatchLimits
 from kbtrain.models.files_read import digest
@@ -65,12 +65,6 @@ def _open_server(config: LLMConfig) -> LLM:
     return OpenAILLM.connect(config.model, config.sampling(), server)
 
 
-def _open_scripted(config: LLMConfig) -> LLM:
-    from kbtrain.llm.base import ScriptedLLM
-
-    return ScriptedLLM(config.model, config.sampling())
-
-
 BACKENDS: dict[str, Backend] = {
     "transformers": Backend("transformers", _open_transformers, model_files=True, passes=True, states=True),
     "vllm": Backend("vllm", _open_vllm, model_files=True, states=True, only_keys=("vllm_extra",)),
@@ -81,7 +75,7 @@ BACKENDS: dict[str, Backend] = {
         states=True,
         only_keys=("server_url", "server_model", "server_extra"),
     ),
-    "scripted": Backend("scripted (no model)", _open_scripted),
+    "scripted": Backend("scripted (no model)", lambda config: ScriptedLLM(config.model, config.sampling())),
 }
 
 

@@ -307,14 +307,10 @@ def check_replaceable(questions: Artifact, places: frozenset[str] = frozenset())
     """Raise :class:`UserError` where a stage would replace answered questions by those of other options or data.
     ``places``: options that decide no question, as where something lies. The same questions are replaced freely."""
     if path_exists(questions.path) and (store := _store_of(questions.path, "questions")):
-        check_same(questions, places, f"{store.name} holds answers to these questions")
-
-
-def check_same(file: Artifact, places: frozenset[str], held: str) -> None:
-    """Raise :class:`UserError` where a stage would make another file than the one there; ``held``: why that one is to
-    stay. An edit of the file does not count."""
-    if reason := replace(file, edited=True).why_not(places):
-        raise UserError(f"{at(file.path)}: {held}, which were {reason}; {_REMEDY}")
+        reason = replace(questions, edited=True).why_not(places)  # an edit of the file does not count
+        if reason:
+            held = f"{store.name} holds answers to these questions"
+            raise UserError(f"{at(questions.path)}: {held}, which were {reason}; {_REMEDY}")
 
 
 def check_passages_replaceable(evidence: Artifact) -> None:

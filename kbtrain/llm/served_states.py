@@ -160,14 +160,6 @@ class StatesServer:
         """Wait for a reply at most this long, and try a failed request once more at once."""
         self.server = self.server.within(seconds)
 
-    def problem(self) -> str | None:
-        """A short reason why the server gives no states; None where it gives them."""
-        try:
-            self.read([SHORT_PROMPT])
-        except UserError as error:
-            return str(error)
-        return None
-
     def chat_tokens(self, text: str, system: str | None = None, **options: Any) -> list[int] | None:
         """Token ids of a user's message as the server's chat template renders it; None where it returns none.
         ``options``: variables of the template."""

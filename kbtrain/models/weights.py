@@ -73,9 +73,12 @@ def no_numbers(model: Any, message: str) -> UserError:
     return UserError(f"{message} (model '{model.name_or_path}')")
 
 
-def no_scores(model: Any, ids: Sequence[str]) -> UserError:
-    """As :func:`no_numbers`, of the examples with these ids."""
-    return no_numbers(model, f"example '{ids[0]}' (and {len(ids) - 1} more): the model gives no number; try dtype fp32")
+def check_scores(model: Any, examples: Sequence[Any], scores: Iterable[float]) -> None:
+    """Raise :class:`UserError`, as of :func:`no_numbers`, for examples whose scores are NaN."""
+    bad = [example.id for example, score in zip(examples, scores, strict=True) if score != score]
+    if bad:
+        message = f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32"
+        raise no_numbers(model, message)
 
 
 def _of_body(name: str, model: PreTrainedModel) -> bool:

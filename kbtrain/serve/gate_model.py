@@ -16,7 +16,7 @@ from kbtrain.gates.handles import answering_model, model_read
 from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.io.provenance import meta_of, short_name
 from kbtrain.llm.dialect import Dialect, Server
-from kbtrain.llm.served_states import StatesServer
+from kbtrain.llm.served_states import SHORT_PROMPT, StatesServer
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, apply_template, encode
 from kbtrain.prompts.template_marks import break_special_tokens
 from kbtrain.serve.config import ServeConfig
@@ -141,12 +141,11 @@ def states_server(config: ServeConfig) -> StatesServer | None:
         try:
             if model_read(config.gate) is None:
                 load_gate(config.gate, states=states)
-                return states
-            problem = states.problem() or ""
+            else:
+                states.read([SHORT_PROMPT])
+            return states
         except UserError as error:
             problem = str(error)
-        if not problem:
-            return states
     if config.states == "upstream":
         raise UserError(f"key 'states': the upstream gives no states of '{model}': {problem}")
     logger.warning("the upstream gives no states (%s); the gate reads those of a copy of '%s' here", problem, model)

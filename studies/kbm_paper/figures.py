@@ -13,7 +13,7 @@ from kbm_paper.tallies import TauSweep
 from kbtrain.labeling.distribution import EFFECTS, Indicator
 from kbtrain.records import CONDITIONS, Condition, Effect
 from kbtrain.report.words import CONDITION_NAMES
-from kbtrain.show import COLOURS, legend_above, legend_inside, new_figure, render
+from kbtrain.show import COLOURS, legend_above, new_figure, render
 
 _MODELS = (("blue", "o"), ("red", "s"), ("green", "^"), ("purple", "D"), ("orange", "v"), ("sky", "P"))
 
@@ -25,6 +25,13 @@ _EFFECT_COLOURS = dict(zip(EFFECTS, ("blue", "grey", "red"), strict=True))
 
 
 _NAMED_TAUS = (0.2, 0.5, 0.8)
+
+
+def legend_inside(axes: Any, columns: int, room: float) -> None:
+    """A legend at the top within the axes, which get ``room`` for it: a share of their height."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + room * (high - low))
+    axes.legend(loc="upper center", ncols=columns, fontsize=8, frameon=False, labelcolor=COLOURS["ink"])
 
 
 def accuracy_bars(runs: Sequence[RunAnalysis]) -> str:

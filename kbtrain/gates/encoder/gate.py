@@ -21,7 +21,7 @@ from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.registry import QUESTION, TURN, Kind
 from kbtrain.models.adapters import has_segments, open_encoder, pad_id
 from kbtrain.models.batching import like_length
-from kbtrain.models.weights import no_scores
+from kbtrain.models.weights import check_scores
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
 
@@ -175,9 +175,7 @@ class ClassifierGate(Gate):
             for i, p in zip(batch, self._probabilities([rows[i] for i in batch]), strict=True):
                 scores[i] = p
         self.model.train(was_training)
-        bad = [example.id for example, score in zip(examples, scores, strict=True) if score != score]
-        if bad:
-            raise no_scores(self.model, bad)
+        check_scores(self.model, examples, scores)
         return scores
 
     def save_beside(self, folder: Path) -> None:

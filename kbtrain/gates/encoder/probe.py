@@ -25,7 +25,7 @@ from kbtrain.io.jsonl import read_json, read_model
 from kbtrain.io.provenance import write_atomically
 from kbtrain.models.adapters import open_body, pad_id
 from kbtrain.models.batching import padded, windows
-from kbtrain.models.weights import no_numbers, no_scores
+from kbtrain.models.weights import check_scores, no_numbers
 from kbtrain.records import Example, GateExample
 from kbtrain.runtime.cores import one_thread
 
@@ -147,9 +147,7 @@ class EncoderProbe(Gate):
         weight = self.head.state
         from_state = [sum(weight.get(k, 0.0) * v for k, v in row.items()) for row in self.reader.state(examples)]
         log_odds = [self.head.intercept + float(a) + b for a, b in zip(from_text, from_state, strict=True)]
-        bad = [example.id for example, value in zip(examples, log_odds, strict=True) if value != value]
-        if bad:
-            raise no_scores(self.model, bad)
+        check_scores(self.model, examples, log_odds)
         return [logistic(value) for value in log_odds]
 
     @classmethod

@@ -114,7 +114,8 @@ def fit_additive(
     check_both(need)
     counts = Counter(name for row in rows for name in row if not name.startswith(GRAM))
     columns = {name: np.array([row.get(name, 0.0) for row in rows]) for name, n in counts.items() if n >= FEWEST}
-    knots = {name: _knots(values) for name, values in columns.items()}
+    quantiles = np.linspace(0, 1, KNOTS)  # of a feature's values; its knots are those that differ
+    knots = {name: np.unique(np.quantile(values, quantiles)) for name, values in columns.items()}
     knots = {name: places for name, places in knots.items() if len(places) > 1}
     parts = [_hats(columns[name], places) for name, places in knots.items()]
     if not parts:
@@ -216,11 +217,6 @@ def _loss(features: Floats, need: Floats, strength: float, drawn: Sequence[tuple
         odds = features[rest] @ slopes + intercept
         total += float(np.sum(np.logaddexp(0, odds) - need[rest] * odds))
     return total
-
-
-def _knots(values: Floats) -> Floats:
-    """Quantiles of the values that differ, the least and the greatest among them."""
-    return np.unique(np.quantile(values, np.linspace(0, 1, KNOTS)))
 
 
 def _hats(values: Floats, knots: Floats) -> Floats:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 from kbtrain.gate.card import KeyedCard, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
@@ -15,7 +15,7 @@ from kbtrain.gate.trained_on import HeldOut, held_out_rows
 from kbtrain.gates.features.additive import Additive, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.question import Frequencies, evidence_features, question_features, spelling_features
 from kbtrain.gates.registry import QUESTION, Kind
-from kbtrain.records import Example, GateExample, Target
+from kbtrain.records import GateExample, Target
 from kbtrain.training.data import Labelled, Labels
 from kbtrain.training.folds import groups_of
 
@@ -94,16 +94,9 @@ class Features(KeyedGate):
     def save_beside(self, folder: Path) -> None:
         self.frequencies.save(folder)
 
-    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        rows = self.rows(examples)
-        return [logistic(value) for value in self.card.models[self.key].log_odds(rows)]
-
-    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        rows = self.rows(cast("list[GateExample]", self.examples(inputs)))
-        return {
-            f"{self.prefix}_{key}": [logistic(value) for value in self.card.models[key].log_odds(rows)]
-            for key in self.keys
-        }
+    def scores_by_name(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
+        rows, models = self.rows(examples), self.card.models
+        return {f"{self.prefix}_{key}": [logistic(x) for x in models[key].log_odds(rows)] for key in self.keys}
 
     def rows(self, examples: Sequence[GateExample]) -> list[Row]:
         """Features of each example, by the card's rules."""

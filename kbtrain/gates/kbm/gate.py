@@ -13,7 +13,7 @@ from kbtrain.gates.tree_scorer import Scorer
 from kbtrain.gates.true_false import NEED_TEMPLATE, Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter, compute_of, open_beside, open_merged
 from kbtrain.prompts.kbm import Key, kbm_fingerprint
-from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
+from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -80,12 +80,8 @@ class KBM(KeyedGate):
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""
         return cast("dict[Target, list[float]]", self.scorer.probabilities(examples))
 
-    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        return needs(self.key, self.probabilities(examples)[self.key])
-
-    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        probabilities = self.probabilities(cast("list[GateExample]", self.examples(inputs)))
-        return {f"kbm_{key}": needs(key, probabilities[key]) for key in self.keys}
+    def scores_by_name(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
+        return {f"kbm_{key}": needs(key, p_true) for key, p_true in self.probabilities(examples).items()}
 
 
 def needs(key: Target, p_true: Sequence[float]) -> list[float]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -29,7 +29,7 @@ from kbtrain.gates.probe.states import STATES, draft_states, greedy_rows, prompt
 from kbtrain.io.provenance import MODEL_FILES
 from kbtrain.models.files_read import digest
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
-from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Statistic, Target
+from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Statistic, Target
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -252,17 +252,13 @@ class Probe(KeyedGate):
         check_layers(heads, reader, Path(folder) / WEIGHTS)
         return cls(reader, heads, card.method, card, card.best_key())
 
-    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        return self._scores(examples, [self.key])[self.name]
-
-    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        return self._scores(cast("list[GateExample]", self.examples(inputs)), self.keys)
-
-    def _scores(self, examples: Sequence[GateExample], keys: Sequence[Target]) -> dict[str, list[float]]:
+    def scores_by_name(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
         if not examples:
-            return {f"{self.prefix}_{key}": [] for key in keys}
-        states = self.reader.states(examples, self.layers)
-        return {f"{self.prefix}_{key}": self.scores_of(states, key) for key in keys}
+            return {f"{self.prefix}_{key}": [] for key in self.keys}
+        return self._scores(self.reader.states(examples, self.layers))
+
+    def _scores(self, states: States) -> dict[str, list[float]]:
+        return {f"{self.prefix}_{key}": self.scores_of(states, key) for key in self.keys}
 
     @property
     def one_pass(self) -> Any:
@@ -287,8 +283,7 @@ class Probe(KeyedGate):
         return StatesObserver(self.draft_tokens, self.layers)
 
     def scores_of_rows(self, rows: Sequence[Row], observer: Observer) -> dict[str, list[float]]:
-        states = np.stack([row.notes[observer].states() for row in rows])[..., : self.reader.width]
-        return {f"{self.prefix}_{key}": self.scores_of(states, key) for key in self.keys}
+        return self._scores(np.stack([row.notes[observer].states() for row in rows])[..., : self.reader.width])
 
     def scores_of(self, states: States, key: Target) -> list[float]:
         """Scores of a key from states (n, layers, d) of all layers that the heads read, in their order."""

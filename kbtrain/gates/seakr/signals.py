@@ -125,10 +125,6 @@ def residual_states(samples: Answers) -> Floats:
     return np.stack([answer.residual for answer in samples]).astype(np.float64)
 
 
-def _texts(samples: Answers) -> list[str]:
-    return [answer.sample.text for answer in samples]
-
-
 # above what the logarithm of any state's squared norm, or any other of these numbers, can be; numbers and no infinity:
 # they are in score files, quantiles and tables
 _LOGARITHM, _UNBOUNDED = 100.0, 1e9
@@ -165,7 +161,7 @@ SIGNALS: dict[str, Signal] = {
         _UNBOUNDED,
     ),
     "answer_groups": Signal(
-        lambda s, alpha, k: float(answer_groups(_texts(s))),
+        lambda s, alpha, k: float(answer_groups([answer.sample.text for answer in s])),
         "1 to k",
         "number of different answers after normalisation",
         _UNBOUNDED,
