@@ -268,7 +268,6 @@ def _complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int],
 
 
 def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """The mapping in a YAML file, and the line of each of its keys."""
     try:
         text = read_text(path)
         node = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -268,7 +268,6 @@ def finish_own(run: Path, say: Say, prices: str | None = None, gate: str = FEATU
 
 
 def imported(run: Path) -> bool:
-    """True if the run's answers were made elsewhere."""
     return meta_of(run / "samples.db").get("stage") == "import_answers"
 
 

@@ -334,11 +334,9 @@ def next_command(settings: Fit, gate: GateResult) -> str:
 
 
 def _say(line: str) -> None:
-    """Progress goes to stderr."""
     sys.stderr.write(f"{line}\n")
 
 
 def _tell(*lines: str) -> None:
-    """Results go to stdout."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()

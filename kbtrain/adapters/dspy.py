@@ -35,13 +35,11 @@ class Gated(dspy.Module):
         return decision, {"question": question, **context}
 
     def forward(self, question: str) -> Any:
-        """Answer one question."""
         decision, inputs = self._inputs(question)
         prediction = self.rag(**inputs) if decision.retrieve else self.plain(**inputs)
         return dspy.Prediction(answer=prediction.answer, retrieved=decision.retrieve, score=decision.score)
 
     async def aforward(self, question: str) -> Any:
-        """As :meth:`forward`; gate and search run in a thread."""
         decision, inputs = await asyncio.to_thread(self._inputs, question)
         prediction = await (self.rag if decision.retrieve else self.plain).acall(**inputs)
         return dspy.Prediction(answer=prediction.answer, retrieved=decision.retrieve, score=decision.score)

@@ -41,11 +41,9 @@ class RetrievalGate:
 
     @component.output_types(search=str, answer=str, score=float)
     async def run_async(self, query: str) -> dict[str, Any]:
-        """As :meth:`run`, in a thread."""
         return await asyncio.to_thread(self.run, query)
 
     def to_dict(self) -> dict[str, Any]:
-        """Folder and threshold."""
         values: dict[str, Any] = default_to_dict(self, gate=self.gate, threshold=self.threshold)
         return values
 

@@ -25,7 +25,6 @@ class GatedRetriever(BaseRetriever):
     threshold: float | None = None
 
     def model_post_init(self, context: Any) -> None:
-        """Open the gate, if a folder was given."""
         super().model_post_init(context)
         self.gate = as_gate(self.gate)
 

@@ -52,18 +52,15 @@ class GatedQueryEngine(CustomQueryEngine):
     threshold: float | None = None
 
     def model_post_init(self, context: Any) -> None:
-        """Open the gate, if a folder was given."""
         super().model_post_init(context)
         self.gate = as_gate(self.gate)
 
     def custom_query(self, query_str: str) -> Any:
-        """The engine's response, or a text."""
         if self.gate.needs_retrieval(query_str, self.threshold):
             return self.engine.query(query_str)
         return self.llm.complete(query_str).text
 
     async def acustom_query(self, query_str: str) -> Any:
-        """As :meth:`custom_query`."""
         if await asyncio.to_thread(self.gate.needs_retrieval, query_str, self.threshold):
             return await self.engine.aquery(query_str)
         return (await self.llm.acomplete(query_str)).text

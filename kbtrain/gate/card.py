@@ -361,7 +361,6 @@ class KeyedCard(GateCard):
         return models
 
     def names(self) -> tuple[str, ...]:
-        """Names of the scores, one a key."""
         return tuple(f"{self.PREFIX}_{key}" for key in self.keys)
 
     def best_key(self) -> Target:

@@ -175,7 +175,6 @@ class KeyedGate(Gate):
 
     @property
     def name(self) -> str:
-        """The kind's prefix and the key."""
         return f"{self.prefix}_{self.key}"
 
     def scores_by_name(self, examples: Sequence[Any]) -> dict[str, list[float]]:

@@ -53,19 +53,15 @@ class PassReader(Protocol):
 
     def drafter(self) -> LockstepSampler:
         """The sampler that draws its draft."""
-        ...
 
     def rows_to_draw(self, examples: Sequence[GateExample]) -> list[PromptRows]:
         """The prompts. Raises :class:`UserError` for one without room for a draft."""
-        ...
 
     def observer(self) -> Observer:
         """Notes what the gate reads of the passes."""
-        ...
 
     def scores_of_rows(self, rows: Sequence[Row], observer: Observer) -> dict[str, list[float]]:
         """Its scores by name, from drafts of as many tokens or more."""
-        ...
 
 
 def scores_of_one_pass(

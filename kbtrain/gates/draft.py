@@ -77,7 +77,6 @@ class DraftCard(GateCard):
     server: DraftServer | None = None
 
     def names(self) -> tuple[str, ...]:
-        """Every signal: all come from one draft."""
         return SIGNALS
 
     def answering_models(self) -> tuple[str, ...]:
@@ -156,7 +155,6 @@ class Draft(SignalGate):
 
     @property
     def draft_tokens(self) -> int:
-        """Tokens of a draft."""
         return self.card.tokens
 
     def drafter(self) -> LockstepSampler:

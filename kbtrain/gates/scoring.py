@@ -86,8 +86,6 @@ def cost_facts(timings: Sequence[Timing], gates: Sequence[str], before: Mapping[
 
 @dataclass(frozen=True)
 class ScoredChunk:
-    """A chunk's scores and what they took."""
-
     scores: tuple[GateScore, ...]
     timing: Timing
 
@@ -152,7 +150,6 @@ class ScoreFile(AbstractContextManager["ScoreFile"]):
                 path.unlink()
 
     def close(self) -> None:
-        """Close the file of chunks."""
         if self._file is not None:
             self._file.close()
 
@@ -301,7 +298,6 @@ def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
 
 
 def seconds_of(gate: GateHandle, opened: Gate, example: Example) -> float:
-    """Seconds of one example by itself."""
     begin = time.perf_counter()
     gate.scores(opened, [example])
     return time.perf_counter() - begin

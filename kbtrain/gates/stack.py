@@ -137,7 +137,6 @@ class Member(BaseModel):
     stage: Stage
 
     def inputs(self) -> dict[str, str]:
-        """The name in the stack's models by the name of the score."""
         return {score: f"{Path(self.folder).name}/{score}" for score in self.scores}
 
 

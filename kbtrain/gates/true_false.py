@@ -54,7 +54,6 @@ class AnswerTree:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest whole answer."""
         return max(len(answer) for answer in self.answers.values())
 
     @property
@@ -144,7 +143,6 @@ class Encoded:
 
     @property
     def length(self) -> int:
-        """Tokens of the prompt and its longest answer."""
         return len(self.prompt) + self.tree.longest
 
 

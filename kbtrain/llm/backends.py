@@ -145,7 +145,6 @@ class LLMConfig(Config):
 
     @property
     def kind(self) -> Backend:
-        """The back end."""
         return BACKENDS[self.backend]
 
     @property
@@ -155,11 +154,9 @@ class LLMConfig(Config):
 
     @property
     def served_name(self) -> str:
-        """The model's name on the server."""
         return self.server_model or self.model
 
     def dialect(self) -> Dialect:
-        """The fields that the server takes."""
         n = self.server_n
         most = n if not isinstance(n, bool) else None if n else 1
         return Dialect(
@@ -192,11 +189,9 @@ class LLMConfig(Config):
         return self
 
     def sampling(self) -> Sampling:
-        """Settings of the sampling."""
         return Sampling(**self.model_dump(include=set(Sampling.__dataclass_fields__)))
 
     def limits(self) -> BatchLimits:
-        """Upper bounds of a batch."""
         return BatchLimits(self.batch_rows, self.batch_prompt_tokens, self.window)
 
     def run_settings(self) -> dict[str, Any]:

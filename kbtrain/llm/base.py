@@ -39,7 +39,6 @@ class AnswerRequest:
 
     @property
     def system(self) -> str | None:
-        """The system message, if there is one."""
         return None if self.prompts is None else self.prompts.system
 
 
@@ -74,14 +73,12 @@ class LLM(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """Facts that the answers depend on beyond the settings (number format, prompts): stored with the run."""
-        ...
 
     def answer(
         self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
     ) -> Iterator[list[SampleSet]]:
         """Answer a stream of requests; yields finished groups, so that a caller can store each at once. ``done`` are
         (question, condition) pairs that are stored already: nothing is returned for them."""
-        ...
 
 
 def request_seed(seed: str, question_id: str, condition: str) -> int:

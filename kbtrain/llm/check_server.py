@@ -96,7 +96,6 @@ class ServerAbilities:
         return self.thoughts.alike
 
     def lines(self) -> list[str]:
-        """A line for each ability."""
         s = self.settings
         ends = [f"{name}: {self.refused.get(name, 'yes')}" for name in _PATHS]
         several = ": several requests a question" * (s["server_n"] is not True)
@@ -306,7 +305,6 @@ def _asker(probe: _Probe) -> Ask:
 
 
 def _model(probe: _Probe, name: str | None) -> ListedModel:
-    """The model to be asked."""
     listed = probe.models()
     deployed = re.search(r"/deployments/([^/?]+)", probe.url)  # Azure's older addresses name the model themselves
     if not listed and (name is not None or deployed):
@@ -359,7 +357,6 @@ def _find_endpoint(probe: _Probe, model: ListedModel) -> dict[str, Any]:
 
 
 def _prompt(endpoint: Endpoint, text: str) -> dict[str, Any]:
-    """The field of a request that holds its prompt."""
     return {"messages": [{"role": "user", "content": text}]} if endpoint == "chat" else {"prompt": text}
 
 

@@ -68,7 +68,6 @@ class Server:
 
     @property
     def path(self) -> str:
-        """The endpoint that answers."""
         return "chat/completions" if self.chat else "completions"
 
     @property
@@ -78,7 +77,6 @@ class Server:
 
     @property
     def base(self) -> str:
-        """The address without its query."""
         return split_query(self.url)[0]
 
     @property

@@ -121,7 +121,6 @@ class Forecast:
         return None if self.seconds is None else self.seconds / 3600 * prices.machine_hour
 
     def lines(self, prices: PriceList) -> list[str]:
-        """Requests, tokens, money and time, a line each."""
         per = round(self.tokens_in / self.requests) if self.requests else 0
         out = f"at most {self.tokens_most:,}" if self.tokens_out is None else f"about {self.tokens_out:,}"
         what = f"{self.requests:,} HTTP requests" if self.server else f"{self.requests:,} prompts"

@@ -271,7 +271,6 @@ class OpenAILLM:
         return {**body, "prompt": ids}, len(ids), cut
 
     def _prompt_of(self, text: str, system: str | None) -> dict[str, Any]:
-        """The field that holds a prompt: messages, or token ids."""
         if self.tokenizer is not None:
             return {"prompt": encode(self.tokenizer, text, system)}
         return {"messages": chat_messages(text, system)}
@@ -309,7 +308,6 @@ def _server_kind(server: Server) -> tuple[str, str | None]:
 
 
 async def _post(client: httpx2.AsyncClient, server: Server, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The reply to a request, written in the server's dialect."""
     return await post(client, server.path, server.dialect.write(body, server.neutral), server.retry, server.holds)
 
 

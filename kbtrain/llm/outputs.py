@@ -79,14 +79,12 @@ class SilentAnswers:
     kinds: Counter[Silence] = field(default_factory=Counter)
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Count answers."""
         for sample in samples:
             self.n += 1
             if (kind := silence(sample)) is not None:
                 self.kinds[kind] += 1
 
     def line(self) -> str:
-        """The three shares, for people."""
         n = max(self.n, 1)
         empty, cut, thoughts = (self.kinds[kind] / n for kind in get_args(Silence))
         return f"{self.n} answers: {empty:.1%} empty, {cut:.1%} cut before they began, {thoughts:.1%} reasoning alone"

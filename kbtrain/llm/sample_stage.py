@@ -60,7 +60,6 @@ class SamplingPlan:
                     yield AnswerRequest(question, condition, text, n, prompts=self.prompts)
 
     def n_requests(self, counts: Mapping[Split, int]) -> int:
-        """Number of requests, given the number of questions of each split."""
         masked = int(sum(min(n, self._mask_limit(split)) for split, n in counts.items()))
         return sum(masked if condition == "mask" else sum(counts.values()) for condition in self.conditions)
 
@@ -120,12 +119,10 @@ class Shard:
 
     @property
     def is_whole(self) -> bool:
-        """True if this is the only shard."""
         return self.count == 1
 
     @property
     def store_name(self) -> str:
-        """The file of the run folder that this shard writes."""
         return "samples.db" if self.is_whole else f"samples.shard-{self.index}-of-{self.count}.db"
 
     def windows(self, requests: Iterable[AnswerRequest], size: int) -> Iterator[list[AnswerRequest]]:
@@ -175,7 +172,6 @@ class SamplingJob:
         return cls(config, run, plan, shard, share, settings)
 
     def requests(self) -> Iterator[AnswerRequest]:
-        """The requests of this shard."""
         return itertools.chain.from_iterable(self.shard.windows(self.plan.requests(), self.config.window))
 
     def n_stored(self, store: SampleStore) -> int:
@@ -201,7 +197,6 @@ class SamplingJob:
         return {**self.settings, **({"samples": samples} if same else {})}
 
     def _golds(self) -> set[str]:
-        """Reference answers of the first questions."""
         first = itertools.islice(self.requests(), FIRST)
         return {answer for request in first for answer in request.question.answers}
 
@@ -286,7 +281,6 @@ def local(
 def answers_of(
     llm: LLM, config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
 ) -> Iterator[AnswersWithFacts]:
-    """The answers of a model that is open."""
     facts = llm.facts()
     yield facts, []  # before the first answer, so that other settings are refused at once
     requests = itertools.chain.from_iterable(windows)

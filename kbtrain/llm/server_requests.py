@@ -90,7 +90,6 @@ class ServerError:
 
     @property
     def text(self) -> str:
-        """Status and message, as a UserError shows them."""
         return f"status {self.status} ({self.message})"
 
     @property
@@ -365,7 +364,6 @@ def ask_once(
 
 @functools.cache
 def tls() -> ssl.SSLContext:
-    """The TLS context of all clients of servers."""
     # once: reading the certificates takes longer than asking
     return httpx2.create_ssl_context()
 

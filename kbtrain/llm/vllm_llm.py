@@ -57,7 +57,6 @@ class Queue:
         return sum(self._n_answers.values()) >= int(self._most)
 
     def add(self, ids: Sequence[int], how: Any) -> str:
-        """Send a request; its key."""
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind
 

@@ -317,7 +317,6 @@ async def models_route(service: Service, exchange: Exchange) -> None:
 
 
 def _entry(service: Service) -> dict[str, Any]:
-    """The gate in the list of models."""
     return {"id": service.decider.loaded.name, "object": "model", "created": 0, "owned_by": "kbtrain"}
 
 
@@ -353,8 +352,6 @@ async def metrics_route(service: Service, exchange: Exchange) -> None:
 
 @dataclass(frozen=True)
 class OwnRoute:
-    """A route of the server's own."""
-
     handle: Handle
     method: Literal["get", "post"]
     about: str
@@ -402,7 +399,6 @@ PASSED_ON = ("get", "post", "put", "patch", "delete")
 
 @functools.cache
 def document() -> dict[str, Any]:
-    """The OpenAPI document."""
     kinds: list[type[BaseModel]] = [Refusal]
     kinds += [route.body for route in OWN.values() if route.body is not None]
     kinds += [route.reply for route in OWN.values() if route.reply is not None]
@@ -430,7 +426,6 @@ def document() -> dict[str, Any]:
 
 
 def _operation(route: OwnRoute) -> dict[str, Any]:
-    """One operation of a route of the server's own."""
     refused = {"description": "Why there is no answer", "content": _content(Refusal)}
     kind = "text/plain" if route.about.endswith("Prometheus") else "application/json"
     answer = {kind: {}} if route.reply is None else _content(route.reply)

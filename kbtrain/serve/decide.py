@@ -132,7 +132,6 @@ class LoadedGate:
         return loaded
 
     def example(self, question: str, hits: Sequence[Hit]) -> GateExample:
-        """A question with the passages found for it."""
         return replace(GateExample.ask(question, language=language_of(question), hits=hits), titles=self.titles)
 
     def from_source(self, value: Input, source: str) -> Input:
@@ -340,7 +339,6 @@ class GateWorker(Generic[R]):
 
     @property
     def depth(self) -> int:
-        """Number of inputs that wait."""
         return len(self._waiting)
 
     async def score(self, inputs: Sequence[Input]) -> list[R]:

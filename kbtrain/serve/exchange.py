@@ -124,12 +124,10 @@ class Exchange:
             pass
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
-        """Send status and headers."""
         self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def chunk(self, data: bytes, more: bool = True) -> None:
-        """Send a part of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def reply(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
@@ -181,8 +179,6 @@ CLOSE = {"connection": "close"}
 
 
 class Keys:
-    """The accepted API keys."""
-
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = [key.encode() for key in keys]
 

@@ -38,7 +38,6 @@ class Refused(Exception):
         self.fields: dict[str, Any] = {}  # beside the error
 
     def body(self, anthropic: bool = False) -> bytes:
-        """The JSON body."""
         if anthropic:
             kind = ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
             return json.dumps(

@@ -112,7 +112,6 @@ class ProxiedRequest:
     trace: RequestTrace
 
     async def answer(self) -> None:
-        """Decide, search, and answer with the upstream."""
         service, exchange, gated = self.service, self.exchange, self.gated
         if self.upstream.paths is not None:  # a model in this process, which refuses what it cannot meet
             self.upstream.check(self.path, self._with_evidence())

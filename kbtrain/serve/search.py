@@ -158,7 +158,6 @@ def open_search(config: ServeConfig) -> Search | None:
 
 
 def open_source(source: str | WebService | None, config: ServeConfig) -> Search | None:
-    """The search of a run folder."""
     if isinstance(source, WebService):
         return http_search(source.model_copy(update={"timeout_s": config.search_deadline_s}))
     return None if source is None else open_search(config.model_copy(update={"search": source}))

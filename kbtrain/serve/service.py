@@ -84,7 +84,6 @@ class RequestTrace:
             self.reason = "policy"
 
     def headers(self, gate: str) -> dict[str, str]:
-        """The ``x-kbtrain-*`` headers of the answer."""
         d = self.decision
         figures = {"score": d and d.score, "threshold": d and d.threshold}
         seconds = {"gate": self.gate_seconds, "search": self.search_seconds}

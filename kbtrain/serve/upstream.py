@@ -64,27 +64,22 @@ class Upstream(Protocol):
     @property
     def paths(self) -> Set[str] | None:
         """Paths behind ``/v1/`` that it answers; None: those of a server by its address, which are not known."""
-        ...
 
     def check(self, path: str, body: Mapping[str, Any]) -> None:
         """Raise :class:`Refused` for a request without passages that :meth:`send` would refuse, before a gate and a
         search cost anything.
         """
-        ...
 
     def send(
         self, path: str, data: bytes | Upload, headers: Iterable[Header], query: bytes = b"", method: str = "POST"
     ) -> AbstractAsyncContextManager[UpstreamReply]:
         """Send a request; leaving the context ends the work for it. Raises :class:`Refused` without an answer."""
-        ...
 
     async def models(self, headers: Iterable[Header] = ()) -> list[Any]:
         """Entries of the list of models. Raises :class:`Refused` without it, 401 without a client's key."""
-        ...
 
     async def close(self) -> None:
         """Release connections and threads."""
-        ...
 
 
 class HttpUpstream:

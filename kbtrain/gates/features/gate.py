@@ -140,7 +140,6 @@ def held_out_scores(gate: Features, data: Mapping[Target, Sequence[Labelled]], s
 
 
 def questions_of(rows: Sequence[Labelled]) -> list[GateExample]:
-    """The examples, which are questions."""
     return [row.example for row in rows if isinstance(row.example, GateExample)]
 
 

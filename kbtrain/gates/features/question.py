@@ -91,7 +91,6 @@ class Frequencies:
         ]
 
     def save(self, folder: Path) -> None:
-        """Write two files."""
         save_file({"hashes": self.hashes, "logs": self.logs}, folder / WORDS)
         self.tokens.save(folder / TOKENS)
 
@@ -115,7 +114,6 @@ class Frequencies:
 
 
 def word_hash(word: str) -> int:
-    """32 bits of a word."""
     return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
 
 

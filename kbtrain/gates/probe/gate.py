@@ -145,7 +145,6 @@ class Reader:
         self.spent: Counter[str] = Counter()
 
     def prompts(self, examples: Sequence[GateExample]) -> list[list[int]]:
-        """Token ids of the plain prompts."""
         return [asked_ids(self.tokenizer, example, None, self.own) for example in examples]
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:
@@ -172,7 +171,6 @@ class Reader:
 
     @cached_property
     def sampler(self) -> BatchSampler:
-        """The sampler that draws drafts."""
         from kbtrain.llm.base import Sampling
         from kbtrain.llm.sampler.sampler import BatchSampler
 
@@ -266,7 +264,6 @@ class Probe(KeyedGate):
 
     @property
     def draft_tokens(self) -> int:
-        """Tokens of a draft; 0 for the prompt alone."""
         return self.reader.draft_tokens
 
     def drafter(self) -> BatchSampler:

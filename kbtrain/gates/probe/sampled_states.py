@@ -148,7 +148,6 @@ def has_states(request: AnswerRequest) -> bool:
 
 
 def prompt_of(llm: Any, request: AnswerRequest) -> list[int]:
-    """Token ids of a request's prompt."""
     return prompt_ids(llm.tokenizer, request, llm.sampling.max_prompt_tokens)[0]
 
 

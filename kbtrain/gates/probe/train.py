@@ -50,7 +50,6 @@ class FittedHead:
 
 
 def used_examples(examples: Sequence[GateExample]) -> list[GateExample]:
-    """The plain questions."""
     return [e for e in examples if e.reference is None]
 
 

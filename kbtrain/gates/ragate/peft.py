@@ -96,7 +96,6 @@ class TurnGate(Gate):
 
     @property
     def cut(self) -> int:
-        """Turns skipped so far."""
         return self.prompts.n_truncated
 
     def probabilities(self, examples: Sequence[TurnExample]) -> dict[str, list[float]]:

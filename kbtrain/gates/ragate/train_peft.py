@@ -58,7 +58,6 @@ def check_turns(examples: Sequence[Example], path: Path, features: Sequence[Peft
 
 
 def turns_of(rows: Sequence[Labelled]) -> list[TurnExample]:
-    """The turns of labelled rows."""
     return [row.example for row in rows if isinstance(row.example, TurnExample)]
 
 

@@ -41,7 +41,6 @@ class SeakrSettings(BaseModel):
     seed: str = "seakr"
 
     def sampling(self) -> Sampling:
-        """As the sampler takes it."""
         shared = ("seed", "temperature", "top_k", "top_p", "max_new_tokens", "stop", "max_prompt_tokens")
         return Sampling(**{name: getattr(self, name) for name in shared})
 

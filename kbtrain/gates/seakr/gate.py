@@ -47,7 +47,6 @@ class SeakrCard(GateCard):
     settings: SeakrSettings
 
     def names(self) -> tuple[str, ...]:
-        """Every signal: all come from the same samples."""
         return tuple(SIGNALS)
 
     def answering_models(self) -> tuple[str, ...]:
@@ -97,7 +96,6 @@ class SeaKR(Gate):
 
     @property
     def name(self) -> str:
-        """The signal's name: ``seakr``, unless another one decides."""
         return self.engine.settings.signal
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:

@@ -198,7 +198,6 @@ class StatesObserver(Observer):
         return last_states(model, range(len(decoder_layers(model))) if self.layers is None else self.layers, last)
 
     def on_prefill(self, rows: Sequence[Row], read: LastStates | None) -> Sequence[Row]:
-        """Note the prompts' states."""
         if read is None:
             return rows
         states = read.array()

@@ -97,7 +97,6 @@ class TokenUncertainty(Observer):
         self.ratios = ratios
 
     def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: DrawnTokens) -> None:
-        """Note the numbers of each row's next-token distribution."""
         entropies, surprisals = token_statistics(logits, drawn.tokens, [row.sequence for row in rows])
         for row, entropy, surprisal in zip(rows, entropies.tolist(), surprisals.tolist(), strict=True):
             uncertainties = row.notes.setdefault(self, Uncertainties())

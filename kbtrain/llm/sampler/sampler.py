@@ -128,7 +128,6 @@ class Stopper:
         return other
 
     def text(self, tokens: Sequence[int], opened: bool = False) -> str:
-        """As :meth:`read`, the text alone."""
         return self.read(tokens, "length", opened).text
 
     def read(self, tokens: Sequence[int], finish: Finish, opened: bool = False) -> ReadAnswer:

@@ -53,7 +53,6 @@ class Layout:
         return grid.index_copy_(0, self.slots, rows).view(self.n_questions, self.width, *rows.shape[1:])
 
     def to_rows(self, grid: torch.Tensor) -> torch.Tensor:
-        """The inverse of :meth:`to_grid`."""
         flat = grid.flatten(0, 1)
         return flat if self.slots is None else flat.index_select(0, self.slots)
 
@@ -115,7 +114,6 @@ class OwnLayer(DynamicLayer):
             whole[to : to + len(rows), :, : self.length] = whole[rows, :, : self.length]
 
     def get_seq_length(self) -> int:
-        """Tokens held so far."""
         return self.length
 
     def _room(self, states: torch.Tensor) -> torch.Tensor:
@@ -291,7 +289,6 @@ class CopiedPrefixDecoder:
         self.keep([0] * len(question_of_sequence))
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """As :meth:`SharedPrefixDecoder.step`."""
         positions = torch.full((len(tokens), 1), self.position, device=self.model.device)
         output = self.model(input_ids=tokens.unsqueeze(1), position_ids=positions, **with_cache(self.model, self.cache))
         self.position += 1
@@ -303,7 +300,6 @@ class CopiedPrefixDecoder:
         self.keep([*range(self._count), *sequences])
 
     def keep(self, sequences: Sequence[int]) -> None:
-        """As :meth:`SharedPrefixDecoder.keep`."""
         which: Any = torch.tensor(sequences, device=self.model.device)
         self.cache.reorder_cache(which)  # every kind of layer has it; not every one has keys
         self._count = len(sequences)

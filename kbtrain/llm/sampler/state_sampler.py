@@ -71,7 +71,6 @@ class StateSampler(LockstepSampler):
         return super()._draw_tokens(logits, uniforms, greedy, source)
 
     def sample_with_states(self, prompts: Sequence[PromptRows]) -> list[list[AnswerWithStates]]:
-        """As :meth:`sample`, each answer with its statistics."""
         states, uncertainty = EndStates(self.tap, self.stopper, self.end), TokenUncertainty(ratios=False)
         rows = self.observed(states, uncertainty).draw(prompts)
         return [[self._with_states(row, states, uncertainty) for row in of_prompt] for of_prompt in rows]
@@ -114,7 +113,6 @@ class EndStates(Observer):
         return self.tap.reading() if any(row.finish and len(row.feed) == 1 for row in rows) else nullcontext()
 
     def on_step(self, rows: Sequence[Row], read: StatesReading | None) -> None:
-        """Note the states of the rows whose end token was fed."""
         if read is None or read.mlp is None or read.residual is None:
             return
         closed = [row for row in rows if row.finish is not None and not row.feed]
