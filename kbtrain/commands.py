@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import inspect
+import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kbtrain.errors import UserError
 from kbtrain.runtime import scripts
+
+T = TypeVar("T")
 
 
 def finish(args: argparse.Namespace) -> None:
@@ -20,12 +25,15 @@ def finish(args: argparse.Namespace) -> None:
 
 
 def fit(args: argparse.Namespace) -> None:
-    from dataclasses import fields
-
     from kbtrain.fit_questions import Fit, fit_questions
 
-    values = vars(args) | {"run": args.run_folder}
-    fit_questions(Fit(**{field.name: values[field.name] for field in fields(Fit) if field.name in values}), step)
+    fit_questions(_options(Fit, args), step)
+
+
+def _options(kind: type[T], args: argparse.Namespace) -> T:
+    """The dataclass of a command's options; what is not given has its default."""
+    values, names = vars(args) | {"run": args.run_folder}, inspect.signature(kind).parameters
+    return kind(**{name: values[name] for name in names if name in values})
 
 
 def ls(args: argparse.Namespace) -> None:
@@ -120,8 +128,6 @@ def demo(args: argparse.Namespace) -> None:
 
 
 def decide(args: argparse.Namespace) -> None:
-    import json
-
     from kbtrain.gates.decide import STDIN, decisions
     from kbtrain.gates.registry import load_gate
 
@@ -208,8 +214,6 @@ def calibrate(args: argparse.Namespace) -> None:
 
 
 def audit(args: argparse.Namespace) -> None:
-    from dataclasses import fields
-
     from kbtrain.report.audit import Audit, answer_steps, audit_lines
     from kbtrain.report.traffic import roll_back
 
@@ -218,8 +222,7 @@ def audit(args: argparse.Namespace) -> None:
         return
     if args.run_folder is None:
         raise UserError("command line: --run: name a folder for the audit, such as runs/audit")
-    values = vars(args) | {"run": args.run_folder}
-    settings = Audit(**{field.name: values[field.name] for field in fields(Audit) if field.name in values})
+    settings = _options(Audit, args)
     if not args.answer or args.dry_run:
         sys.stdout.write("\n".join(audit_lines(settings)) + "\n")
         return
@@ -255,7 +258,6 @@ _SETTINGS = re.compile(r"(KBTRAIN|HF|CUDA|OMP|GOMP|RAY|TOKENIZERS)_\w+|\w+_API_K
 
 def _software() -> Iterator[tuple[str, str]]:
     """Name and value of versions, and of the variables that are set, keys without their value."""
-    import os
     import platform
 
     from kbtrain.io.provenance import git_state, package_versions

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Literal
 
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import meta_of, meta_path
+from kbtrain.io.store import SampleStore
 from kbtrain.models import embedded
-from kbtrain.records import Question
+from kbtrain.records import Evidence, Label, Question
 from kbtrain.runtime.scripts import find, launch_command
 from kbtrain.runtime.stage_process import run_to_end
 
@@ -177,8 +179,6 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
 
 def check_gold(path: Path) -> None:
     """Raise :class:`UserError` where no question of some split has a reference answer."""
-    from kbtrain.io import jsonl
-
     splits, with_gold = set[str](), set[str]()
     for question in jsonl.read(Question, path):
         splits.add(question.split)
@@ -196,9 +196,6 @@ def check_passages(run: Path) -> list[str]:
     Raises :class:`UserError` where none has any, and where all answers are the same with and without passages: no
     search can help there.
     """
-    from kbtrain.io import jsonl
-    from kbtrain.io.store import SampleStore
-    from kbtrain.records import Evidence
     from kbtrain.retrieval.retrieve_stage import missing_hits
 
     lines: list[str] = []
@@ -221,8 +218,6 @@ def check_passages(run: Path) -> list[str]:
 
 def greedy_only(run: Path) -> bool:
     """True where no question has two sampled answers: imported answers, or a sampling of greedy ones alone."""
-    from kbtrain.io.store import SampleStore
-
     with SampleStore(run / "samples.db", read_only=True) as store:
         return max(store.set_sizes("main"), default=0) < 2
 
@@ -231,9 +226,7 @@ def benefit_tau(run: Path) -> float | None:
     """Benefit above which a search counts as helpful: 0, or the middle of the range where all training questions lie
     on one side of it. None where benefit cannot be learnt: it is missing in train or dev, or has one value.
     """
-    from kbtrain.io import jsonl
     from kbtrain.labeling.examples import BenefitTarget
-    from kbtrain.records import Label
 
     path, target = run / "labels.jsonl", BenefitTarget(greedy=_GREEDY)
     labels = list(jsonl.read(Label, path)) if path.exists() else []

@@ -27,7 +27,7 @@ from kbtrain.gate.trained_on import held_out_rows
 from kbtrain.gates.features.additive import check_need
 from kbtrain.gates.handles import handle
 from kbtrain.gates.scoring import score_path
-from kbtrain.gates.stack import StackCard, combine_scores, fit_linear, held_out_log_odds, held_out_or_own
+from kbtrain.gates.stack import StackCard, fit_linear, held_out_log_odds, held_out_or_own
 from kbtrain.records import GateExample
 from kbtrain.training.config import KeyedFitConfig
 from kbtrain.training.fit import KeyedData, KeyedEnding, KeyedFit, claim_fit_folder, read_keyed
@@ -62,15 +62,14 @@ def main(config: TrainStackConfig) -> None:
         odds = held_out_log_odds(columns, need, config.seed, groups)
         held_out[f"stack_{key}"] = held_out_rows(questions, odds)
     card = StackCard(keys=config.keys, members=members, labels=config.labels, models=models)
-    dev = combine_scores(card, columns_stored.columns_of(data.questions("dev")), card.keys)
+    dev = card.combine(columns_stored.columns_of(data.questions("dev")))
     if config.fit_on == "dev":
         dev = {name: held_out_or_own(data.questions("dev"), held_out[name], dev[name]) for name in dev}
 
     def again(folder: Path) -> Mapping[str, Sequence[float]]:
         read = StackCard.read(folder)
-        return dev if config.fit_on == "dev" and read.models == models else combine_scores(
-            read, columns_stored.columns_of(data.questions("dev")), card.keys
-        )  # fmt: skip
+        same = config.fit_on == "dev" and read.models == models
+        return dev if same else read.combine(columns_stored.columns_of(data.questions("dev")))
 
     fit = KeyedFit(
         card=card,

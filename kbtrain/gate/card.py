@@ -400,18 +400,15 @@ def read_gate_json(folder: Path | str) -> dict[str, Any]:
     """Any gate's ``gate.json``, of any kind. Raises :class:`UserError` if it is missing or broken."""
     path = Path(folder) / CARD
     if not path.exists():
-        if gates := _gates_in(path.parent):
+        below = sorted(card.parent for pattern in ("*", "gates/*") for card in path.parent.glob(f"{pattern}/{CARD}"))
+        if below:
+            gates = ", ".join(map(str, below[:_SHOWN])) + ", ..." * (len(below) > _SHOWN)
             raise UserError(f"{folder}: a folder of gates, no gate itself; give one of them: {gates}")
         raise UserError(f"{at(path)}: no such file; is '{path.parent}' the folder of a finished training?")
     data = read_json(path)
     if not isinstance(data.get("kind"), str):
         raise UserError(f"{at(path)}: field 'kind': expected the kind of gate, found {data.get('kind')!r}")
     return data
-
-
-def _gates_in(folder: Path) -> str:
-    folders = sorted(card.parent for pattern in ("*", "gates/*") for card in folder.glob(f"{pattern}/{CARD}"))
-    return ", ".join(map(str, folders[:_SHOWN])) + (", ..." if len(folders) > _SHOWN else "")
 
 
 def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:

@@ -25,8 +25,8 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import OTHER_PROMPTS, first_rows, open_answering
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.gates.server_gate import AskedServer, ServerGate
-from kbtrain.llm.dialect import Dialect
-from kbtrain.net import LONGEST_ASKED
+from kbtrain.llm.dialect import Dialect, Server
+from kbtrain.net import LONGEST_ASKED, Retry
 from kbtrain.prompts.kbm import chat_messages, encode
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_text
 from kbtrain.records import GREEDY, Example, GateExample, Statistic
@@ -188,15 +188,6 @@ def signals(draft: Uncertainties, tokens: int | None = None) -> dict[str, float]
     return dict(zip(SIGNALS, values, strict=True))
 
 
-def mean_ratio(draft: Sequence[Sequence[float]]) -> float:
-    """Mean over tokens of the second highest probability divided by the highest; 1 for a draft without tokens.
-
-    ``draft``: log-probabilities at each token, the highest first.
-    """
-    ratios = [math.exp(values[1] - values[0]) if len(values) > 1 else 0.0 for values in draft]
-    return math.fsum(ratios) / len(ratios) if ratios else 1.0
-
-
 class DraftOfServer(SignalGate, ServerGate):
     """Score by :attr:`card`'s signal. ``spent`` counts requests and tokens."""
 
@@ -210,9 +201,7 @@ class DraftOfServer(SignalGate, ServerGate):
     def connected(cls, card: DraftCard) -> Self:
         """The gate of a card that names a server. Raises :class:`UserError` without an answer from there."""
         from kbtrain.llm.base import Sampling
-        from kbtrain.llm.dialect import Server
         from kbtrain.llm.openai_llm import OpenAILLM
-        from kbtrain.net import Retry
 
         asked = cast(DraftServer, card.server)
         retry = Retry(tries=asked.tries, patience=asked.patience)
@@ -270,8 +259,9 @@ def draft_signals(tops: Sequence[Top], top: int) -> tuple[float, float, float]:
     usable = [sorted((value for _, value in top_tokens), reverse=True) for top_tokens in tops if top_tokens]
     if not usable:
         return 1.0, math.log(top + 1), math.log(top + 1)
+    ratios = [math.exp(values[1] - values[0]) if len(values) > 1 else 0.0 for values in usable]
     entropies = [_entropy(values) for values in usable]
-    return mean_ratio(usable), math.fsum(entropies) / len(usable), entropies[0]
+    return math.fsum(ratios) / len(usable), math.fsum(entropies) / len(usable), entropies[0]
 
 
 def _entropy(values: Sequence[float]) -> float:

@@ -142,8 +142,12 @@ def handle(
         stage=card.stage,
         held_out={stored.get(score, score): scores for score, scores in read_held_out(folder).items()},
         within_answer=card.within_answer,
-        server=_is_paid_by_tokens(singles),
-        models=tuple(sorted(_models(cards))),
+        # beside a model that runs here seconds are the price, not tokens
+        server=any(c.asks_server for c in singles) and all(c.asks_server or not c.base_model for c in singles),
+        # folders hold configuration and tokenizer; base models are opened here unless a server is asked
+        models=tuple(
+            sorted({*map(str, cards), *(c.base_model for c in cards.values() if c.base_model and not c.asks_server)})
+        ),
         card=card,
     )
 
@@ -172,19 +176,9 @@ def _names_of_folder(card: GateCard, folder: str) -> dict[str, str]:
     return {name: folder + name.removeprefix(kind) if name.startswith(kind) else f"{folder}_{name}" for name in names}
 
 
-def _is_paid_by_tokens(cards: Sequence[GateCard]) -> bool:
-    """True where a server is asked and no model runs here: beside such a one seconds are the price."""
-    return any(card.asks_server for card in cards) and all(card.asks_server or not card.base_model for card in cards)
-
-
 def single_gates(folder: Path) -> list[tuple[Path, GateCard]]:
     """Folders and cards of the gates that a gate is made of in the end; its own where it is made of none."""
     return [(place, card) for place, card in cards_of(folder).items() if not card.parts()]
-
-
-def _models(cards: Mapping[Path, GateCard]) -> set[str]:
-    """The folders, which hold configuration and tokenizer, and the base models that are opened here."""
-    return {*map(str, cards), *(c.base_model for c in cards.values() if c.base_model and not c.asks_server)}
 
 
 def check_bases(folder: Path) -> None:

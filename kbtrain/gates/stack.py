@@ -20,7 +20,8 @@ from kbtrain.gate.card import STAGES, KeyedCard, Stage
 from kbtrain.gate.gate import ByName, Gate, KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, question_hash
 from kbtrain.gates.answering import PassReader, scores_of_one_pass
-from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, held_out, least_loss
+from kbtrain.gates.features import additive
+from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, least_loss
 from kbtrain.gates.registry import QUESTION, Kind, load_gate, read_card
 from kbtrain.records import Example, GateExample, Target
 from kbtrain.runtime.cores import one_thread
@@ -102,15 +103,8 @@ def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0, groups: S
 def held_out_log_odds(
     columns: Columns, need: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
 ) -> list[float]:
-    """Log odds of each question by a regression fitted to the questions of the other folds
-    (:func:`~kbtrain.gates.features.additive.held_out`)."""
-    row_groups = range(len(need)) if groups is None else groups
-
-    def log_odds(fit: Sequence[int], rest: Sequence[int]) -> Sequence[float]:
-        model = fit_linear(_rows(columns, fit), [need[i] for i in fit], seed, [row_groups[i] for i in fit])
-        return model.log_odds(_rows(columns, rest))
-
-    return held_out(log_odds, need, row_groups, seed)
+    """As :func:`kbtrain.gates.features.additive.held_out_log_odds`, of this regression."""
+    return additive.held_out_log_odds(columns, need, seed, groups, fit_linear, _rows)
 
 
 def _rows(columns: Columns, places: Sequence[int]) -> Columns:
@@ -173,7 +167,11 @@ class StackCard(KeyedCard):
             for member, of in zip(self.members, scores, strict=True)
             for score, name in member.inputs().items()
         }
-        return combine_scores(self, columns, self.keys)
+        return self.combine(columns)
+
+    def combine(self, columns: Columns) -> dict[str, list[float]]:
+        """The same from columns of scores by their names in the models."""
+        return {f"{self.PREFIX}_{key}": [logistic(x) for x in self.models[key].log_odds(columns)] for key in self.keys}
 
 
 class Stack(KeyedGate):
@@ -231,11 +229,6 @@ class Stack(KeyedGate):
     def load(cls, folder: Path | str, open_member: OpenMember) -> Stack:
         card = StackCard.read(folder)
         return cls([open_member(Path(folder) / member.folder) for member in card.members], card, card.best_key())
-
-
-def combine_scores(card: StackCard, columns: Columns, keys: Sequence[Target]) -> dict[str, list[float]]:
-    """Scores by name, from the members' scores."""
-    return {f"{card.PREFIX}_{key}": [logistic(x) for x in card.models[key].log_odds(columns)] for key in keys}
 
 
 def held_out_or_own(

@@ -27,16 +27,13 @@ NO_SEARCH = frozenset({"never", "pass"})  # policies
 SEARCH_TOOLS = (
     "search", "web_search*", "web-search", "websearch", "search_web", "search_the_web", "internet_search",
     "online_search", "google_search*", "google-search", "googlesearch", "search_google", "bing_search", "brave_search",
-    "brave_web_search",
-    "duckduckgo_search", "duckduckgo_results_json", "ddg_search", "tavily_search*", "tavily-search", "serper_search",
-    "serpapi_search", "exa_search", "web_search_exa", "perplexity_search", "searxng_search", "searxng_web_search",
-    "wikipedia",
-    "wikipedia_search", "search_wikipedia", "search_knowledge", "knowledge_search", "search_knowledge_base",
-    "knowledge_base_search", "query_knowledge_base", "retrieve_knowledge", "search_docs", "docs_search",
-    "search_documents",
-    "document_search", "search_documentation", "vector_search", "rag_search", "kb_search", "search_kb", "search_wiki",
-    "retriever", "retrieve", "retrieval", "retrieve_documents", "retrieve_docs", "retrieve_context",
-    "retrieve_passages",
+    "brave_web_search", "duckduckgo_search", "duckduckgo_results_json", "ddg_search", "tavily_search*", "tavily-search",
+    "serper_search", "serpapi_search", "exa_search", "web_search_exa", "perplexity_search", "searxng_search",
+    "searxng_web_search", "wikipedia", "wikipedia_search", "search_wikipedia", "search_knowledge", "knowledge_search",
+    "search_knowledge_base", "knowledge_base_search", "query_knowledge_base", "retrieve_knowledge", "search_docs",
+    "docs_search", "search_documents", "document_search", "search_documentation", "vector_search", "rag_search",
+    "kb_search", "search_kb", "search_wiki", "retriever", "retrieve", "retrieval", "retrieve_documents",
+    "retrieve_docs", "retrieve_context", "retrieve_passages",
 )  # fmt: skip
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 

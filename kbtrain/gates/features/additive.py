@@ -135,42 +135,37 @@ def fit_additive(
     return Additive(intercept=intercept, curves=curves, strength=strength, grams=weights)
 
 
+def pick_rows(rows: Sequence[Row], places: Sequence[int]) -> list[Row]:
+    """The rows at these places."""
+    return [rows[place] for place in places]
+
+
 def held_out_log_odds(
-    rows: Sequence[Row], need: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
-) -> list[float]:
-    """Log odds of each row by a regression fitted, penalty and knots included, to the rows of the other folds
-    (:func:`held_out`)."""
-    row_groups = range(len(rows)) if groups is None else groups
-
-    def log_odds(fit: Sequence[int], rest: Sequence[int]) -> Sequence[float]:
-        model = fit_additive([rows[i] for i in fit], [need[i] for i in fit], seed, [row_groups[i] for i in fit])
-        return model.log_odds([rows[i] for i in rest])
-
-    return held_out(log_odds, need, row_groups, seed)
-
-
-def held_out(
-    log_odds: Callable[[Sequence[int], Sequence[int]], Sequence[float]],
+    rows: Any,
     need: Sequence[float],
-    groups: Sequence[int],
-    seed: int,
+    seed: int = 0,
+    groups: Sequence[int] | None = None,
+    fit: Callable[..., Any] = fit_additive,
+    pick: Callable[[Any, Sequence[int]], Any] = pick_rows,
 ) -> list[float]:
-    """Log odds of each question: those that ``log_odds`` gives for the places of a fold when fitted to the others,
-    and where these teach nothing, the log odds of their share.
+    """Log odds of each question by a model that ``fit`` fits, penalty and knots included, to the questions of the other
+    folds, which ``pick`` takes out of the rows; where these teach nothing, the log odds of their share.
 
     They are moved to the share of all questions: that of the others falls where the fold's own rises, and would order
     the folds against their labels.
     """
-    held_out_odds, level = [0.0] * len(need), share_log_odds(need)
-    for fit, rest in folds(groups, seed):
-        of_others = share_log_odds([need[i] for i in fit])
+    row_groups = range(len(need)) if groups is None else groups
+    log_odds, level = [0.0] * len(need), share_log_odds(need)
+    for others, held in folds(row_groups, seed):
+        labels = [need[i] for i in others]
+        of_others = share_log_odds(labels)
         try:
-            values = log_odds(fit, rest)
+            values = fit(pick(rows, others), labels, seed, [row_groups[i] for i in others]).log_odds(pick(rows, held))
         except NothingToLearn:
-            values = [of_others] * len(rest)
-        for i, value in zip(rest, values, strict=True):
-            held_out_odds[i] = value + level - of_others
-    return held_out_odds
+            values = [of_others] * len(held)
+        for i, value in zip(held, values, strict=True):
+            log_odds[i] = value + level - of_others
+    return log_odds
 
 
 def fit_logistic(features: Floats, need: Floats, strength: float) -> tuple[Floats, float]:

@@ -28,6 +28,7 @@ from kbtrain.llm.sample_stage import AnswersWithFacts, Engine, answers_of
 from kbtrain.llm.sampler.hidden_states import PARTS, StatesObserver
 from kbtrain.llm.sampler.observer import Row
 from kbtrain.models.adapters import base_fingerprint
+from kbtrain.models.files_read import config_of
 from kbtrain.records import GREEDY
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def keeping_states(run: Path) -> Engine:
         def watched() -> Iterator[list[AnswerRequest]]:
             for window in windows:
                 prompt_by_question = {
-                    request.question.id: prompt_of(llm, request) for request in filter(has_states, window)
+                    request.question.id: prompt_ids(llm.tokenizer, request, llm.sampling.max_prompt_tokens)[0]
+                    for request in filter(has_states, window)
                 }
                 lacking_states = {name: ids for name, ids in prompt_by_question.items() if stored.lacks(ids)}
                 prompts.update(lacking_states)
@@ -122,8 +124,6 @@ def _of_layers(wait: Callable[[], Any], layers: Sequence[int]) -> States:
 
 def n_layers(model: str) -> int:
     """Number of a model's layers, by its configuration. Raises :class:`UserError`."""
-    from kbtrain.models.files_read import config_of
-
     return int(config_of(model).get_text_config().num_hidden_layers)
 
 
@@ -145,10 +145,6 @@ def has_states(request: AnswerRequest) -> bool:
     It scores dev and test questions by passes of its own, in the number format of its use.
     """
     return request.condition == "llm" and request.question.split == "train"
-
-
-def prompt_of(llm: Any, request: AnswerRequest) -> list[int]:
-    return prompt_ids(llm.tokenizer, request, llm.sampling.max_prompt_tokens)[0]
 
 
 def count_lacking(config: LLMConfig, dtype: str, run: Path, requests: Iterable[AnswerRequest]) -> int:
