@@ -137,7 +137,9 @@ class Gate(ABC):
 
     def probability(self, score: float) -> float | None:
         """The probability that retrieval is needed which a score states, uncalibrated; None without such a unit."""
-        return {"log odds": logistic(score), "probability": score}.get(self.unit or "")
+        if self.unit == "log odds":
+            return logistic(score)
+        return score if self.unit == "probability" else None
 
     def examples(self, inputs: Sequence[str | Example]) -> list[Example]:
         """Texts as examples; examples as they are. Raises :class:`UserError` for anything that the gate cannot read."""

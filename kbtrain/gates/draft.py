@@ -137,11 +137,6 @@ class Draft(SignalGate):
             tokens: LockstepSampler(model, tokenizer, Sampling(max_new_tokens=tokens)) for tokens in {1, card.tokens}
         }
 
-    @classmethod
-    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Self:
-        card = DraftCard.read(folder)
-        return cls(*open_answering(card, folder, dtype, device), card)
-
     def _scores(self, examples: Sequence[GateExample], tokens: int) -> dict[str, list[float]]:
         """Raises :class:`UserError` for a model whose logits are NaN."""
         observer = self.observer()
@@ -211,16 +206,6 @@ class DraftOfServer(SignalGate, ServerGate):
         )  # fmt: skip
         return cls(OpenAILLM.connect(card.base_model or asked.name, Sampling(max_new_tokens=card.tokens), server), card)
 
-    @classmethod
-    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Self:
-        """Connect to the server that the folder names; ``dtype`` and ``device`` are the server's own.
-
-        Raises :class:`UserError` without an answer from there, and for other prompts.
-        """
-        gate = cls.connected(DraftCard.read(folder))
-        gate.card.check_prompts(gate.fingerprint(), folder)
-        return gate
-
     def fingerprint(self) -> str:
         """Of the prompts; without a tokenizer (the chat endpoint) of their words alone."""
         return asked_fingerprint(self.tokenizer, self.own)
@@ -272,8 +257,16 @@ def _entropy(values: Sequence[float]) -> float:
 
 
 def load_draft(folder: Path | str, dtype: str = "auto", device: str = "auto") -> SignalGate:
-    """Open a folder with the model, or the server, that it names. Raises :class:`UserError` for other prompts."""
-    return (DraftOfServer if DraftCard.read(folder).server else Draft).load(folder, dtype, device)
+    """Open a folder with the model that it names, or connect to its server, whose own ``dtype`` and ``device`` are.
+
+    Raises :class:`UserError` without an answer from there, and for other prompts.
+    """
+    card = DraftCard.read(folder)
+    if card.server is None:
+        return Draft(*open_answering(card, folder, dtype, device), card)
+    gate = DraftOfServer.connected(card)
+    card.check_prompts(gate.fingerprint(), folder)
+    return gate
 
 
 KIND = Kind(DraftCard, load_draft, QUESTION, "recipes/make_draft.py")

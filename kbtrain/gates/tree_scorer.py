@@ -172,7 +172,7 @@ def value_probabilities(
     lengths = torch.tensor([len(prompt) for prompt in prompts])
     positions = n_prefix + tree_positions(lengths, room, tree)
     allowed = torch.nn.functional.pad(tree_mask(lengths, room, tree), (n_prefix, 0), value=True)
-    nodes = tree.nodes
+    nodes = sorted({place.node for place in tree.places.values()})
     answer_tokens = sorted({token for place in tree.places.values() for token in (place.true_id, place.false_id)})
     read = torch.tensor([room + node for node in nodes], device=device)
     in_blocks = plain(model) and pays(model, allowed.shape[-1], _BLOCKS_FROM)

@@ -52,15 +52,6 @@ class AnswerTree:
     parents: tuple[int, ...]
     depths: tuple[int, ...]
 
-    @property
-    def longest(self) -> int:
-        return max(len(answer) for answer in self.answers.values())
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        """The tree tokens at which a value is predicted, ascending."""
-        return tuple(sorted({place.node for place in self.places.values()}))
-
 
 def combinations(n_keys: int) -> Iterator[Values]:
     """All combinations of values, all True first."""
@@ -143,7 +134,7 @@ class Encoded:
 
     @property
     def length(self) -> int:
-        return len(self.prompt) + self.tree.longest
+        return len(self.prompt) + max(map(len, self.tree.answers.values()))
 
 
 class Encoder:

@@ -336,7 +336,12 @@ async def exchange(
     deadline = None if timeout.read is None else timeout.read + (timeout.connect or 0.0)
     try:
         async with asyncio.timeout(deadline), client.stream(method, path, json=body) as response:
-            return response, await _text_of(response)
+            data = bytearray()
+            async for chunk in response.aiter_bytes():
+                data += chunk
+                if len(data) > LARGEST:
+                    raise NoReply(f"a reply of more than {LARGEST >> 20} MiB")
+            return response, data.decode("utf-8", "replace")
     except TimeoutError:  # of the whole request: a reply may come a byte at a time
         raise NoReply("no whole answer in time") from None
     except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
@@ -366,13 +371,3 @@ def ask_once(
 def tls() -> ssl.SSLContext:
     # once: reading the certificates takes longer than asking
     return httpx2.create_ssl_context()
-
-
-async def _text_of(response: httpx2.Response) -> str:
-    """The body as text. Raises :class:`NoReply` for one without end."""
-    body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        if len(body) > LARGEST:
-            raise NoReply(f"a reply of more than {LARGEST >> 20} MiB")
-    return body.decode("utf-8", "replace")

@@ -68,14 +68,10 @@ class Queue:
     def finished(self, among: Collection[str]) -> dict[str, Any]:
         """Outputs that are whole by now, by key; waits for some of those ``among`` which the rest is not."""
         while not any(key in self._finished for key in among):
-            self._step()
-        return {key: self._finished.pop(key) for key in among if key in self._finished}
-
-    def _step(self) -> None:
-        for output in self._engine.step():
-            if output.finished:
+            for output in filter(lambda output: output.finished, self._engine.step()):
                 self._finished[output.request_id] = output
                 del self._n_answers[output.request_id]
+        return {key: self._finished.pop(key) for key in among if key in self._finished}
 
 
 class VllmLLM:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,10 +109,7 @@ def served_states(llm: Any, config: LLMConfig) -> Callable[[Sequence[Sequence[in
 
     def begin(prompts: Sequence[Sequence[int]]) -> list[Callable[[], States]]:
         read = reader.submit(server.read, prompts, DRAFT_TOKENS)
-        return [functools.partial(_of_layers, functools.partial(one_of, read, i), layers) for i in range(len(prompts))]
-
-    def one_of(read: Future[Any], i: int) -> Any:
-        return read.result()[i]
+        return [functools.partial(_of_layers, lambda i=i: read.result()[i], layers) for i in range(len(prompts))]
 
     return begin
 

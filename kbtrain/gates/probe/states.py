@@ -154,7 +154,13 @@ class StateStore:
         self.facts = dict(facts)
         self._where: dict[str, tuple[Path, int]] = {}
         for path in sorted(folder.glob("*.safetensors")):
-            self._note(path)
+            stored, keys = _read_head(path)
+            for name, before, now in differing(stored, self.facts):
+                raise UserError(
+                    f"{at(path)}: states of {name} {before}, not {now}; choose another folder "
+                    "for states, or delete this one"
+                )
+            self._where |= {key: (path, row) for row, key in enumerate(keys)}
 
     def __contains__(self, key: str) -> bool:
         return key in self._where
@@ -208,15 +214,6 @@ class StateStore:
             batch = [missing[key] for key in window]
             self.add(window, prompt_states(model, batch) if read is None else read(batch))
             yield len(window)
-
-    def _note(self, path: Path) -> None:
-        facts, keys = _read_head(path)
-        for name, before, now in differing(facts, self.facts):
-            raise UserError(
-                f"{at(path)}: states of {name} {before}, not {now}; choose another folder "
-                "for states, or delete this one"
-            )
-        self._where |= {key: (path, row) for row, key in enumerate(keys)}
 
 
 def stored_dtype(folder: Path) -> str | None:

@@ -107,7 +107,9 @@ class SeaKR(Gate):
 
     def think(self, examples: Sequence[GateExample]) -> list[Thought]:
         """Each example's greedy answer with all of its signals. A reference too long for the prompt loses its tail."""
-        thoughts = self.engine.think([(example.id, self._prompt(example)) for example in examples])
+        tokenizer, settings = self.engine.tokenizer, self.engine.settings
+        prompts = [(e.id, cut_prompt(tokenizer, e, settings, self.own, self.spent)) for e in examples]
+        thoughts = self.engine.think(prompts)
         self.spent.update(
             requests=len(thoughts),
             samples=sum(thought.n_samples for thought in thoughts),
@@ -115,10 +117,6 @@ class SeaKR(Gate):
             empty_samples=sum(thought.n_empty for thought in thoughts),
         )
         return thoughts
-
-    def _prompt(self, example: GateExample) -> list[int]:
-        """Token ids; ``reference_cut`` in ``spent`` counts the reference's tokens that found no room."""
-        return cut_prompt(self.engine.tokenizer, example, self.engine.settings, self.own, self.spent)
 
 
 def cut_prompt(

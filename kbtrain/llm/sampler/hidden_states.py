@@ -38,7 +38,7 @@ class StateTap:
 
     def __init__(self, model: PreTrainedModel, layer: int | None = None, mlp: str | None = None) -> None:
         blocks = decoder_layers(model)
-        self.layer = middle(len(blocks)) if layer is None else layer
+        self.layer = max(0, len(blocks) // 2 - 1) if layer is None else layer
         if not 0 <= self.layer < len(blocks):
             raise UserError(f"key 'layer': {self.layer} is not in 0 to {len(blocks) - 1}, the layers of this model")
         self._block = blocks[self.layer]
@@ -113,11 +113,6 @@ def last_states(model: PreTrainedModel, layers: Sequence[int], last: Sequence[in
     finally:
         for handle in handles:
             handle.remove()
-
-
-def middle(n_layers: int) -> int:
-    """SeaKR's layer: 15 (from 0) of 32."""
-    return max(0, n_layers // 2 - 1)
 
 
 def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:

@@ -99,7 +99,10 @@ class OwnLayer(DynamicLayer):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append (rows, kv heads, 1, size); returns all so far, with zeros up to the capacity."""
         if not self.is_initialized:
-            self.keys, self.values = (self._room(states) for states in (key_states, value_states))
+            self.keys, self.values = (
+                states.new_zeros(self.rows, states.shape[1], self.capacity, states.shape[-1])
+                for states in (key_states, value_states)
+            )
             self.is_initialized = True
         n, end = len(key_states), self.length + key_states.shape[-2]
         for whole, states in zip(self._both(), (key_states, value_states), strict=True):
@@ -115,9 +118,6 @@ class OwnLayer(DynamicLayer):
 
     def get_seq_length(self) -> int:
         return self.length
-
-    def _room(self, states: torch.Tensor) -> torch.Tensor:
-        return states.new_zeros(self.rows, states.shape[1], self.capacity, states.shape[-1])
 
     def _both(self) -> tuple[torch.Tensor, torch.Tensor]:
         assert self.keys is not None and self.values is not None  # for the type checker
