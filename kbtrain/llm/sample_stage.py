@@ -118,8 +118,12 @@ class Shard:
         return cls(int(match[1]), int(match[2]))
 
     @property
+    def is_whole(self) -> bool:
+        return self.count == 1
+
+    @property
     def store_name(self) -> str:
-        return "samples.db" if self.count == 1 else f"samples.shard-{self.index}-of-{self.count}.db"
+        return "samples.db" if self.is_whole else f"samples.shard-{self.index}-of-{self.count}.db"
 
     def windows(self, requests: Iterable[AnswerRequest], size: int) -> Iterator[list[AnswerRequest]]:
         """This shard's windows of ``size`` requests, in their order."""
@@ -163,7 +167,7 @@ class SamplingJob:
             settings["own_prompts"] = plan.prompts.as_record()
         if config.kind.model_files and (files := hashes_of(config.model)):
             settings[MODEL_FILES] = files
-        if shard.count > 1:
+        if not shard.is_whole:
             settings |= {"shard": f"{shard.index}/{shard.count}", "n_expected": share}
         return cls(config, run, plan, shard, share, settings)
 

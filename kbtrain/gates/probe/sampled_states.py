@@ -109,7 +109,11 @@ def served_states(llm: Any, config: LLMConfig) -> Callable[[Sequence[Sequence[in
 
     def begin(prompts: Sequence[Sequence[int]]) -> list[Callable[[], States]]:
         read = reader.submit(server.read, prompts, DRAFT_TOKENS)
-        return [functools.partial(_of_layers, lambda i=i: read.result()[i], layers) for i in range(len(prompts))]
+
+        def wait(i: int) -> States:
+            return _of_layers(lambda: read.result()[i], layers)
+
+        return [functools.partial(wait, i) for i in range(len(prompts))]
 
     return begin
 
