@@ -36,6 +36,11 @@ def probe_folder(folder: Path, threshold: float | None = 0.5, dev_scores: list[f
     return folder
 
 
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    """The body of a request with one question."""
+    return {"model": "stub", "messages": [{"role": "user", "content": text}], **more}
+
+
 def echo(query: str, k: int) -> list[str]:
     """A search that finds the query."""
     return [query] * k

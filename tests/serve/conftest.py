@@ -1,7 +1,8 @@
-"""The gate of these tests, built once."""
+"""The gate of these tests, built once; the upstreams of a file."""
 
 import pytest
 from serve_support import probe_folder, serving
+from stub_upstream import StubUpstream
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -17,4 +18,18 @@ def gate(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(gate):
     with serving(gate) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stub():
+    with StubUpstream() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def upstream():
+    from support.api_server import api_server
+
+    with api_server() as running:
         yield running

@@ -2,19 +2,13 @@
 
 import pytest
 from serve_support import KNOWN, NEEDS, serving
-from support.api_server import WORDS, api_server
+from support.api_server import WORDS
 
 from kbtrain.prompts.kbm import background
 
 TEXT = "".join(WORDS)
 FOUND = background(NEEDS, "en")  # the search of these tests finds the question
 KEY = "a-key-of-sixteen-characters"
-
-
-@pytest.fixture(scope="module")
-def upstream():
-    with api_server() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

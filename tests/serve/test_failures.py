@@ -11,11 +11,11 @@ import threading
 
 import pytest
 from model_server import EmbeddingServer
-from serve_support import KNOWN, NEEDS, serving
+from serve_support import KNOWN, NEEDS, chat, serving
 from stub_upstream import StubUpstream
 from support.http_server import LocalServer
 from support.scripts import run, start
-from support.servers import wait_until
+from support.servers import free_port, wait_until
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
@@ -29,10 +29,6 @@ PATIENCE = 30  # seconds until a test gives up; nothing is asserted about time
 def stub():
     with StubUpstream() as running:
         yield running
-
-
-def chat(text, **more):
-    return {"model": "stub", "messages": [{"role": "user", "content": text}], **more}
 
 
 def ask(server, text, **more):
@@ -423,12 +419,6 @@ def test_killed_under_load_leaves_no_torn_line_and_starts_again_until_a_signal_e
     script.wait(PATIENCE)
     assert script.poll() == 0  # else it was gone before the log was written out
     assert "is in place" in script.stderr and "Traceback" not in script.stderr
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def wait_for(port, script):

@@ -8,14 +8,7 @@ import socket
 import pytest
 from serve_support import KNOWN, serving
 from stub_upstream import StubUpstream
-from support.api_server import api_server
 from tiny_kbm import make_folder
-
-
-@pytest.fixture(scope="module")
-def upstream():
-    with api_server() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

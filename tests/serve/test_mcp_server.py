@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from serve_support import KNOWN, NEEDS, serving
+from serve_support import KNOWN, NEEDS, chat, serving
 from stub_upstream import StubUpstream
 from support.scripts import python
 
@@ -180,10 +180,6 @@ def stub():
     DEAD["now"] = False
     with StubUpstream() as running:
         yield running
-
-
-def chat(text):
-    return {"model": "stub", "messages": [{"role": "user", "content": text}]}
 
 
 def test_passages_go_into_the_prompt_where_the_gate_takes_them(folder, stub, tmp_path):

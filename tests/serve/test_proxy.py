@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from serve_support import KNOWN, NEEDS, probe_folder, serving
-from stub_upstream import StubUpstream
+from serve_support import KNOWN, NEEDS, chat, probe_folder, serving
 
 from kbtrain.prompts.kbm import background
 from kbtrain.report.traffic import calibrate_traffic
@@ -25,12 +24,6 @@ def corpus(tmp_path_factory):
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def stub():
-    with StubUpstream() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def fresh(stub):
     stub.requests.clear()
@@ -42,10 +35,6 @@ def fresh(stub):
 def proxy(gate, stub, corpus):
     with serving(gate, upstream=stub.url, search=corpus, k=1) as running:
         yield running
-
-
-def chat(text, **more):
-    return {"model": "stub", "messages": [{"role": "user", "content": text}], **more}
 
 
 def ask(server, body, path="/v1/chat/completions", **policy):

@@ -2,16 +2,9 @@
 
 import pytest
 from serve_support import KNOWN, NEEDS, serving
-from stub_upstream import StubUpstream
 
 OTHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 SEARCH = {"type": "function", "function": {"name": "web_search", "parameters": {"type": "object"}}}
-
-
-@pytest.fixture(scope="module")
-def stub():
-    with StubUpstream() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import pytest
 from pydantic import ValidationError
 from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
-from support.api_server import api_server
 from support.servers import wait_until
 
 from kbtrain.config import build
@@ -256,12 +255,6 @@ PREFLIGHT = {
     "access-control-request-headers": "authorization,content-type",
 }
 CHAT = {"model": "stub", "messages": [{"role": "user", "content": KNOWN}]}
-
-
-@pytest.fixture(scope="module")
-def upstream():
-    with api_server() as running:
-        yield running
 
 
 @pytest.mark.parametrize("origin", [PAGE, "http://localhost:3000", "null"])

@@ -19,12 +19,6 @@ ALWAYS = {"x-kbtrain-retrieve": "always"}
 
 
 @pytest.fixture(scope="module")
-def stub():
-    with StubUpstream() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def proxy(gate, stub):
     with serving(gate, upstream=stub.url, search=ECHO, max_body_mb=0.1, read_timeout_s=2) as running:
         yield running

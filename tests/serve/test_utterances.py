@@ -10,12 +10,6 @@ from kbtrain.harness import no_question
 
 
 @pytest.fixture(scope="module")
-def stub():
-    with StubUpstream() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def proxy(gate, stub):
     with serving(gate, upstream=stub.url, search="serve_support:echo", threshold=0.0, k=1) as running:
         yield running
