@@ -9,7 +9,7 @@ from tiny_turns import turn
 from kbtrain.errors import UserError
 from kbtrain.gates.ragate.prompt import RagatePrompt
 from kbtrain.prompts.kbm import render_chat
-from kbtrain.prompts.ragate import RAGATE_PROMPTS, ragate_fingerprint, ragate_prompt
+from kbtrain.prompts.ragate import RAGATE_PROMPTS, first_kept, ragate_fingerprint, ragate_prompt
 from kbtrain.records import Hit, TurnExample, Utterance
 
 
@@ -110,3 +110,11 @@ def test_the_prompt_that_is_scored_has_the_examples_and_the_knowledge_that_were_
                 "USER: Tell me about the museum", shots, "Museum opens at nine" if with_knowledge else None
             )
             assert tokenizer.decode(asked) == render_chat(tokenizer, text)
+
+
+def test_the_oldest_turns_go_first_and_never_half_a_turn():
+    assert first_kept([5, 3, 4], 12) == 0
+    assert first_kept([5, 3, 4], 11) == 1
+    assert first_kept([5, 3, 4], 6) == 2
+    assert first_kept([5, 3, 4], 3) == 3  # not even the newest fits
+    assert first_kept([2, 9, 1], 4) == 2  # a short older turn does not jump over a long one

@@ -13,9 +13,11 @@ from ragate_responses.responder import Reads, ResponsePrompts, greedy
 from support.scripts import load
 from tiny_kbm import make_folder, make_model, make_tokenizer
 from tiny_turns import bert_folder, snippets, turn
+from turn_responses import generated, history_question
 
 from kbtrain.config import parse_args
 from kbtrain.io.jsonl import read, write
+from kbtrain.llm.base import Sampling, ScriptedLLM
 from kbtrain.records import Entity, TurnExample, Utterance
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'studies'")
@@ -171,3 +173,19 @@ def test_slot_spans_of_the_context_are_entities_latest_first_each_once():
     context = (Utterance("USER", "Rome", entities=(one,)), Utterance("USER", "Abba, Rome", entities=(two, one)))
     assert annotated(turn(0, context=context)) == (two, one)
     assert with_entities([turn(0, context=context)], ["sgd"], {})[0].entities == (two, one)
+
+
+def test_responses_are_generated_from_the_context_alone_and_a_long_one_loses_its_oldest_turns():
+    seen: list[str] = []
+
+    def reply(ask, index):
+        seen.append(ask.question.text)
+        return f" Reply to {ask.question.id} "
+
+    examples = [turn(i, response="SECRET", enriched_response="SECRET") for i in range(3)]
+    llm = ScriptedLLM("scripted", Sampling(), reply)
+    found = {key: text for part in generated(llm, examples, 100) for key, text in part.items()}
+    assert found["train1:3"] == "Reply to train1:3" and "SECRET" not in "".join(seen)
+    assert seen[1] == "USER: Find me a bus for 1 people please\nSYSTEM: Where do you want to go?\nUSER: Book 1 tickets"
+    assert history_question(turn(2), 12).text == "SYSTEM: Where do you want to go?\nUSER: Book 2 tickets"
+    assert history_question(turn(2), 1).text == "USER: Book 2 tickets"
