@@ -21,11 +21,17 @@ _CITATION = re.compile(
     r"|\b(?:according to|see|from|as (?:stated|given|said|described|mentioned) in|in|by)\s(?:the\s)?"
     rf"{_SOURCE}{_NUMBERS}"
     rf"|\b{_SOURCE}{_NUMBERS}(?=\s(?:says|states|said|mentions|shows|gives|and|does|do|is|was)\b)"
-    r"|<sup>\s?\[?\d{1,3}(?:,\s?\d{1,3})*\]?\s?</sup>|<cite[^>]*>.*?</cite>|<ref[^>]*>.*?</ref>|\{\{cite[^}]*\}\}"
+    r"|[(（][A-Z][^()\n]*\b(?:19|20)\d\d[a-z]?[,:]\s?(?:pp?\.\s?)?\d+(?:[-–]\d+)?[)）]"  # (Lee 1998, 12)
+    r"|~~[^~\n]+~~|<sup>\s?\[?\d{1,3}(?:,\s?\d{1,3})*\]?\s?</sup>|<cite[^>]*>.*?</cite>|<ref[^>]*>.*?</ref>|\{\{cite[^}]*\}\}"
     r"|(?<=[^\W\d_][.,;:!?)\"'])[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]+",  # Paris.¹
     re.IGNORECASE | re.DOTALL,
 )
 _LIST = re.compile(r"^[ \t]*(?:[-*][ \t]+)?\(?(\d{1,2})[.)][ \t]+(?=\S)", re.MULTILINE)
+_GIVEN = re.compile(  # what an output's form says is the answer
+    r"^\s*(?:```(?:json)?\s*)?\{.*?\"(?:final_?)?answer\"\s*:\s*\"(?P<json>(?:[^\"\\]|\\.)+)\""
+    r"|<answer>(?P<tag>.+?)</answer>|\\boxed\{(?!.*\\boxed)",
+    re.IGNORECASE | re.DOTALL,
+)
 _SECOND_QUESTION = re.compile(
     r"\n\s*(?:[#*>]+\s*)?(?:next |another |new )?(?:question|query|q|user|human|问题?|提问)\s*\d*\s*[:\uff1a]",
     re.IGNORECASE,
@@ -36,6 +42,8 @@ _SECOND_QUESTION = re.compile(
 def answer_text(answer: str) -> str:
     """An answer as its author meant it to be read; the whole where nothing else is left ("[3]")."""
     text = html.unescape(answer) if "&" in answer else answer
+    if given := _GIVEN.search(text):
+        text = given["json"] or given["tag"] or text[given.start() :]
     second = _SECOND_QUESTION.search(text)
     if second and text[: second.start()].strip():
         text = text[: second.start()]

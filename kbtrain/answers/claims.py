@@ -14,8 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kbtrain.answers import forms
-from kbtrain.answers.quantities import LANGUAGES
-from kbtrain.answers.words import CJK_OR_NUMERAL, without_articles, words
+from kbtrain.answers.words import CJK_OR_NUMERAL, LISTS, without_articles, words
 from kbtrain.answers.writing import has_chinese
 
 # letters that no answer has: ends of a part and of a sentence, the latter followed by a mark where it is a question's
@@ -25,33 +24,30 @@ _MARKS = re.compile(
     r"(?P<comma>,(?!\s*\d{4}\b)(?!\d)|[()\u3001\uff0c\u2013\u2014]|\s-+\s)"
     r"|(?P<stop>[;:!?\n\u3002\uff1b\uff1a\uff01\uff1f]|(?<![\s.][A-Z])\.(?=\s|$|[\"'*]))"
 )
-# Words that may turn a claim round: closed classes, one a language.
-_NEGATORS = frozenset(
-    "not never no none nobody nothing neither nor cannot without wrong false incorrect mistaken hardly "
-    "не нет ни nicht kein keine weder pas non não ikke inte niet nie ei nem "
-    "δεν όχι değil لا ليس لم नहीं không ไม่".split()
-)
-_DOUBTS = frozenset("whether if may might could ob ли если".split())
-_UNDONE = frozenset("planned scheduled supposed intended expected meant proposed thought almost nearly".split())
-_SIDES = [
-    (frozenset(key.split(", ")), frozenset(word for word, side in LANGUAGES["opposites"].items() if side == key))
-    for key in dict.fromkeys(LANGUAGES["opposites"].values())
-]
+_TURNING = LISTS["turning"]
+_OPPOSITES = [(frozenset(asked.split(", ")), contrary) for asked, contrary in LISTS["opposites"].items()]
 _IT_IS = re.compile(r"(?:i (?:think|believe) )?(?:it|this|that|he|she|they)(?: is| was| s| are| were) ")
-_CONCLUSION = re.compile(rf"\banswer (?:is|was|would be|{_STOP} {_OPENED})(?= )")
-_CONCLUDING = frozenset("so thus therefore hence answer finally wait actually correction no not".split())
+_CONCLUSION = re.compile(
+    rf"\b(?P<subject>\w+) (?:is|was|are|were|would be|(?<=answer ){_STOP} {_OPENED}) (?P<candidate>(?!{_STOP})\S+)"
+)
+_COUNTED = re.compile(r"\bhow many (?:of (?:the |these |his |her )?)?(.*)")
+_PART_ENDS = re.compile(
+    rf"{_STOP} (?!{_OPENED})|(?:but|while|whereas|although|though) |(?<={_COMMA} )and "
+    r"(?!(?:is|are|was|were|has|had|its?|then|also) )"
+)
+_ASKING = frozenset("which what where when whose whom".split())
 _TURNS_ZH = re.compile("不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|아니|아닌|아닙")
-_TOWARDS = frozenset({*"東东西南北新大小上下", "equatorial", "democratic", "papua"})
 _PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "today", "currently", "nowadays"})
 _JOINS = frozenset("but although though while whereas because since however".split())
 _BOUND = re.compile(
-    r"(?<! no) (?:(?:more|less|fewer|greater|higher|lower|larger|smaller) than|at (?:least|most)"
-    r"|between(?: \S+ and)?) $"
+    r"(?<! no) (?:(?:more|less|fewer|greater|higher|lower|larger|smaller|earlier|later) than|before|after|prior to"
+    r"|at (?:least|most)|between(?: \S+ and)?) $"
 )
+_BEYOND = re.compile(r"(?:more|fewer|less|times (?:as|more|the)) ")
 _NAMED_FIRST = re.compile(  # "Sydney. Canberra is a seat", "Ann Lee, a friend of Bob Ray"
     r"\W*(?P<name>[A-Z][\w'.-]*(?: [A-Z][\w'.-]*){0,3})(?:[.;]\s+(?=\S)|, (?:an?|the|his|her) (?:\w+ ){1,3}of )"
 )
-_SPEAKING = frozenset("yes no sure well ok okay answer correct right certainly sorry hmm indeed so i it".split())
+_SPEAKING = _TURNING["speaking"]
 
 _OTHERWISE = (  # ends the reach of a "not" before the gold answer
     "but|until|till|only|just|merely|simply|sure|certain|clear|know|known|remember|is|are|was|were|has|had|yet|if|"
@@ -62,7 +58,7 @@ _REACH = rf"(?: (?!(?:{_OTHERWISE}) )[^\s{_COMMA}{_STOP}]+){{0,4}} $"
 _DENIED_LEFT = re.compile(
     rf" (?:not|n t|\w+n t|never|cannot){_REACH}"
     r"| (?:neither|nor|rather than|instead of|other than|unlike|except|except for|excluding|without|as opposed to"
-    r"|opposed to|contrary to|no longer|not just any|anything but|all but|everything but)"
+    r"|opposed to|contrary to|no longer|not just any|any(?:thing|body|one) but|all but|everything but|apart from)"
     r"(?: (?:in|at|on|by|from|to|for|of)){0,1} $"
     rf"| (?:neither|rather than|instead of|other than|unlike|nor)(?: [^\s{_COMMA}{_STOP}]+){{1,3}} (?:or|nor) $"
     r"| (?:don t|doesn t|didn t|not|doubt|doubts) (?:think|believe|say|mean|that|if|whether)"
@@ -196,62 +192,130 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
         frozenset(words(first["name"])) - question_words - {word for name in names for word in name} if first else None
     )
     after = len(first[0].split()) if first and others and others.isdisjoint(_SPEAKING) else 0
-    if all(_is_turned(marked, place, negative, after) for place in claimed):
-        return None
+    asked = _Asked.read(question)
     clear = (
         place
         for place in claimed
-        if not _answers_opposite(marked, place, question_words) and not _is_overtaken(marked, place, question_words)
+        if not _is_turned(marked, place, negative, after)
+        and not _is_of_another(marked, place, asked, raw)
+        and not _is_overtaken(marked, place, asked, raw)
     )
     return True if next(clear, None) else None
 
 
-def _sentence(marked: Sequence[str], place: int) -> tuple[int, int]:
-    """Begin and end of the sentence that a place is in."""
-    ends = [i for i, word in enumerate(marked) if word == _STOP and marked[i + 1 : i + 2] != [_OPENED]]
-    begin, end = next(pair for pair in itertools.pairwise([-1, *ends, len(marked)]) if pair[1] > place)
-    return begin + 1, end
+class _Asked(NamedTuple):
+    """What a question asks: its words, stems of those that name something or are no names, and of what it counts."""
+
+    words: frozenset[str]
+    named: frozenset[str]
+    common: frozenset[str]
+    counted: frozenset[str]
+
+    @classmethod
+    def read(cls, question: str) -> _Asked:
+        asked, counted = words(question), _COUNTED.search(question.casefold())
+        common = (word for word in question.split() if word.islower())
+        return cls(frozenset(asked), _stems(asked), _stems(common), _stems(counted[1].split()[:2] if counted else ()))
 
 
-def _answers_opposite(marked: Sequence[str], place: _Place, question_words: frozenset[str]) -> bool:
+def _stems(terms: Iterable[str]) -> frozenset[str]:
+    return frozenset(word[:5] for word in terms if len(word) > 3 and word not in _ASKING)
+
+
+def _is_of_another(marked: Sequence[str], place: _Place, asked: _Asked, raw: str) -> bool:
+    """True if a place may belong to something else: an opposite, a relative, a longer name, another thing counted."""
+    begin, end, _ = place
+    before, behind = "".join(marked[begin - 1 : begin]) if begin else "", "".join(marked[end : end + 1])
+    relation = marked[begin - 2 : begin - 1] if before == "of" else marked[end + 1 : end + 2] if behind == "s" else []
+    if not _TURNING["relations"].isdisjoint(relation):
+        return True
+    parts = [word for word, side in ((before, "before"), (behind, "behind")) if word in LISTS["parts"][side]]
+    if (
+        end - begin == 1
+        and (marked[begin],) not in _CLOSER
+        and any(part.capitalize() in raw and part not in asked.words for part in parts)
+    ):
+        return True
+    if kind := _kind(marked[begin]):
+        rivals = [i for i, word in enumerate(marked) if word.endswith(f"{kind}other") and marked[i - 1 : i] != ["of"]]
+        if any(_counts(marked, i, asked) for i in rivals) and not _counts(marked, begin, asked):
+            return True
+    return _says_opposite(marked, place, asked.words)
+
+
+def _kind(word: str) -> str:
+    """The end of a quantity's word, which quantities of a like unit have; "" for any other word."""
+    match = re.search(r"(?<=\d)q\w+$", word)
+    return match[0] if match else ""
+
+
+def _counts(marked: Sequence[str], i: int, asked: _Asked) -> bool:
+    """True if a number stands before what the question counts."""
+    behind = itertools.takewhile(lambda word: not word[0].isdigit() and word != _COMMA, marked[i + 1 : i + 4])
+    return not asked.counted.isdisjoint(_stems(behind))
+
+
+def _says_opposite(marked: Sequence[str], place: _Place, question_words: frozenset[str]) -> bool:
     """True if the word before a place, else behind it, is the opposite of a question's: "began in 1618" for an end."""
-    begin, end = _sentence(marked, place.begin)
-    around = [*reversed(marked[begin : place.begin]), *marked[place.end : end]]
-    for sides in _SIDES:
-        for asked, contrary in (sides, sides[::-1]):
-            if not asked.isdisjoint(question_words) and contrary.isdisjoint(question_words):
-                nearest = next((word for word in around if word in asked or word in contrary), "")
+    part = next(part for part in _parts(marked) if place.begin in part)
+    around = [marked[i] for i in (*reversed(range(part.start, place.begin)), *range(place.end, part.stop))]
+    for sides in _OPPOSITES:
+        for same, contrary in (sides, sides[::-1]):
+            if not same.isdisjoint(question_words) and contrary.isdisjoint(question_words):
+                nearest = next((word for word in around if word in same or word in contrary), "")
                 if nearest in contrary:
                     return True
     return False
 
 
-def _is_overtaken(marked: Sequence[str], place: _Place, question_words: frozenset[str]) -> bool:
-    """True if another sentence seems to answer: an earlier one that is nearer to the question, or a conclusion."""
-    text = " ".join(marked)
-    concluded = [len(text[: match.end()].split()) for match in _CONCLUSION.finditer(text)]
-    if concluded and place.end <= concluded[-1] < len(marked):
-        return True
-    begun, stated = (marked[slice(*_sentence(marked, i))] for i in (0, place.begin))
-    asks = _ASKED in stated[:1] or "answer" in begun
-    if asks or place.begin < len(begun) or not _NEGATORS.isdisjoint(begun) or not _CONCLUDING.isdisjoint(stated):
-        return False
-    kind = re.search(r"(?<=\d)q\w+$", marked[place.begin])
-    if kind and not any(word.endswith(f"{kind[0]}other") for word in begun):
-        return False
-    named = {word[:5] for word in question_words if len(word) > 3}
-    near, nearer = (len(named & {word[:5] for word in part}) for part in (stated, begun))
-    adds = any(len(word) > 3 and word[:5] not in named for word in begun)
-    return (
-        (adds and nearer > near) or _IT_IS.match(" ".join(begun)) is not None or (kind is not None and len(begun) < 3)
+def _parts(marked: Sequence[str]) -> list[range]:
+    """The sentences, and the halves of those that "but", "while" or ", and" joins; without a heading "Answer"."""
+    text = "".join(f"{word} " for word in marked)
+    ends = [text.count(" ", 0, match.start()) for match in _PART_ENDS.finditer(text)]
+    parts = [range(begin + 1, end) for begin, end in itertools.pairwise([-1, *ends, len(marked)])]
+    return parts
+
+
+def _is_overtaken(marked: Sequence[str], place: _Place, asked: _Asked, raw: str) -> bool:
+    """True if another part seems to answer: the first one, if it is nearer to the question, or a conclusion."""
+    text, kind = " ".join(marked), _kind(marked[place.begin])
+    for conclusion in _CONCLUSION.finditer(text):
+        subject, candidate = conclusion["subject"], conclusion["candidate"]
+        said = candidate.endswith(f"{kind}other") if kind else candidate.isalpha() and candidate.capitalize() in raw
+        named = subject[:5] in asked.common and candidate not in asked.words and said
+        if (subject == "answer" or named) and place.end <= text.count(" ", 0, conclusion.start("candidate")):
+            return True
+    parts = [part for part in _parts(marked) if part and marked[part.start : part.stop] != ["answer"]]
+    own = next(i for i, part in enumerate(parts) if place.begin in part)
+    return any(
+        i != own and _is_nearer(marked, parts[i], parts[own], place, asked)
+        for i in (0, own + 1)
+        if "or" not in asked.words and (i < own or marked[parts[own].stop : parts[own].stop + 1] == ["but"])
     )
+
+
+def _is_nearer(marked: Sequence[str], first: range, own: range, place: _Place, asked: _Asked) -> bool:
+    """True if a part of an answer fits the question better than the part that a place is in."""
+    begun, stated = (marked[part.start : part.stop] for part in (first, own))
+    if _ASKED in stated[:1] or "answer" in begun or not _TURNING["negators"].isdisjoint(begun):
+        return False
+    kind = _kind(marked[place.begin])
+    if not _TURNING["concluding"].isdisjoint(stated) or not any(
+        word.endswith(f"{kind}other" * bool(kind)) for word in begun
+    ):
+        return False
+    said = _SPEAKING.isdisjoint(begun) and all(map(str.isalpha, begun))
+    bare = len(begun) < 3 and (said or bool(kind)) and asked.named.isdisjoint(_stems(begun))
+    adds = not _stems(begun) <= asked.named
+    nearer = len(asked.named & _stems(begun)) > len(asked.named & _stems(stated))
+    return bare or (adds and nearer) or _IT_IS.match(" ".join(begun)) is not None
 
 
 def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int) -> bool:
     """True if the clause of a place may say the contrary; ``after``: words of another answer that stands first."""
     begin, end, _ = place
     ends = {_COMMA, _STOP, _ASKED, _OPENED, *_JOINS}
-    if marked[begin - 1 : begin] and marked[begin - 1] in _TOWARDS:
+    if marked[begin - 1 : begin] and marked[begin - 1] in _TURNING["towards"]:
         return True
     left = list(itertools.takewhile(lambda word: word not in ends, reversed(marked[:begin])))[::-1]
     right = list(itertools.takewhile(lambda word: word not in ends, marked[end:]))
@@ -262,16 +326,16 @@ def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int)
         return True
     if not marked[begin].isascii() and not negative and _TURNS_ZH.search("".join([*left, " ", *right])):
         return True
-    elsewhere = _NEGATORS.isdisjoint({*left, *right}) and not _NEGATORS.isdisjoint(marked)
+    elsewhere = _TURNING["negators"].isdisjoint({*left, *right}) and not _TURNING["negators"].isdisjoint(marked)
     if (negative and elsewhere and right) or (right[:1] in (["is"], ["was"]) and right[1:2] in (["only"], ["merely"])):
         return True
-    if marked[begin][0].isdigit() and _BOUND.search(f" {' '.join(left)} "):
+    if marked[begin][0].isdigit() and (_BOUND.search(f" {' '.join(left)} ") or _BEYOND.match(" ".join(right))):
         return True
-    if _UNDONE & {*left} and "but" in behind[:2]:
+    if _TURNING["plans"] & {*left} and "but" in behind[:2]:
         return True
     if _PAST & {*left, *right} and _NOW & {*right, *behind}:
         return True
-    if left[-1:] in (["about"], ["of"]) and behind[:1] == ["but"] and not _NEGATORS.isdisjoint(behind[:8]):
+    if left[-1:] in (["about"], ["of"]) and behind[:1] == ["but"] and not _TURNING["negators"].isdisjoint(behind[:8]):
         return True
     if after and begin >= after and ((right and not left) or left[-1:] == ["of"]):
         return True
@@ -289,10 +353,10 @@ def _turns(clause: Sequence[str], i: int, negative: bool) -> bool:
         )
     if word == "would":
         return behind == "have"
-    if word in _DOUBTS:
+    if word in _TURNING["doubts"]:
         return True
     idle = behind in {"only", "just", "merely", "simply", "doubt", "until", "more", "less"} or behind[:1].isdigit()
-    return (word in _NEGATORS or (word == "t" and before.endswith("n"))) and not negative and not idle
+    return (word in _TURNING["negators"] or (word == "t" and before.endswith("n"))) and not negative and not idle
 
 
 def _words_with_ends(text: str) -> list[str]:

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from kbtrain.answers.names import either_or, middle_and_last, writings
-from kbtrain.answers.quantities import LANGUAGES, MONEY, UNITS
+from kbtrain.answers.quantities import MONEY, UNITS
 from kbtrain.answers.words import (
     CJK_OR_NUMERAL,
     NUMERAL,
@@ -20,6 +20,7 @@ from kbtrain.answers.words import (
     english,
     from_chinese,
     is_number_word,
+    names_by_word,
     normalise,
     number_at,
     number_words,
@@ -55,13 +56,13 @@ _YEAR_FIRST = re.compile(r"(?<![\d\-/.])(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?![\d
 _YEAR_LAST = re.compile(r"(?<![\d\-/.])(\d{1,2})([-/.])(\d{1,2})\2(\d{4})(?![\d\-/]|\.\d)")
 _YEAR_AND_MONTH = re.compile(r"(?<![\w\-/.])(\d{4})-(0[1-9]|1[0-2])(?![\w\-/]|\.\d)")
 _ERAS = ((re.compile(r"\bB\.? ?C\.? ?(?:E\b\.?)?(?!\w)"), "BC"), (re.compile(r"\b(?:A\.D\.|C\.?E\b\.?)(?!\w)"), "AD"))
-_MONTH_NAMES = "|".join(LANGUAGES["months"])
+_FOREIGN_MONTHS, _FULL = names_by_word("months"), names_by_word("abbreviations")
 _FOREIGN_DATE = re.compile(
-    rf"(?<![\w.])(\d{{1,2}})(?:\.|er|º|°)?\s+(?:de\s+)?({_MONTH_NAMES})\b\.?(?:(?:\s+del?)?\s+(\d{{3,4}})\b)?",
+    rf"(?<![\w.])(\d{{1,2}})(?:\.|er|º|°)?\s+(?:de\s+)?({'|'.join(_FOREIGN_MONTHS)})\b\.?(?:(?:\s+del?)?\s+(\d{{3,4}})\b)?",
     re.IGNORECASE,
 )
 _BOTH_YEARS = re.compile(r"\b(?:(?:from|between) )?(\d{3,4}) (?:to|until|till|through|and|bis|à|a) (\d{3,4})\b")
-_ABBREVIATIONS = re.compile(rf"\b({'|'.join(LANGUAGES['abbreviations'])})\.?\s(?=\d)", re.IGNORECASE)
+_ABBREVIATIONS = re.compile(rf"\b({'|'.join(_FULL)})\.?\s(?=\d)", re.IGNORECASE)
 _NUMBERED = re.compile(r"\b[Nn]o\.? (?=\d)|\b[Nn]umber (?=\d)")
 _DECADE_WORD = re.compile(r"(?:the )?\d\d([2-9])0['\u2019]?s")
 _MONTHS = "january february march april may june july august september october november december".split()
@@ -139,9 +140,9 @@ def unify_spelling(text: str) -> str:
         text = era.sub(short, text)
     if _DIGIT.search(text):
         text = _NUMBERED.sub("number ", text)
-        text = _ABBREVIATIONS.sub(lambda match: f"{LANGUAGES['abbreviations'][match[1].lower()]} ", text)
+        text = _ABBREVIATIONS.sub(lambda match: f"{_FULL[match[1].lower()]} ", text)
         text = _BOTH_YEARS.sub(r"\1 \2", text)
-        text = _FOREIGN_DATE.sub(lambda date: f"{date[1]} {LANGUAGES['months'][date[2].lower()]} {date[3] or ''}", text)
+        text = _FOREIGN_DATE.sub(lambda date: f"{date[1]} {_FOREIGN_MONTHS[date[2].lower()]} {date[3] or ''}", text)
         text = _YEAR_FIRST.sub(lambda match: _date(match[4], match[3], match[1], match[0]), text)
         text = _YEAR_LAST.sub(_last_year, text)
         text = _YEAR_AND_MONTH.sub(lambda match: f" {_MONTHS[int(match[2]) - 1]} {match[1]} ", text)

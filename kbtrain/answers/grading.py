@@ -374,12 +374,26 @@ def _gives(question: Question, answer: str) -> bool | None:
     if is_missing(answer) and not any(map(is_missing, golds)):
         answer_text = answer = before_disclaimer(answer_text)
     held = [gold for gold in golds if _holds(answer_text, gold) and _in_capitals(answer, gold, question.text)]
+    held = [gold for gold in held if not _FORMULA.search(gold) or _is_whole_formula(answer, gold)]
     others = [may_name_another(answer, gold) for gold in held]
     if all(others):
         return None if any(_comes_near(answer, gold, question.text) for gold in golds) else False
     if False not in others or all(_within_a_word(answer, gold) for gold in held):
         return None
     return claim(answer_text, golds, question.text)
+
+
+_FORMULA = re.compile(r"sqrt|\u03c0|\^|\d[a-z]\b")
+_FACTOR = re.compile(r"(?:(?<!\w)\d\w*\s*|[/^*])$")
+_GOES_ON = re.compile(r"\)?\s*[/^*]|\w")
+
+
+def _is_whole_formula(answer: str, gold: str) -> bool:
+    """False if each place of a formula is part of another one: x in 2x, and in x^2."""
+    pattern = r"[\s({]*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", gold)))
+    places = list(re.finditer(pattern, answer))
+    whole = (p for p in places if not _FACTOR.search(answer[: p.start()]) and not _GOES_ON.match(answer, p.end()))
+    return not places or next(whole, None) is not None
 
 
 def _comes_near(answer: str, gold: str, question: str) -> bool:
@@ -420,8 +434,8 @@ _ORDINAL_ENDING = re.compile(r"(?<=\d)(?:st|nd|rd|th)$")
 _AS_VERB = r"\s(?:me|us|him|her|them|you|it|this|that|to|there|up|out|off|away|\w{3,}ly)\b"  # behind: "lead me"
 _BEFORE_VERB = r"\b(?:I|they|we|you|who|to|will|would|can|could|should|must|not)\s"
 _WHO = re.compile(
-    r"\b(?:who|(?:which|what) (?:band|singer|group|artist|actor|author|writer|composer|team|album|song|film|movie|book"
-    r"|novel|play|show|series|game))\b",
+    r"\b(?:who|(?:which|what) (?:country|city|town|state|river|lake|island|company|person|man|woman|band|singer|group"
+    r"|artist|actor|author|writer|composer|team|album|song|film|movie|book|novel|play|show|series|game))\b",
     re.IGNORECASE,
 )
 
@@ -440,6 +454,8 @@ def _in_capitals(answer: str, gold: str, question: str) -> bool:
         )  # "the prince of Monaco" for Prince
         if not common or answer.islower() or bare in answer:
             return True
+        if gold.startswith("The "):
+            return False
         return _WHO.search(question) is None and not re.search(
             rf"\b{re.escape(word)}{_AS_VERB}|{_BEFORE_VERB}{re.escape(word)}\b", answer
         )

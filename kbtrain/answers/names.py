@@ -20,6 +20,7 @@ _BEARER = re.compile(
     rf"\s+(?P<numeral>{_ROMAN})(?!\w)|,?\s(?:the |der |le )?(?:Jr|Sr|Junior|Senior|Elder|Younger|fils|p\u00e8re|Jeune"
     r"|\u00c4ltere|J\u00fcngere)\b\.?"
 )
+_SEQUEL = re.compile(r"\s\d{1,2}(?=\W*$|[,;)]|\.\s| (?:is|was|by|in|from)\b)")  # Toy Story 2
 _LETTERS = ("I", "V", "X")  # names themselves, as in Malcolm X
 _CAPITAL = re.compile(r"\s+(?:the |der |le )?[^\W\da-z_]")
 _BEFORE_SURNAME = (None, "Mr.", "Mr", "Mrs.", "Ms.", "Dr.", "Sir", "By", "Professor")
@@ -53,6 +54,8 @@ def may_name_another(answer: str, name: str) -> bool | None:
     if own and own["numeral"]:
         others = any(not mark or not mark["numeral"] for mark in marks)
         return None if others and any(_CAPITAL.match(answer, place) for place in places) else False
+    if " " in name and places and all(_SEQUEL.match(answer, place) for place in places):
+        return None
     if not places or not bare[-1].isalpha() or not all(mark and mark["numeral"] not in _LETTERS for mark in marks):
         return False
     behind = {mark[0].strip(" ,.").casefold() for mark in marks if mark}
@@ -80,7 +83,8 @@ def alternatives(gold: str) -> tuple[str, ...]:
 def without_kind(gold: str, text: str) -> str | None:
     """Mercury, of "Mercury (planet)", where a question or answer (``text``) says the kind."""
     match = _KIND.match(gold)
-    return match["name"] if match and match["kind"] in text.casefold() else None
+    other = match and re.search(rf"{re.escape(match['name'])} \((?!{match['kind']})", text)
+    return match["name"] if match and not other and match["kind"] in text.casefold() else None
 
 
 def either_or(gold: str) -> tuple[str, ...]:

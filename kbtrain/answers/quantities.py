@@ -7,17 +7,15 @@ equal if value and unit are. :func:`restate` writes an answer so that only equal
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import re
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import regex
 
-from kbtrain.answers.words import NUMERAL, from_chinese, number_at, number_words
+from kbtrain.answers.words import LISTS, NUMERAL, from_chinese, names_by_word, number_at, number_words, read_data
 from kbtrain.answers.writing import CJK, has_chinese, simplified
 
 
@@ -32,20 +30,9 @@ class _Unit(NamedTuple):
 _ZERO = {("celsius", "k"): "273.15", ("celsius", "f"): "32"}
 
 
-def _read_tables(name: str) -> dict[str, Any]:
-    return tomllib.loads(importlib.resources.files("kbtrain.answers").joinpath("data", name).read_text("utf-8"))
-
-
-# By table: words of other languages and abbreviations, with what each stands for.
-LANGUAGES: dict[str, dict[str, str]] = {
-    table: {word: key for key, words in rows.items() for word in re.split(r",\s+", words)}
-    for table, rows in _read_tables("languages.toml").items()
-}
-
-
 def _read_units() -> tuple[dict[str, str], dict[str, list[_Unit]], frozenset[str]]:
     """Units by their names, what each measures, and those of money."""
-    tables = _read_tables("units.toml")
+    tables = read_data("units.toml")
     money = tables.pop("money")
     names, measures = dict[str, str](), dict[str, list[_Unit]]()
     for dimension, table in (tables | money).items():
@@ -64,7 +51,7 @@ _MEASURES["lasting"] = [
     _Unit("clock", Fraction(1, 60), Fraction(0)),
 ]  # 2:01:39
 _UNIT_NUMBERS = {unit: number for number, unit in enumerate(_MEASURES)}
-_SCALES = {word: int(size) for word, size in LANGUAGES["scales"].items()}
+_SCALES = {word: int(size) for word, size in names_by_word("scales").items()}
 _SHORT_SCALES = frozenset("kmbt")  # 5M is five million, 5 m five metres, $5 m five million
 
 
@@ -100,9 +87,9 @@ _TALL = re.compile(
     r"(?<![\w.])(\d{1,2})\s?(?:['\u2019\u2032]|-?(?:ft|foot|feet)\b\.?[ -]?)\s?(\d{1,2})"
     r"(?:[ -]?in(?:ch(?:es)?)?\b\.?|\"|''|\u2033|\u201d|(?!\w))"
 )
-_MONTH_NAMES = _names([*LANGUAGES["months"], *LANGUAGES["months"].values()])
+_MONTH_NAMES = _names(LISTS["months"].keys() | names_by_word("months"))
 _LABELLED = re.compile(  # Passage 9, p. 8, 8 March: no counts
-    rf"(?<![^\W{CJK}])(?:{_names(LANGUAGES['labels'])})\.?\s?(\d+)(?![\w.]\d|\w)"
+    rf"(?<![^\W{CJK}])(?:{_names(names_by_word('labels'))})\.?\s?(\d+)(?![\w.]\d|\w)"
     rf"|(?<![\w.,])(\d{{1,2}})(?:st|nd|rd|th|\.)?\s(?:of\s|de\s)?(?:{_MONTH_NAMES})\b|\b(?:{_MONTH_NAMES})\s(\d{{1,2}})\b",
     re.IGNORECASE,
 )
@@ -135,10 +122,6 @@ class Quantity(NamedTuple):
         """What it may measure, with the values in common units."""
         units = _MEASURES.get(self.unit, [_Unit(self.unit, Fraction(1), Fraction(0))])
         return {unit.dimension: frozenset((v - unit.zero) * unit.size for v in self.values) for unit in units}
-
-    def negated(self) -> Quantity:
-        """The same size with the other sign: a loss of 5 for -5."""
-        return self._replace(values=frozenset(-value for value in self.values))
 
     def word(self) -> str:
         """One word that begins with a digit, another one for each quantity."""
@@ -177,18 +160,13 @@ def restate(answer: str, golds: Sequence[Quantity], question: str) -> str:
     """An answer with each quantity as one word: a gold one's where they are equal, else one that no gold one has."""
     answer, parts, position = plain_digits(answer), list[str](), 0
     if not _ENGLISH.search(question):
-        answer = _NUMERALS.sub(lambda match: LANGUAGES["numerals"][match[0].lower()], answer)
-    falls = _FALLING.search(answer) is not None
+        answer = _NUMERALS.sub(lambda match: _VALUES[match[0].lower()], answer)
     for quantity in quantities(answer):
-        equal = next(
-            (
-                gold
-                for gold in golds
-                if is_equal(quantity, gold, question)
-                or (falls and max(gold.values) < 0 and is_equal(quantity, gold.negated(), question))
-            ),
-            None,
-        )
+        signed = (quantity,)
+        if _FALLS_BY.search(answer[: quantity.begin]) or _BELOW.match(answer, quantity.end):
+            negated = quantity._replace(values=frozenset(-value for value in quantity.values))
+            signed = (negated,) if _SIGNED.search(question) else (quantity, negated)
+        equal = next((gold for gold in golds if any(is_equal(one, gold, question) for one in signed)), None)
         word = equal.word() if equal else f"{quantity.word()}other"
         parts += [answer[position : quantity.begin], f" {word} "]
         position = quantity.end
@@ -200,13 +178,16 @@ _COUNTED = re.compile(  # asks for a count or size
     r"|\bcombien\b|\bquant[aeio]s?\b|\bhoeveel\b|\bсколько\b|几|多少|いくつ",
     re.IGNORECASE,
 )
-_FALLING = re.compile(
-    r"\b(?:below|under|loss(?:es)?|lost|deficit|shr[aiu]nk|f[ae]ll(?:en)?|dropp?(?:ed)?|declined?|decreased?|negative|down"
-    r"|contracted|debts?|behind)\b",
+_SIGNED = re.compile(r"\b(?:growth|change|profit|margin|balance|result|elevation|altitude|temperature|return)\b", re.I)
+_FALLS_BY = re.compile(
+    r"\b(?:(?:shr[aiu]nk|f[ae]ll(?:en)?|dropp?(?:ed)?|declined?|decreased?|contracted|lost|down)(?: by)?"
+    r"|(?:loss(?:es)?|deficit|decline|drop|decrease|debts?|fall)(?: of|:)?)\s*(?:about |around |nearly |almost )?$",
     re.IGNORECASE,
 )
+_BELOW = re.compile(r"\s*(?:below|under|loss|decline|drop|decrease|deficit|lower|down)\b", re.IGNORECASE)
 _ENGLISH = re.compile(r"\b(?:how|what|which|who|whose|whom|when|where|why|the|of|did|does|are)\b", re.IGNORECASE)
-_NUMERALS = re.compile(rf"\b(?:{_names(LANGUAGES['numerals'])})\b", re.IGNORECASE)
+_VALUES = names_by_word("numerals")
+_NUMERALS = re.compile(rf"\b(?:{_names(_VALUES)})\b", re.IGNORECASE)
 _ASKED_SCALE = re.compile(r"\bhow many (thousand|million|billion|trillion)s?\b", re.I)
 
 
@@ -215,7 +196,8 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
     it; it may be added to a bare gold number, but a share only where the question asks for one."""
     if any(not values.isdisjoint(quantity.measured().get(what, ())) for what, values in gold.measured().items()):
         return True
-    named = [_SCALES[scale.lower()] for scale in _ASKED_SCALE.findall(question)]  # "How many million": 83.9
+    millions = [10**6] if quantity.unit == "m" and _COUNTED.search(question) else []  # 2.5m downloads
+    named = millions + [_SCALES[scale.lower()] for scale in _ASKED_SCALE.findall(question)]  # "How many million": 83.9
     values = {value * factor for value in quantity.values for factor in (1, *named)}
     if gold.values.isdisjoint(values):
         return False

@@ -5,13 +5,34 @@ words and Chinese numerals, in both directions.
 from __future__ import annotations
 
 import functools
+import importlib.resources
 import re
+import tomllib
 import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 import regex
 
 from kbtrain.answers.writing import CJK, UNIT, without_ignored
+
+
+def read_data(name: str) -> dict[str, Any]:
+    """A table of this package."""
+    return tomllib.loads(importlib.resources.files("kbtrain.answers").joinpath("data", name).read_text("utf-8"))
+
+
+# Lists of words that answers are read by, by table and name.
+LISTS: dict[str, dict[str, frozenset[str]]] = {
+    table: {name: frozenset(re.split(r"[,;]\s+", words)) for name, words in rows.items()}
+    for table, rows in read_data("words.toml").items()
+}
+
+
+def names_by_word(table: str) -> dict[str, str]:
+    """The name of the list that a word is in."""
+    return {word: name for name, words in LISTS[table].items() for word in words}
+
 
 NUMERAL = "[零〇一二两兩三四五六七八九十百千万萬亿億]"  # a regular expression's class
 _ONES = (

@@ -20,10 +20,18 @@ ROWS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["answers"][0])
 def test_right_answers_are_right_and_wrong_ones_wrong(row):
     question = Question("q", row["question"], tuple(row["answers"]), "test", "pairs")
-    assert row["right"] or row["wrong"]
+    assert row["right"] or row["wrong"] or row["not_right"]
     verdicts = {"right": True, "wrong": False, "open": None}
     found = [(verdict, answer) for verdict in verdicts for answer in row.get(verdict, [])]
     assert [pair for pair in found if rule_verdict(question, pair[1]) is not verdicts[pair[0]]] == []
+
+
+def test_no_wrong_answer_that_looks_like_the_gold_one_is_right():
+    """Of rows with ``not_right``: the rules say wrong, or give no verdict."""
+    pairs = [(Question("q", row["question"], tuple(row["answers"]), "test", "pairs"), row) for row in ROWS]
+    found = [answer for question, row in pairs for answer in row.get("not_right", []) if rule_verdict(question, answer)]
+    assert found == []
+    assert sum(len(row.get("not_right", [])) for row in ROWS) > 50
 
 
 def test_few_verdicts_are_left_open():
