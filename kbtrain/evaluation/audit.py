@@ -57,7 +57,8 @@ class JudgedTurns:
 
     def dev(self) -> Dev:
         """The turns that people judged, for a threshold rule."""
-        return Dev(*(column[self.judged] for column in (self.scores, self.llm, self.rag)))
+        judged = self.judged
+        return Dev(self.scores[judged], self.llm[judged], self.rag[judged])
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,6 @@ from kbtrain.metrics.thresholds import (
     Training,
     choose,
     control,
-    threshold_choice,
 )
 from kbtrain.records import Outcome
 
@@ -142,9 +141,9 @@ def choose_threshold(table: Dev, cut: DevRule, preset: float | None = None, midp
     rule = cut.rule
     if rule == "max_loss":
         guarantee = control(table, cut.max_loss, cut.delta)
-        return replace(threshold_choice(guarantee.threshold, rule, table), guarantee=guarantee)
+        return ThresholdChoice(guarantee.threshold, rule, len(table.scores), guarantee)
     if rule == "given" and preset is not None:
-        return threshold_choice(preset, rule, table)
+        return ThresholdChoice(preset, rule, len(table.scores))
     return choose("ratio" if rule == "given" else rule, table, cut.target_ratio, midpoint)
 
 

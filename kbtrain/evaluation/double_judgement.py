@@ -16,6 +16,7 @@ from kbtrain.evaluation.run_folder import GradedSplit, RunFolder
 from kbtrain.evaluation.scores import ByGate, in_order
 from kbtrain.metrics.significance import Delta, draw_policies, interval
 from kbtrain.metrics.thresholds import Dev, choose
+from kbtrain.records import CONDITIONS
 
 DRAWS, SEED = 5_000, 20_243
 
@@ -121,20 +122,19 @@ def _random(share: float, read: StoredAnswers) -> AnswerPolicy:
 def judge_double(run: RunFolder, referenced: ByGate, gate: str, cut: DevRule, resample: Resample) -> DoubleJudgement:
     """``referenced``: the scores that the gate gives when it sees the chunks; ``resample``: what intervals draw."""
     _, plain = run.stored.scores_of(gate)
-    first, second = (
-        GateInput(gate, *(np.array(in_order(gate, scores, part.ids, run.stored.path)) for part in (run.dev, run.test)))
-        for scores in (plain, referenced[gate])
+    path, parts = run.stored.path, (run.dev, run.test)
+    (dev_first, first), (dev_second, second) = (
+        [np.array(in_order(gate, scores, part.ids, path)) for part in parts] for scores in (plain, referenced[gate])
     )
-    chosen = decide(first, run.dev.outcomes, cut).threshold
+    chosen = decide(GateInput(gate, dev_first, first), run.dev.outcomes, cut).threshold
     threshold = chosen.value if chosen else 0.5
     dev, test = _read(run.dev, oc.dev_kind(run.dev.outcomes, cut.kind)), _read(run.test, cut.kind)
-    other = second_threshold(cut.rule, first.dev > threshold, second.dev, dev)
+    other = second_threshold(cut.rule, dev_first > threshold, dev_second, dev)
     clusters = oc.clusters_of(resample, run.test.questions)
-    return judge_twice(gate, first.test, second.test, replace(test, clusters=clusters), (threshold, other))
+    return judge_twice(gate, first, second, replace(test, clusters=clusters), (threshold, other))
 
 
 def _read(part: GradedSplit, kind: AccuracyKind) -> StoredAnswers:
     correctness = oc.answers(part.outcomes, kind)
-    arms = (part.graded["llm"], part.graded["rag"])
-    tokens = (np.array([answer.prompt_tokens for answer in arm], dtype=np.float64) for arm in arms)
-    return StoredAnswers(correctness.llm, correctness.rag, *tokens)
+    llm, rag = (np.array([one.prompt_tokens for one in part.graded[arm]], np.float64) for arm in CONDITIONS[:2])
+    return StoredAnswers(correctness.llm, correctness.rag, llm, rag)

@@ -54,12 +54,11 @@ class ThresholdConfig(Config):
 
 @dataclass(frozen=True)
 class ThresholdChoice:
-    """A threshold, the rule that chose it, and its effect on the ``n_dev`` questions it was chosen on."""
+    """A threshold, the rule that chose it, and the number of questions it was chosen on."""
 
     value: float
     rule: AnyRule
     n_dev: int
-    dev_ratio: float
     guarantee: Guarantee | None = None
 
 
@@ -101,7 +100,7 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     if rule != "0.5" and len(dev.scores) == 0:
         raise UserError(f"threshold rule '{rule}': no dev questions to choose on; use rule '0.5'")
     if rule == "0.5":
-        return threshold_choice(midpoint, rule, dev)
+        return ThresholdChoice(midpoint, rule, len(dev.scores))
     table = with_training(dev) if rule == "best_accuracy" else dev
     values = cuts(table.scores)
     searches = _cumulated(dev.scores, np.ones_like(dev.scores))
@@ -115,7 +114,7 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     else:
         goodness = -np.abs(searches / len(dev.scores) - target_ratio)
     # rounding: sums of the same gains in another order must stay ties
-    return threshold_choice(float(values[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, dev)
+    return ThresholdChoice(float(values[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, len(dev.scores))
 
 
 def with_training(dev: Dev) -> Dev:
@@ -143,12 +142,6 @@ def gains_beyond_margin(dev: Dev, margin: float) -> Floats:
     if lead < margin * np.sqrt(differing * (gain**2).mean()):
         won[-1 if always else 0] += lead + 1
     return won
-
-
-def threshold_choice(value: float, rule: AnyRule, dev: Dev) -> ThresholdChoice:
-    """A threshold and its effect on these questions."""
-    n = len(dev.scores)
-    return ThresholdChoice(value, rule, n, float((dev.scores > value).mean()) if n else 0.0)
 
 
 def cuts(scores: Floats) -> Floats:
@@ -249,9 +242,9 @@ def promised(dev: Dev, limit: float, delta: float = 0.1) -> Promised:
     """:func:`control`, where it promises anything."""
     kept: list[Guarantee | None] = [None, None]
     for place, times in enumerate((1, MORE)):
-        repeated = Dev(*(np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag)))
+        scores, llm, rag = (np.tile(column, times) for column in (dev.scores, dev.llm, dev.rag))
         with contextlib.suppress(UserError):
-            kept[place] = control(repeated, limit, delta)
+            kept[place] = control(Dev(scores, llm, rag), limit, delta)
     now, more = kept
     fewest = fewest_questions(limit, delta)
     return Promised(limit, delta, len(dev.scores), fewest, now, None if more is None else more.ratio)
