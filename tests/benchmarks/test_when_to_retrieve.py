@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from support import scripts
+from tiny_kbm import make_folder
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
@@ -92,7 +93,7 @@ def test_rivals_write_files_that_the_table_reads(tmp_path, rows, monkeypatch):
 
 
 def test_signals_of_a_small_model_are_those_of_the_gates_and_the_budget_is_half(tmp_path, monkeypatch):
-    module, model = scripts.load(f"{FOLDER}/signals.py"), "smollm2-135m-instruct"
+    module, model = scripts.load(f"{FOLDER}/signals.py"), str(make_folder(tmp_path / "model"))
     questions = [("train", "Who wrote Hamlet?"), ("train", "Which river flows through Rome?"),
                  ("test", "What is the capital of France?"), ("test", "Who was the 9th mayor of Nyk?")]  # fmt: skip
     asked = [{**row("nq", split, i), "id": f"q{i}", "question": text} for i, (split, text) in enumerate(questions)]

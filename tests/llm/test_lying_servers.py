@@ -1,6 +1,7 @@
 """Servers that lie (``lying_server.py``): right answers after all, or one line about the server; no key is shown."""
 
 import json
+from types import SimpleNamespace
 
 import lying_server as servers
 import pytest
@@ -30,6 +31,7 @@ def liar():
 def _key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", servers.KEY)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("kbtrain.llm.check_server.time", SimpleNamespace(sleep=lambda seconds: None))
 
 
 @pytest.fixture(params=["chat", "completions"])
