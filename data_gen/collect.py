@@ -1,7 +1,7 @@
 """Collect the questions of a data set and the passages that come with them: RUN/questions.jsonl, RUN/passages.jsonl.
 
-Every record is checked; a bad one stops the stage with its file, line and field. Files may be zipped. --list shows the
-data sets, where to get them, their licences and what is kept of them.
+Every record is checked; a bad one stops the stage with its file, line and field. Files may be compressed. --list shows
+the data sets, where to get them, their licences and the fields that are kept.
 
 Examples:
   kbtrain run collect --run runs/demo

@@ -1,7 +1,7 @@
 r"""Embed a corpus, for `kbtrain serve --search FOLDER` and retriever vectors: passages.jsonl -> RUN/vectors/.
 
-The vectors come from any server with /v1/embeddings (vLLM, llama.cpp, Ollama, TEI, OpenAI), and lie in the output
-folder. Resumable: an interrupted run resumes behind the last passage that is embedded.
+The vectors come from any server with /v1/embeddings (vLLM, llama.cpp, Ollama, TEI, OpenAI) and are stored in the output
+folder. An interrupted run resumes after the last embedded passage.
 
 Examples:
   kbtrain run embed --run runs/demo --server-url http://127.0.0.1:8001/v1 --server-model bge-small-en-v1.5

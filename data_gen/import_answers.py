@@ -1,9 +1,9 @@
 """Import questions with answers that were made elsewhere, into a run folder like that of the sampling stage.
 
 Reads JSON, Parquet or CSV with a model's answer without and with retrieval in each row; the config names the columns.
-Writes RUN/questions.jsonl, RUN/samples.db (one greedy answer per condition) and, where the rows have scores of other
+Writes RUN/questions.jsonl, RUN/samples.db (one greedy answer per condition) and, if the rows have scores of other
 people's gates, RUN/imported_scores.jsonl (higher = retrieval more needed; for eval/compare_scores.py). Part of the
-train rows becomes dev, by a hash of the id; --shares makes all splits where the rows tell none. Then: retrieve.py and
+train rows becomes dev, by a hash of the id; --shares makes all splits if the rows name none. Then: retrieve.py and
 `kbtrain finish`, or label.py --by greedy, build.py --keys "[mastery, benefit]".
 
 Examples:

@@ -1,9 +1,9 @@
 """Join the examples of several run folders into one, to train a gate on all of them (KBM trains on MMLU, MLEC, Xiezhi).
 
-Writes OUTPUT/examples/{train,dev,test}.jsonl. Ids get the run's name before them. A question that is in two splits,
+Writes OUTPUT/examples/{train,dev,test}.jsonl. The run's name becomes part of each id. A question that is in two splits
 of several runs, or asks about an entity of another split, stops the stage (or is dropped from the split that trains or
-chooses), and so do labels made by different rules or about different models. The shares of the runs are in the label
-rule, which every gate's card tells.
+chooses). So do labels made by different rules or for different models. The label rule, which every gate's card shows,
+contains the runs' shares.
 
 Examples:
   kbtrain run join --runs '[runs/mmlu, runs/xiezhi]' --output runs/mix

@@ -2,8 +2,8 @@
 
 data_gen/label.py --verdicts reads them. Each distinct answer (after normalisation) is judged once, without its
 question (KBM, figure 13 and A.2). Judges: llm (any back end, its reply is read), rules (each question's own rule).
-Resumable: an interrupted run resumes after its last batch. A model is not asked again about answers that stood there
-before more sampling or another sampling run; the verdicts of all are in one file.
+An interrupted run resumes after its last batch. After more sampling, or for another sampling run, the model judges only
+the new answers; one file has all verdicts.
 
 Examples:
   kbtrain run judge --run runs/webqa --model Qwen/Qwen2-72B-Instruct --backend openai

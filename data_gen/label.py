@@ -1,8 +1,8 @@
 """Turn stored samples into labels: mastery, certainty, benefit and the effect of retrieval, with intervals.
 
 Reads RUN/questions.jsonl and RUN/samples.db, writes RUN/labels.jsonl. tau is a number or a quantile of the training
-questions' values; dev and test never take part in choosing it. The distribution is printed and kept in
-RUN/labels.jsonl.meta.json. Labelling starts afresh each time: a number of samples more may change every label.
+questions' values; dev and test never influence it. The distribution is printed and stored in
+RUN/labels.jsonl.meta.json. Labelling always starts from the beginning: additional samples may change every label.
 
 Examples:
   kbtrain run label --config label_paper --run runs/qwen2_7b

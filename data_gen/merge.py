@@ -1,9 +1,8 @@
 """Join the shards of a sampling run: samples.shard-I-of-N.db -> samples.db, equal to that of an undivided run.
 
-Refuses shards of different runs, a question-condition that two of them hold, and shards that are missing or not
-finished (unless --allow-gaps). A samples.db that is there keeps what it holds, and gets what it lacks: another run, or
-more question-conditions of one with the same settings. Other settings or other answers are refused. Killed at any
-moment, the same command resumes.
+Refuses shards of different runs, a question-condition in two shards, and shards that are missing or unfinished (unless
+--allow-gaps). An existing samples.db keeps its content and gets what it lacks: another run, or more question-conditions
+of a run with the same settings. Other settings or other answers are refused. After a kill the same command resumes.
 
 Examples:
   kbtrain run merge --run runs/qwen

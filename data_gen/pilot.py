@@ -1,8 +1,8 @@
 r"""Choose how many passages the model reads, before anything is trained: candidates.jsonl -> evidence.jsonl.
 
-Asks the model greedily about the dev questions, without a search and with the first k hits for each k, and prints for
-each k the right answers, what the search repairs and breaks, and the prompt's tokens. The k with most right answers
-is used by every later stage, unless --k names one. Answers are kept in RUN/pilot/: another call asks what is missing.
+Asks for greedy answers to the dev questions, without a search and with the first k hits for each k, and prints for
+each k the right answers, what the search repairs and breaks, and the prompt's tokens. Every later stage uses the k with
+the most right answers, unless --k names one. RUN/pilot/ stores the answers: another call requests only missing ones.
 First run: retrieve.py with --pilot true. Several searches: --candidates names a file of hits for each.
 
 Examples:

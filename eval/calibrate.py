@@ -1,12 +1,11 @@
 """Choose a gate's threshold on dev questions for a goal, and store it with its evidence in the gate's folder.
 
 Reads the gate's scores and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a ratio, the best
-accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of the
-same kind, as long as the dev questions chose nothing else of the gate; several questions about one entity are warned
-of, since each counts as drawn by itself), a budget of money, tokens or milliseconds for a thousand questions (by the
-price list), or a threshold given by hand. The folder is the one that the score file names; a guarantee noted there
-stays, unless --replace. Scores of the test split that are distributed otherwise are warned about; no answer of theirs
-is looked at.
+accuracy, a promised maximum loss (max_loss of All-RAG's accuracy, with probability 1 - delta for new questions of the
+same kind, if the dev questions chose nothing else of the gate; a warning names entities with several questions, since
+the promise treats questions as independent), a budget of money, tokens or milliseconds for a thousand questions (by the
+price list), or a given threshold. The score file names the folder. A promise that is stored there stays, unless
+--replace. A warning says if scores of the test split are distributed differently; their answers are not read.
 
 Examples:
   kbtrain run calibrate --run runs/demo --gate seakr

@@ -1,9 +1,9 @@
 """Classification table: how well each gate's scores separate what needs retrieval from the rest, on the test split.
 
 Questions: reads scores/ and outcomes.jsonl (written by end_to_end.py) of the run folder, thresholds by --threshold-rule
-on dev. Dialogue turns (a run folder with turns.jsonl; RAGate, table 2): precision, recall, F1, AUC, AP and FDR, each
-threshold the best F1 on dev, intervals by bootstrap over dialogues with the same draws for all gates; --gates names
-rows, several scores of a gate being its seeds. Writes classify.json, for turns classify.md too.
+on dev. Dialogue turns (a run folder with turns.jsonl; RAGate, table 2): precision, recall, F1, AUC, AP and FDR at the
+threshold with the best F1 on dev, with bootstrap intervals over dialogues and the same draws for all gates. --gates
+names rows; several scores of a gate are its seeds. Writes classify.json, for turns also classify.md.
 
 Examples:
   kbtrain run classify --run runs/demo

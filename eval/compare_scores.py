@@ -1,9 +1,9 @@
 """Compare gates' scores without a threshold: AUROC for wrong answers with its interval, distributions, and areas.
 
-Reads scores/ (and imported_scores.jsonl, other people's) and outcomes.jsonl (written by end_to_end.py) of the run
-folder, for SeaKR's signals as for any gate; writes compare_scores.json with each score's distribution over questions
-answered wrongly and rightly, and the area under its curve of accuracy against retrieval ratio (random 0, oracle 1). A
-score that some of the questions lack is skipped and named; --dataset narrows the questions.
+Reads scores/, imported_scores.jsonl (other people's scores) and outcomes.jsonl (written by end_to_end.py) of the run
+folder; SeaKR's signals count as gates. Writes compare_scores.json with each score's distribution over questions
+answered right and wrong, and the area under its curve of accuracy against retrieval ratio (random 0, oracle 1). A
+score that is missing for some questions is skipped and named; --dataset restricts the questions.
 
 Examples:
   kbtrain run compare_scores --run runs/demo

@@ -1,11 +1,10 @@
 """Import another system's decisions into kbtrain's tables: an id and a score, or yes or no, for each question.
 
-Reads JSON Lines (a column may be a path, a.b) or a CSV and RUN/questions.jsonl; adds the gate to
-RUN/imported_scores.jsonl, which eval/compare_scores.py sets beside our own. With --as-gate it is among these
-(RUN/scores/GATE.jsonl), in every table and page: accuracy against searches, p, thresholds; that takes a score of every
-dev and test question. Yes and no become 1 and 0; --choices maps other words, and --tools reads a model's
-own calls of tools from a log. Where outcomes are there, yes and no are compared with what a search changed: needless,
-missed. Ids that the run does not have are an
+Reads JSON Lines (a column may be a path, a.b) or a CSV, and RUN/questions.jsonl. Adds the gate to
+RUN/imported_scores.jsonl, which eval/compare_scores.py compares with the run's own gates. With --as-gate, which needs a
+score for every dev and test question, it becomes one of them (RUN/scores/GATE.jsonl) in all tables and pages. Yes and
+no become 1 and 0; --choices maps other words, and --tools reads a model's own tool calls from a log. If the run has
+outcomes, yes and no are compared with what a search changed (needless, missed). Ids that the run does not have are an
 error, unless --other-questions drop, which counts them; rows without the column are counted.
 
 Examples:

@@ -1,9 +1,9 @@
 """Answer questions with SeaKR as a whole pipeline: the single-hop rule or the multi-hop loop, every step traced.
 
 Reads questions.jsonl and passages.jsonl of the run folder and a SeaKR gate's folder (recipes/make_seakr.py); writes
-RUN/methods/NAME.jsonl (a trace a question) and NAME.html, which a person can read. Without --threshold it is chosen on
-dev questions: what the method thinks first exceeds it for --ratio of them. Run it again after an interruption: it goes
-on at the next question.
+RUN/methods/NAME.jsonl (a trace for each question) and NAME.html, a page for people. Without --threshold, dev questions
+choose it: the uncertainty of the first reasoning step exceeds it for --ratio of them. After an interruption the same
+command resumes at the next question.
 
 Examples:
   kbtrain run run_seakr --config seakr_single_hop

@@ -1,14 +1,15 @@
 """Score the dev and test questions, or dialogue turns, of a run folder with every gate in it.
 
-Gates are found by themselves, RUN/*/gate.json; --model adds those that ask an untrained language model (prompt; of
-turns ragate_prompt_zero_shot and ragate_prompt_in_context, with _know at the end for knowledge where only names them).
+The gates are all RUN/*/gate.json; --model adds those that ask an untrained language model (prompt; for turns
+ragate_prompt_zero_shot and ragate_prompt_in_context, and the same with _know, which read knowledge, if --only names
+them).
 Writes RUN/scores/<gate>.jsonl (higher = retrieval more needed) with the seconds per gate in its .meta.json. Scores stay
-as long as what they depend on is the same: run it again after an interruption, or with another gate. --engine ray
-spreads the work over a Ray cluster.
+until something that they depend on changes: run it again after an interruption, or with another gate. --engine ray
+distributes the work over a Ray cluster.
 
-Dev and test questions that a gate was trained on, that ask about an entity of its training, or dev questions that
-are in test (or share an entity with it), stop the stage; with allow_trained and allow_entities they are scored, and
-their numbers are in every table of that gate.
+The stage stops at dev and test questions that a gate was trained on, or that ask about an entity of its training, and
+at dev questions that are in test (or share an entity with it). With allow_trained and allow_entities they are scored,
+and every table of that gate counts them.
 
 Examples:
   kbtrain run score --run runs/demo --model smollm2-135m-instruct

@@ -1,7 +1,7 @@
 """Score the dev and test questions once more with their passages as reference: KBM's second judgement (section 5.4).
 
 Reads RUN/questions.jsonl and RUN/evidence.jsonl; writes RUN/scores_reference.jsonl (higher = the passages do not
-help). eval/double_judgement.py reads it. Run it again after an interruption: what is scored is kept.
+help). eval/double_judgement.py reads it. After an interruption the same command resumes.
 --engine ray spreads the chunks over a Ray cluster.
 
 Examples:

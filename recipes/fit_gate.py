@@ -1,13 +1,13 @@
 """Fit any gate that has a fit(examples, need), in seconds, without a separate recipe.
 
-The gate is a kind of kbtrain's registry (GATES) or of another package's entry point. It is handed the labelled plain
-questions (or turns) and for each the probability that retrieval is needed, for any direction of the label. The folder
-is opened again and must give equal scores; it gets a card, dev's figures and the threshold of best F1 on dev. Without
---key a gate is fitted to each label there is, and the one that ranks dev best is kept.
+The gate is a kind of kbtrain's registry (GATES) or of another package's entry point. It gets the labelled plain
+questions (or turns), and for each the probability that retrieval is needed, whatever the label's direction. The saved
+folder is opened again and must give equal scores; it gets a card, dev's figures and the threshold of best F1 on dev.
+Without --key a gate is fitted to each label, and the one that ranks dev best is kept.
 
-Of the gates that come along, encoder_probe reads questions or turns by a frozen sentence encoder, features the form of
-a question (its recipe reads the corpus's word counts too), by_source where it comes from, dialogue_state turns. The
-others have no fit: probe needs the answering model's states; kbm, encoder, ragate_mha and ragate_peft are trained in
+Of kbtrain's own gates, encoder_probe reads questions or turns with a frozen sentence encoder, features reads the form
+of a question (its own recipe also the corpus's word counts), by_source its source, dialogue_state turns. The others
+have no fit: probe needs the answering model's hidden states; kbm, encoder, ragate_mha and ragate_peft are trained in
 steps; a stack is made of other gates; seakr and draft learn nothing from labels.
 
 Examples:

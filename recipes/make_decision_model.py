@@ -1,8 +1,8 @@
 """Make the gate decision_model: no training, no labels; a folder that names a server and what the search covers.
 
-The server is asked for each question whether answering it needs retrieval: by OpenAI's Decisions or System One, or as
-a chat model whose first token is yes or no. Choose a threshold with `kbtrain run calibrate` afterwards; stack it with
-other gates by recipes/train_stack.py.
+For each question the gate asks the server whether the answer needs retrieval: by OpenAI's Decisions or System One, or
+as a chat model whose first token is yes or no. Then choose a threshold with `kbtrain run calibrate`;
+recipes/train_stack.py combines it with other gates.
 
 Examples:
   kbtrain run make_decision_model --url http://127.0.0.1:8001/v1 --name qwen2-7b --output runs/mine/decision_model \\

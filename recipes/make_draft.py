@@ -1,8 +1,8 @@
 """Make the gate draft: no training, no labels; a folder that names the answering model and the signal.
 
 It reads the first tokens of the model's greedy answer: margin, entropy, entropy of the first token. With a server's
-address the model behind it drafts, and its top log-probabilities are read. Choose a threshold with eval/calibrate.py
-afterwards.
+address, the model behind it drafts, and the gate reads its top log-probabilities. Then choose a threshold with
+eval/calibrate.py.
 
 Examples:
   kbtrain run make_draft --config draft_smollm2

@@ -1,6 +1,6 @@
 """Make a SeaKR gate: no training, only settings and thresholds.
 
-U's scale belongs to one model, layer, k and alpha: choose the threshold with eval/calibrate.py afterwards.
+U's scale depends on the model, the layer, k and alpha: then choose the threshold with eval/calibrate.py.
 
 Examples:
   kbtrain run make_seakr --config seakr_smollm2

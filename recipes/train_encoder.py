@@ -1,8 +1,8 @@
 """Train the encoder gate: any pretrained encoder, fine-tuned to predict whether a turn or a question needs retrieval.
 
-Methods full and lora fine-tune it. Method probe leaves it as it is and fits a logistic regression on its embedding of
-what is asked now (and, with base dialogue_state, on acts, services and slots so far): a minute's work, and on KETOD,
-where labels are few, the better F1.
+Methods full and lora fine-tune it. Method probe leaves it unchanged and fits a logistic regression on its embedding of
+the question or the current utterance (with base dialogue_state also on acts, services and slots so far). This takes a
+minute, and on KETOD, with few labels, gives the better F1.
 
 Reads turns (data_gen/collect_turns.py) or questions (data_gen/build.py), writes a gate folder (kbtrain.load_gate
 opens it) with its scores of dev and, if given, test. The same command resumes a killed run.

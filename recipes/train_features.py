@@ -1,10 +1,10 @@
 """Fit the gate features: the form of a question and how often its words occur in the corpus, in a second on a CPU.
 
-Reads examples (data_gen/build.py) and the run's BM25 index (data_gen/retrieve.py), from which the words' document
-frequencies are taken; the folder keeps them, so that it stands alone. Without --index, as for your own search, the
-gate reads the form of a question alone. With --evidence the gate also reads what the
-search found: such a gate is asked after the search. Training questions get scores of gates that were fitted without
-them (held_out.jsonl), which eval/score.py takes for its split train.
+Reads examples (data_gen/build.py) and the words' document frequencies of the run's BM25 index (data_gen/retrieve.py).
+The folder stores them, so it needs no index later. Without --index, for example with your own search, the gate reads
+only the form of a question. With --evidence it also reads what the search found: such a gate is asked after the search.
+Training questions get scores of gates that were fitted without them (held_out.jsonl), which eval/score.py uses for its
+split train.
 
 Examples:
   kbtrain run train_features --config features_demo

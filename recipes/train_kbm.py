@@ -1,7 +1,7 @@
 """Train a knowledge-boundary model: fine-tune a language model to predict what it masters, from sampled labels.
 
-Reads examples made by data_gen/build.py, writes a gate folder (kbtrain.load_gate opens it). A killed run resumes from
-its last checkpoint when the same command is given again, and ends with the same weights; a finished one does nothing.
+Reads examples made by data_gen/build.py, writes a gate folder (kbtrain.load_gate opens it). After a kill the same
+command resumes from the last checkpoint and ends with the same parameters; after a finished run it does nothing.
 
 Examples:
   kbtrain run train_kbm --config kbm_smollm2 \\

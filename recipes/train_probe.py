@@ -1,19 +1,19 @@
 """Train a probe: linear heads on the answering model's hidden states, at the last token of its prompt.
 
-Reads examples made by data_gen/build.py, and the model that answered: one prefill a question, kept in --states, so that
-another method or key is fitted in seconds. Layers and penalties are chosen by cross-validation on the training
-questions alone. Writes a gate folder (kbtrain.load_gate opens it) of some kilobytes; a finished one is left as it is.
+Reads examples made by data_gen/build.py, and runs the answering model: one prefill for each question, stored in
+--states, so that another method or key is fitted in seconds. Cross-validation on the training questions chooses layers
+and penalties. Writes a gate folder (kbtrain.load_gate opens it) of some kilobytes; a finished folder stays unchanged.
 
-The prompts are those that were sampled with: own templates are read from what the examples were made of.
+The prompts are those of the sampling, with your own templates if the examples were made with such.
 
-With --answered-by the model is a small one that only reads the questions, and the labels are of another's answers: for
-models behind an API. The card says so; it costs one pass of the reader, and the other model's states are not seen.
+With --answered-by, for models behind an API, the model is a small one that only reads the questions, and the labels
+describe another model's answers. The card says so. A decision costs one pass of the reader.
 
---keys may also name what UAR's heads tell (arXiv 2406.12534), where the data set gives it: time_sensitive (FreshQA's
+--keys may also name what UAR's heads predict (arXiv 2406.12534), if the data set has it: time_sensitive (FreshQA's
 kinds of facts) and needs_knowledge (a column of yours). UAR's self-knowledge is mastery with --labels hard.
 
-With condition draft the model also begins its answer, and the states at its tokens are read beside the prompt's: what
-it is about to say tells more than what it was asked. The gate is asked after the draft, of --tokens tokens at most.
+With condition draft the model also begins its answer, and the probe also reads the hidden states at the tokens of this
+draft: they say more than those of the prompt. The gate decides after the draft of at most --tokens tokens.
 
 Examples:
   kbtrain run train_probe --config probe_smollm2 --train runs/demo/examples/train.jsonl \\

@@ -1,8 +1,8 @@
-"""Train RAGate-PEFT: a language model with low-rank adapters (beside 4-bit weights: QLoRA) as a gate for turns.
+"""Train RAGate-PEFT: a language model with low-rank adapters (with 4-bit parameters: QLoRA) as a gate for turns.
 
-Reads turns (data_gen/collect_turns.py, with features of data_gen/turn_features.py), writes a gate folder with the
-adapter alone and its scores of dev and, if given, test. The features are those of RAGate's table 2. A killed run goes
-on when the same command is given again, and ends with the same weights.
+Reads turns (data_gen/collect_turns.py, with features of data_gen/turn_features.py), writes a gate folder with only the
+adapter and its scores of dev and, if given, test. The features are those of RAGate's table 2. After a kill the same
+command resumes and ends with the same parameters.
 
 Examples:
   kbtrain run train_ragate_peft --launch cpu \\

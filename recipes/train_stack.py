@@ -1,10 +1,10 @@
 """Fit the gate stack: a logistic regression on the scores of other gates of a run, in seconds on a CPU.
 
-Reads RUN/scores of the training questions (eval/score.py --splits "[train, dev, test]"). They are honest: members
-without training never saw these questions; of those fitted in seconds (features, probe, stack) eval/score.py takes the
-scores of gates fitted without the question (held_out.jsonl); others, such as a KBM, it refuses to score on their own
-training questions. For a stack with such a member use --fit-on dev: it is then fitted to the dev questions, and their
-scores, by which thresholds are chosen, are of stacks fitted without the question, too.
+Reads RUN/scores of the training questions (eval/score.py --splits "[train, dev, test]"). No member was fitted to a
+question that it scores: members without training never saw them; for those fitted in seconds (features, probe, stack)
+eval/score.py uses the scores of gates fitted without the question (held_out.jsonl); it refuses to score others, such as
+a KBM, on their own training questions. For a stack with such a member use --fit-on dev: the stack is then fitted to the
+dev questions, and their scores, which choose thresholds, come from stacks fitted without the question, too.
 
 Examples:
   kbtrain run train_stack --config stack_demo
