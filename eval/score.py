@@ -2,10 +2,9 @@
 
 The gates are all RUN/*/gate.json; --model adds those that ask an untrained language model (prompt; for turns
 ragate_prompt_zero_shot and ragate_prompt_in_context, and the same with _know, which read knowledge, if --only names
-them).
-Writes RUN/scores/<gate>.jsonl (higher = retrieval more needed) with the seconds per gate in its .meta.json. Scores stay
-until something that they depend on changes: run it again after an interruption, or with another gate. --engine ray
-distributes the work over a Ray cluster.
+them). Writes RUN/scores/<gate>.jsonl (higher = retrieval more needed) with the seconds per gate in its .meta.json.
+Scores stay until something that they depend on changes: run it again after an interruption, or with another gate.
+--engine ray distributes the work over a Ray cluster.
 
 The stage stops at dev and test questions that a gate was trained on, or that ask about an entity of its training, and
 at dev questions that are in test (or share an entity with it). With allow_trained and allow_entities they are scored,
