@@ -215,18 +215,14 @@ def score_file(run: Path, gate: Path) -> Path:
     scores = next((path for path in (stored, inside) if path_exists(path)), None)
     if scores is None:
         raise UserError(f"{stored}: no such file, nor {inside}; run eval/score.py --run {run} first")
-    _check_current(scores, run)
-    return scores
-
-
-def _check_current(path: Path, run: Path) -> None:
     command = f"eval/score.py --run {run}"
-    check_current(path, run / "turns.jsonl", command=command)  # own scores, or of a file with features, pass
-    meta = meta_of(path)
+    check_current(scores, run / "turns.jsonl", command=command)  # own scores, or of a file with features, pass
+    meta = meta_of(scores)
     for name in meta.get("gates", {}):
-        gate = source_of(run, meta, name)
-        if gate and has_other_gate(gate):
-            raise UserError(f"{at(path)}: {missing_reason(gate)}; run {command} again")
+        of = source_of(run, meta, name)
+        if of and has_other_gate(of):
+            raise UserError(f"{at(scores)}: {missing_reason(of)}; run {command} again")
+    return scores
 
 
 def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:

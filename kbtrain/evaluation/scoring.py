@@ -307,16 +307,6 @@ def stack_members(output: Path, handles: Mapping[Path, GateHandle]) -> tuple[Mem
     return tuple(members)
 
 
-def _check_of_member(file: Path, member: GateHandle) -> None:
-    """Raise :class:`UserError` where a file notes another gate behind its scores than the one that will be asked."""
-    folder = member.folder or Path()
-    identities = {gate.get("identity") for name, gate in meta_of(file).get("gates", {}).items() if name in member.names}
-    if identities - {gate_identity(folder)}:
-        raise UserError(
-            f"{file}: scores of another gate than {folder} holds; run eval/score.py again, by its name there"
-        )
-
-
 class StoredColumns:
     """Scores of a run by the names under which a stack knows them.
 
@@ -333,8 +323,13 @@ class StoredColumns:
             g, file = by_folder[Path(member.folder).name]
             if not file.exists():
                 raise UserError(f"{file}: no such file; {HOW}")
-            _check_of_member(file, g)
-            trained = meta_of(file).get("trained_on")
+            meta = meta_of(file)
+            noted = {gate.get("identity") for name, gate in meta.get("gates", {}).items() if name in g.names}
+            if noted - {gate_identity(g.folder or Path())}:
+                raise UserError(
+                    f"{file}: scores of another gate than {g.folder} holds; run eval/score.py again, by its name there"
+                )
+            trained = meta.get("trained_on")
             if trained:
                 raise UserError(
                     f"{file}: scores of questions that gate '{g.name}' was trained on ({trained}) teach nothing; "

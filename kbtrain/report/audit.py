@@ -97,7 +97,10 @@ def audit_lines(audit: Audit) -> list[str]:
     """Do the next step of an audit; lines about it and about the step after it. Raises :class:`UserError`."""
     lines = []
     if meta_of(audit.run / "questions.jsonl").get("stage") != "audit":
-        _check_of_audit(audit.run)
+        # turns are noted as an audit's before there are questions: one that was killed while it drew is drawn again
+        begun = meta_of(audit.run / "turns.jsonl").get("stage")
+        if begun != "audit" and (begun is not None or path_exists(audit.run / "questions.jsonl")):
+            raise UserError(f"{audit.run}: a run folder that is not an audit's; give another --run")
         lines = _draw(audit)
     if not path_exists(meta_path(audit.run / "samples.db")):  # written by the last answer
         return [*lines, *([] if audit.dry_run else _answer_commands(audit))]
@@ -112,14 +115,6 @@ def audit_lines(audit: Audit) -> list[str]:
 
 
 # Drawing turns
-
-
-def _check_of_audit(run: Path) -> None:
-    """Raise :class:`UserError` for files of another run. An audit that was killed while it drew is drawn again: its
-    turns are whole, and noted as an audit's, before there are questions."""
-    begun = meta_of(run / "turns.jsonl").get("stage")
-    if begun != "audit" and (begun is not None or path_exists(run / "questions.jsonl")):
-        raise UserError(f"{run}: a run folder that is not an audit's; give another --run")
 
 
 def _draw(audit: Audit) -> list[str]:

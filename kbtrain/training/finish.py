@@ -51,7 +51,9 @@ def save_checked(ending: Ending, last: str) -> float:
     with errors_of(output):
         staging.mkdir(parents=True)
         ending.write(staging)
-        ending.note(staging)  # no gate is ever in a folder without the note of its questions
+        write_trained_on(
+            staging, ending.questions, ending.members
+        )  # no gate is ever in a folder without the note of its questions
     worst = float(ending.difference(staging))
     if not worst <= ending.tolerance:
         raise UserError(
@@ -112,10 +114,6 @@ class Ending(ABC):
     def readme(self, worst: float) -> str:
         """The model card; ``worst``: the difference on opening the folder again."""
 
-    def note(self, folder: Path) -> None:
-        """Note the questions that the model was trained on."""
-        write_trained_on(folder, self.questions, self.members)
-
     def save(self) -> float:
         """Put the model into the output folder; returns the difference on opening it again."""
         return save_checked(self, self.last)
@@ -127,7 +125,7 @@ class Ending(ABC):
             with replacing(output / "trainer_state.json") as partial:
                 state.save_to_json(str(partial))
         worst = self.save()
-        self.note(output)  # replaces the note of an earlier training
+        write_trained_on(output, self.questions, self.members)  # replaces the note of an earlier training
         settings = config.model_dump(mode="json")
         write_atomically(output / CONFIG, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
         inputs = dict.fromkeys(path for name in self.data if name != "test" and (path := getattr(config, name)))
