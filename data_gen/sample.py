@@ -60,7 +60,8 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
         description="llm, rag, and mask (answers hidden in the passages: only for the paper's analyses)",
     )
     samples: dict[Split, Annotated[int, Field(ge=0)]] = Field(
-        {"train": 30, "dev": 30, "test": 30}, description="answers per question; a split without a number is skipped"
+        {"train": 30, "dev": 30, "test": 30},
+        description="drawn answers per question, beside the greedy one; a split without a number gets the greedy alone",
     )
     mask_questions: dict[Split, Annotated[int, Field(ge=0)]] | None = Field(
         None, description="number of questions asked under mask; null: all"

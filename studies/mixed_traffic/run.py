@@ -22,7 +22,6 @@ from kbtrain.io import jsonl
 from kbtrain.records import GateExample
 
 GREEDY = "{train: 0, dev: 0, test: 0}"
-FREE_SAMPLES = "{test: 0}"
 MEMBERS = ("probe", "draft_probe", "features", "by_source")
 WITHOUT_SOURCE = ("probe", "draft_probe", "features_no_source")
 OF_TRAINING = "[probe, draft_probe, features, features_no_source, by_source]"  # stacks learn from their held-out scores
@@ -64,7 +63,7 @@ def answering(config: MixedConfig) -> list[ChainStep]:
                    questions=config.pilot),
         chain_step("sample", "answers with and without them", 15, **asked, samples=GREEDY, conditions="[llm, rag]",
                    keep_states="true"),
-        chain_step("sample", "answers to a prompt that may ignore the passages", 5, **asked, samples=FREE_SAMPLES,
+        chain_step("sample", "answers to a prompt that may ignore the passages", 5, **asked, samples=GREEDY,
                    conditions="[rag]", sampling_run="free", prompts=json.dumps(write_free_prompts(run))),
         chain_step("label", "right or wrong", 0.1, run=run, by="greedy"),
         chain_step("build", "training examples", 0.1, run=run, keys="[mastery, benefit]", benefit_greedy=1.0,
