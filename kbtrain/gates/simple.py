@@ -110,7 +110,6 @@ class GroupMean(Gate):
 
 
 def relation_only(labels: Iterable[Label]) -> GroupMean:
-    """The gate whose groups are the questions' relations."""
     return GroupMean("relation_only", lambda example: example.relation, ((label, label.relation) for label in labels))
 
 

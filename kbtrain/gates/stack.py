@@ -66,7 +66,6 @@ class Linear(BaseModel):
     strength: float
 
     def log_odds(self, columns: Columns) -> list[float]:
-        """Of each question."""
         n = len(next(iter(columns.values())))
         return [
             self.intercept + math.fsum(term.slope * term.value(columns[name][i]) for name, term in self.inputs.items())

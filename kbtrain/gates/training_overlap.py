@@ -74,7 +74,6 @@ def _held_out(gate: GateHandle) -> tuple[set[str], set[str]]:
 
 
 def seen_messages(gate: str, counts: Counts, reads: Reads) -> list[str]:
-    """A line for each split."""
     return [
         f"{gate}: trained on {n['questions']} {split} {reads}s, and on {_units(reads)} of {n['entities']} more"
         for split, n in counts.items()

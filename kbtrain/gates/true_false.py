@@ -105,7 +105,6 @@ class PromptTemplate:
 
 
 def kbm_template(keys: Sequence[prompts.Key]) -> PromptTemplate:
-    """A KBM's prompt and answer with these keys."""
     return PromptTemplate(
         tuple(keys),
         lambda example: prompts.kbm_prompt(example.question, example.reference, example.language, keys),

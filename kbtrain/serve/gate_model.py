@@ -191,15 +191,9 @@ def _prompt(body: Body, tokenizer: PreTrainedTokenizerBase) -> list[int] | None:
     messages = body.get("messages") or []
     roles = [message.get("role") for message in messages]
     texts = [message.get("content") for message in messages]
-    plain = all(set(message) == {"role", "content"} for message in messages)
-    if (
-        not tokenizer.chat_template
-        or not plain
-        or roles not in (["user"], ["system", "user"])
-        or not all(isinstance(text, str) for text in texts)
-    ):
-        return None
-    if any(break_special_tokens(tokenizer, text) != text for text in texts):
+    plain = bool(tokenizer.chat_template) and all(set(message) == {"role", "content"} for message in messages)
+    one = roles in (["user"], ["system", "user"]) and all(isinstance(text, str) for text in texts)
+    if not plain or not one or any(break_special_tokens(tokenizer, text) != text for text in texts):
         return None
     return encode(tokenizer, texts[-1], texts[0] if len(texts) > 1 else None)
 

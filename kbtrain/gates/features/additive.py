@@ -62,7 +62,6 @@ class Additive(BaseModel):
         return {name: value for name, value in fields.items() if name != "grams" or value}
 
     def log_odds(self, rows: Sequence[Row]) -> list[float]:
-        """Of each row of features."""
         total = np.full(len(rows), self.intercept)
         for name, curve in self.curves.items():
             total += np.interp([row.get(name, 0.0) for row in rows], curve.knots, curve.values)
@@ -136,7 +135,6 @@ def fit_additive(
 
 
 def pick_rows(rows: Sequence[Row], places: Sequence[int]) -> list[Row]:
-    """The rows at these places."""
     return [rows[place] for place in places]
 
 
@@ -203,7 +201,6 @@ def least_loss(
 
 
 def _loss(features: Floats, need: Floats, strength: float, drawn: Sequence[tuple[list[int], list[int]]]) -> float:
-    """Cross-validated log loss."""
     total = 0.0
     for fit, rest in drawn:
         if len(set(need[fit])) < 2:

@@ -139,14 +139,9 @@ def _best_layers(fits: Sequence[LayerFit], n_layers: int | None, labels: Floats)
     ranked = sorted(fits, key=lambda fit: (-fit.held_out, fit.layer))
     if n_layers is None:
         counts = [n for n in AVERAGES if n <= len(ranked)]
-        together = {n: _correlation(_mean(ranked[:n]), labels) for n in counts}
+        together = {n: _correlation(np.mean([fit.predicted for fit in ranked[:n]], axis=0), labels) for n in counts}
         n_layers = max(together, key=lambda n: together[n])
     return ranked[:n_layers]
-
-
-def _mean(fits: Sequence[LayerFit]) -> Floats:
-    mean: Floats = np.mean([fit.predicted for fit in fits], axis=0)
-    return mean
 
 
 def scaled(states: Floats) -> tuple[Floats, Floats, Floats]:

@@ -127,9 +127,6 @@ class Stopper:
         other.first = first
         return other
 
-    def text(self, tokens: Sequence[int], opened: bool = False) -> str:
-        return self.read(tokens, "length", opened).text
-
     def read(self, tokens: Sequence[int], finish: Finish, opened: bool = False) -> ReadAnswer:
         """The answer without reasoning, end tokens, special tokens and what follows the first stop string."""
         answer_tokens = tokens[:-1] if tokens and tokens[-1] in self.eos else tokens

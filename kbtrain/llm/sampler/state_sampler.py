@@ -128,7 +128,7 @@ class EndStates(Observer):
         if row.finish == "eos":
             return [self.end]
         before = self.stopper.answer_text(row.tokens[:-1], row.opened)
-        rest = self.stopper.text(row.tokens, row.opened)[len(before) :]
+        rest = self.stopper.read(row.tokens, "length", row.opened).text[len(before) :]
         ids: list[int] = self.stopper.tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
         return [*(ids if len(ids) < TAIL_TOKENS else row.tokens[-1:]), self.end]
 

@@ -80,7 +80,7 @@ def test_a_stop_string_whose_last_character_is_several_tokens_ends_the_answer(ma
     stopper = Stopper(make_model("llama"), tokenizer, (stop,))
     ends = [stopper.finish(tokens[: i + 1]) for i in range(len(tokens))]
     assert ends == [None] * (len(tokens) - 1) + ["stop"]
-    assert stopper.text(tokens) == f"ab{stop}"[: -len(stop)]
+    assert stopper.read(tokens, "length").text == f"ab{stop}"[: -len(stop)]
 
 
 def test_log_probability_is_the_sum_over_the_answers_tokens(make_llm, question):
