@@ -1,6 +1,6 @@
 """Run SeaKR's three ablations: the deciding uncertainty, the number of documents, and re-ranking and reasoning.
 
-Each variant is its own pipeline under RUN/methods, so an interrupted run goes on, and eval/end_to_end.py shows
+Each variant is its own pipeline under RUN/methods, so an interrupted run resumes, and eval/end_to_end.py shows
 them all. The variant "full" is in each of the three. Replies to prompts are stored under RUN/methods/thoughts, so that
 variants share them.
 

@@ -3,7 +3,7 @@
 Reads rows of questions with right and wrong, and each model's own confidence (studies/notes/evidence.md);
 a corpus for words'
 frequencies; a small encoder and, unless it is null, a small language model that read the question. All figures are
-cross-validated over questions: these rows have no test part, and no retrieval, so benefit is not foreseen. Writes
+cross-validated over questions: these rows have no test part, and no retrieval, so benefit is not predicted. Writes
 OUT/closed_book.json and .md; embeddings, states and index are kept in OUT and used again.
 
 Examples:

@@ -3,7 +3,7 @@
 Reads files of questions with right and wrong by model without and with one retrieval (studies/notes/evidence.md);
 a corpus for
 words' frequencies; a small encoder and a small language model, which only read the question (the models that answered
-are others). Everything is chosen by cross-validation on the train questions; the test questions are looked at once.
+are others). Everything is chosen by cross-validation on the train questions; the test questions are evaluated once.
 Writes OUT/evidence.json, OUT/evidence.md, figures, and each gate's scores for the open table
 (OUT/scores/MODEL/GATE.jsonl, benchmarks/when_to_retrieve); states and index are kept in OUT and used again.
 

@@ -3,7 +3,7 @@
 Reads turns (data_gen/collect_turns.py; knowledge of studies/turn_entities.py), writes a folder that
 studies/respond.py generates with. Input: the dialogue so far, its oldest turns cut away; knowledge snippets where
 there are some (gold first); then the response, which alone has a loss: the enriched one where people wrote one. A
-killed run resumes when the same command is given again, and ends with the same weights.
+killed run resumes with the same command, and ends with the same parameters.
 
 Examples:
   accelerate launch --config_file ds_configs/accelerate_cpu.yaml studies/train_dialogue.py \\

@@ -1,6 +1,6 @@
 """Score a run's questions by published gates that read the answering model: TARG, Probing-RAG, SEP and UAR.
 
-Reads RUN/examples and RUN/labels.jsonl; writes RUN/scores/GATE.jsonl, so that eval/end_to_end.py sets them beside the
+Reads RUN/examples and RUN/labels.jsonl; writes RUN/scores/GATE.jsonl, so that eval/end_to_end.py compares them with the
 run's own gates: same questions, answers, dev part and threshold rules. Training questions get held-out scores (five
 folds), which rule best_accuracy reads. Each gate follows its paper or its public code:
 

@@ -2,7 +2,7 @@
 
 Reads RUN/results.json of rule best_accuracy, and writes RUN/white_box.json. Columns: the area, the threshold for right
 answers, and TARG's budget rule: the threshold by which a gate searches for half of dev. Costs are those beyond the
-answer: where no search follows, the answer goes on from a pass or a draft. Milliseconds are passes and drafted tokens
+answer: where no search follows, the answer continues from a pass or a draft. Milliseconds are passes and drafted tokens
 at the times that the run's probe and draft probe took.
 
 Examples:

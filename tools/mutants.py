@@ -2,7 +2,7 @@
 
 ``mutants.toml`` lists them: a file, a text that stands there once, another one, and the tests that must notice; and the
 changes that change nothing, each with its reason. A mutant is made in a copy of the package; the working tree stays as
-it is. Verdicts are kept, so that a run goes on where it was killed: a mutant is tried again when its file, its tests or
+it is. Verdicts are kept, so a killed run resumes: a mutant is tried again when its file, its tests or
 its own text changed.
 
 Examples:

@@ -1,6 +1,6 @@
 """Training of a response generator: counted examples, the trainer, and the end of a run.
 
-Dev's loss per token is measured in full by every rank. At the end the weights are saved, opened again, and must give
+Dev's loss per token is measured in full by every rank. At the end the parameters are saved, opened again, and must give
 the same losses and responses; then the model card is written.
 """
 
