@@ -44,7 +44,7 @@ class Question:
     ``gold`` says why ``answers`` may be empty: ``none``, the question has no answer (SQuAD 2.0's impossible ones);
     ``hidden``, the data set does not publish it. ``context_passages`` are all passages that came with the question,
     in their order; ``gold_passages`` those of them that support the answer. ``needs_knowledge`` False: small talk,
-    a text to be rewritten, a sum; None where the data set does not say.
+    a text to rewrite, arithmetic; None where the data set does not say.
     """
 
     id: str

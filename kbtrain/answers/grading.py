@@ -300,7 +300,7 @@ def rules_of(questions: Iterable[Question]) -> dict[str, str]:
 
 
 def is_correct(question: Question, answer: str) -> bool:
-    """True if an answer is right by the question's own rule; False also where the rule reads no verdict."""
+    """True if an answer is right by the question's own rule; False also if the rule gives no verdict."""
     return rule_verdict(question, answer) is True
 
 

@@ -185,7 +185,7 @@ def promise_text(guarantee: Mapping[str, Any]) -> str:
 class GateCard(BaseModel):
     """The content of ``gate.json``; each kind of gate adds its own fields in its module.
 
-    ``base_model`` None: the gate stands on no pretrained model. ``label_rule``, ``run`` and ``versions`` say what it
+    ``base_model`` None: the gate uses no pretrained model. ``label_rule``, ``run`` and ``versions`` say what it
     was trained from, how, and with which packages. ``thresholds`` by gate name, e.g. ``kbm_mastery``. ``best``: the
     key of several that decides.
     """
@@ -256,15 +256,15 @@ class GateCard(BaseModel):
         return card
 
     def write(self, folder: Path) -> None:
-        """Write ``gate.json`` atomically, with the hashes of the weights that lie in the folder already."""
+        """Write ``gate.json`` atomically, with the hashes of the parameters that are already in the folder."""
         hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in _scored_by(folder)}
         card = self if self.parts() else self.model_copy(update={"weights_sha256": hashes})
         write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
 
     def check_weights(self, folder: Path | str) -> None:
-        """Raise :class:`UserError` unless weights, configuration and tokenizer are the files that the card names.
+        """Raise :class:`UserError` unless parameters, configuration and tokenizer are the files that the card names.
 
-        A folder whose card names weights alone passes with any other files.
+        If the card names only parameters, other files are not checked.
         """
         for name, sha256 in self.weights_sha256.items():
             path = Path(folder) / name
@@ -414,7 +414,7 @@ def read_gate_json(folder: Path | str) -> dict[str, Any]:
 def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
     """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``, of any kind.
 
-    The folder's README, if there is one, follows.
+    Updates the folder's README, too, if there is one.
     """
     with _changing(Path(folder)) as (data, thresholds):
         thresholds[gate] = threshold

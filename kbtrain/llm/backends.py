@@ -80,7 +80,7 @@ BACKENDS: dict[str, Backend] = {
 
 
 class LLMConfig(Config):
-    """Model, back end, how answers are drawn. A script's own config is a child of it."""
+    """Model, back end and sampling settings. A script's own config inherits them."""
 
     model: str = Field("smollm2-135m-instruct", description="embedded name, local folder or hub id")
     backend: str = Field("transformers", description=", ".join(kind.description for kind in BACKENDS.values()))

@@ -110,7 +110,7 @@ def test_as_a_gate_its_costs_are_asked_for_and_it_may_be_imported_again(run_fold
     assert done.returncode == 0 and (run_folder / "imported_scores.jsonl").exists()
     for _ in range(2):  # replaces the scores of the import without as_gate, and its own
         done = as_gate(run_folder, rows)
-        assert done.returncode == 0 and "in tables of costs its decisions are free; --seconds" in done.stdout
+        assert done.returncode == 0 and "in tables of costs its decisions are free; give the time" in done.stdout
     assert read_scores(run_folder / "scores" / "theirs.jsonl") == {"theirs": dict(rows)}
     assert not (run_folder / "imported_scores.jsonl").exists()
 
