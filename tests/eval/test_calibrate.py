@@ -141,9 +141,8 @@ def test_a_key_that_counts_for_nothing_is_refused(script, stem, kind, needed, co
     config, own = getattr(script(stem), kind), {"gate": "seakr"} if stem == "calibrate" else {}
     ((choice, value),), ((key, given),) = needed.items(), counts.items()
     assert getattr(build(config, None, own | needed | counts), key) == given
-    with pytest.raises(
-        UserError, match=rf"key '{key}': counts with {choice}: {value} alone; set that, or remove this key"
-    ):
+    only = rf"key '{key}': applies only with {choice}: {value}; set that, or remove this key"
+    with pytest.raises(UserError, match=only):
         build(config, None, own | {choice: others} | counts)
 
 
