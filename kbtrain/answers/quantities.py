@@ -162,10 +162,10 @@ def restate(answer: str, golds: Sequence[Quantity], question: str) -> str:
     if not _ENGLISH.search(question):
         answer = _NUMERALS.sub(lambda match: _VALUES[match[0].lower()], answer)
     for quantity in quantities(answer):
-        signed = (quantity,)
+        signed = [quantity]
         if _FALLS_BY.search(answer[: quantity.begin]) or _BELOW.match(answer, quantity.end):
             negated = quantity._replace(values=frozenset(-value for value in quantity.values))
-            signed = (negated,) if _SIGNED.search(question) else (quantity, negated)
+            signed = [negated] if _SIGNED.search(question) else [quantity, negated]
         equal = next((gold for gold in golds if any(is_equal(one, gold, question) for one in signed)), None)
         word = equal.word() if equal else f"{quantity.word()}other"
         parts += [answer[position : quantity.begin], f" {word} "]
