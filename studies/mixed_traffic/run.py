@@ -127,7 +127,7 @@ def untrained_and_kbm(config: MixedConfig) -> list[ChainStep]:
                                 k=config.seakr, output=run / "seakr"))  # fmt: skip
     if config.kbm:
         steps.append(chain_step("train_kbm", "a fine-tuned model as a gate", 5, config=config.kbm,
-                                model=config.model, keys="[mastery, benefit]", **data_of(run / "examples"),
+                                model=config.model, keys="[mastery, benefit]", epochs=1, **data_of(run / "examples"),
                                 output=run / "kbm"))  # fmt: skip
     return steps
 
