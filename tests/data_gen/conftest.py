@@ -1,45 +1,41 @@
 """A run folder with questions and stored samples, and the stage scripts as modules."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from support import scripts
 
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
-from kbtrain.records import Condition, Evidence, GateExample, Hit, Label, Question, Sample, SampleSet, Split
+from kbtrain.records import Evidence, GateExample, Hit, Label, Question, Sample, SampleSet, Split
 
 N = 10
 
 
 @pytest.fixture(scope="session")
-def stage() -> Callable[[str], ModuleType]:
+def stage():
     """Loads a stage's script by its name."""
     return lambda name: scripts.load(f"data_gen/{name}.py")
 
 
 @pytest.fixture(scope="session")
-def script() -> Callable[..., scripts.Done[str]]:
+def script():
     """Runs a stage in this process."""
     return lambda name, *arguments: scripts.here(f"data_gen/{name}.py", *arguments)
 
 
-def question(i: int, split: Split) -> Question:
+def question(i, split):
     return Question(f"{split}-{i}", f"Who wrote {split} book {i}?", (f"Author {i}",), split, "books",
                     relation=("novel", "poem")[i % 2])  # fmt: skip
 
 
-def sample_set(asked: Question, condition: Condition, n_right: int, n: int = N) -> SampleSet:
+def sample_set(asked, condition, n_right, n=N):
     texts = [asked.answers[0]] * n_right + ["Nobody"] * (n - n_right)
     samples = tuple(Sample(i, text, 3, "eos", -1.0) for i, text in enumerate(texts))
     return SampleSet(asked.id, condition, samples, Sample(-1, "Nobody", 2, "eos", -0.5), 30)
 
 
-def fill(run: Path, n_train: int = 20, n_held_out: int = 5) -> None:
+def fill(run, n_train=20, n_held_out=5):
     """Question i of train is right in i of 10 answers (at most 10) without retrieval, and in 10 - i with it."""
     questions = [question(i, "train") for i in range(n_train)]
     held_out: list[tuple[Split, int]] = [(split, i) for split in ("dev", "test") for i in range(n_held_out)]
@@ -70,16 +66,16 @@ class Books:
 
 
 @pytest.fixture(scope="session")
-def books() -> type[Books]:
+def books():
     return Books
 
 
 @pytest.fixture(scope="session")
-def label() -> Callable[..., list[Label]]:
+def label():
     """Runs data_gen/label.py on a run folder and reads what it wrote."""
     module = scripts.load("data_gen/label.py")
 
-    def run(folder: Path, **settings: object) -> list[Label]:
+    def run(folder, **settings):
         given = {"run": folder, "tau_mastery": 0.2, "tau_certainty": 0.8, **settings}
         module.main(module.LabelConfig.model_validate(given))
         return list(jsonl.read(Label, folder / "labels.jsonl"))
@@ -88,11 +84,11 @@ def label() -> Callable[..., list[Label]]:
 
 
 @pytest.fixture(scope="session")
-def build() -> Callable[..., dict[str, list[GateExample]]]:
+def build():
     """Runs data_gen/build.py on a run folder and reads what it wrote."""
     module = scripts.load("data_gen/build.py")
 
-    def run(folder: Path, **settings: object) -> dict[str, list[GateExample]]:
+    def run(folder, **settings):
         module.main(module.BuildConfig.model_validate({"run": folder, **settings}))
         written = {path.stem: path for path in (folder / "examples").glob("*.jsonl")}
         assert set(written) == {"train", "dev", "test"}
@@ -102,34 +98,17 @@ def build() -> Callable[..., dict[str, list[GateExample]]]:
 
 
 @pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
+def run_folder(tmp_path):
     folder = tmp_path / "run"
     fill(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama with its tokenizer, saved as a user's folder would be."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+def tiny_model(tmp_path_factory):
+    """A random Llama with its tokenizer, saved as a user's folder would be, without a chat template."""
+    from tiny_kbm import make_folder
 
-    folder = tmp_path_factory.mktemp("model")
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=280, special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False
-    )
-    made.train_from_iterator(["question answer concise"], trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<eos>", pad_token="<eos>")
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=512, eos_token_id=0, pad_token_id=0, bos_token_id=None,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    folder = make_folder(tmp_path_factory.mktemp("model"))
+    (folder / "chat_template.jinja").unlink()
+    return Path(folder)

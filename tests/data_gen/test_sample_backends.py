@@ -1,6 +1,5 @@
 """The sampling stage with other back ends and in shards: the same run, whoever draws it and in however many parts."""
 
-import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
@@ -9,16 +8,17 @@ import pytest
 import torch
 from model_server import ModelServer
 from support import scripts
+from support.sample_sets import stored_rows as rows
+from support.sample_sets import towns
 
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.base import ScriptedLLM
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.outputs import AlikeAnswers
 from kbtrain.prompts.kbm import answer_prompt
-from kbtrain.records import Evidence, Hit, Question, Sample, SampleSet
+from kbtrain.records import Sample, SampleSet
 
 ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 24
@@ -35,17 +35,7 @@ def _quiet(monkeypatch):
 
 @pytest.fixture
 def make_run(tmp_path):
-    def make(name):
-        questions = [
-            Question(f"q{i}", f"Where is town {i}{' and so' * (i % 5)}?", ("Peru",), ("train", "test")[i % 2], "t")
-            for i in range(N_QUESTIONS)
-        ]
-        hits = (Hit("p", "T", "The town is in Peru.", 1.0),)
-        jsonl.write(tmp_path / name / "questions.jsonl", questions)
-        jsonl.write(tmp_path / name / "evidence.jsonl", [Evidence(q.id, "bm25", q.text, hits) for q in questions])
-        return tmp_path / name
-
-    return make
+    return lambda name: towns(tmp_path / name, N_QUESTIONS)
 
 
 def sample(folder, model, *more):
@@ -57,21 +47,15 @@ def sample(folder, model, *more):
     SAMPLE.main(parse_args(SAMPLE.SampleConfig, [*given, *more]))
 
 
-def rows(path):
-    with SampleStore(path, read_only=True) as store:
-        return sorted(dataclasses.astuple(made) for made in store.iterate("main"))
-
-
 ALIAS = ("--server-alias", "true")  # the server's name for the folder's model
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_shards_of_the_real_sampler_merge_to_the_bytes_of_the_undivided_run(count, make_run, tiny_model):
+def test_shards_of_the_real_sampler_merge_to_the_bytes_of_the_undivided_run(make_run, tiny_model):
     """In bf16, where another batch would round differently."""
     whole, sharded = make_run("whole"), make_run("sharded")
     sample(whole, tiny_model)
-    for i in range(count, 0, -1):
-        sample(sharded, tiny_model, "--shard", f"{i}/{count}")
+    for i in (3, 2, 1):
+        sample(sharded, tiny_model, "--shard", f"{i}/3")
     MERGE.main(MERGE.MergeConfig(run=sharded))
     assert len(rows(whole / "samples.db")) == 3 * N_QUESTIONS
     assert rows(sharded / "samples.db") == rows(whole / "samples.db")

@@ -58,9 +58,10 @@ def load(*args, **more):
 
 
 def refused(*args, match, **more):
-    """The error's one line; fails unless it comes and matches."""
+    """The error's one line; fails unless it comes, matches, and is one."""
     with pytest.raises(UserError, match=match) as error:
         load(*args, **more)
+    assert "\n" not in str(error.value)
     return str(error.value)
 
 
@@ -108,21 +109,19 @@ def test_both_layouts_of_ketod_give_the_same(tmp_path):
 def test_what_does_not_fit_names_the_dialogue(tmp_path, change, words):
     dialogue = joined()
     change(dialogue)
-    assert "\n" not in refused("ketod", put(tmp_path / "train.json", [dialogue]), match=words)
+    assert refused("ketod", put(tmp_path / "train.json", [dialogue]), match=words)
 
 
 def test_a_repeated_turn_or_dialogue_names_the_dialogue(tmp_path):
     again = joined()
     again["turns"].insert(1, copy.deepcopy(again["turns"][1]))
-    assert "\n" not in refused(
+    assert refused(
         "ketod", put(tmp_path / "train.json", [again]), match="dialogue '1_00000': turns 1 and 2 are both by SYSTEM"
     )
-    assert "\n" not in refused(
-        "ketod", put(tmp_path / "train.json", [joined(), joined()]), match="dialogue '1_00000': duplicate dialogue"
-    )
+    assert refused("ketod", put(tmp_path / "train.json", [joined(), joined()]), match="duplicate dialogue")
     put(tmp_path / "test.json", [joined()])
     put(tmp_path / "train.json", [joined()])
-    assert "\n" not in refused(
+    assert refused(
         "ketod", tmp_path, match=r"train.json: dialogue '1_00000': duplicate dialogue \(first in .*test.json"
     )
 
@@ -144,9 +143,7 @@ def test_other_dialogues_of_another_split_may_have_the_same_ids(tmp_path):
 def test_a_slot_outside_its_text_is_refused(tmp_path):
     bad = copy.deepcopy(SGD)
     bad["turns"][0]["frames"][0]["slots"][0]["exclusive_end"] = 99
-    assert "\n" not in refused(
-        "sgd", sgd_folder(tmp_path, bad), match="dialogue '1_00000': slot 'city' at 10 to 99, outside"
-    )
+    assert refused("sgd", sgd_folder(tmp_path, bad), match="dialogue '1_00000': slot 'city' at 10 to 99, outside")
 
 
 def lines(path, *rows):
@@ -187,7 +184,7 @@ def test_a_dialogue_without_a_name_in_two_splits_is_refused(tmp_path, first, sec
     last = {"context": SAID[second], "split": "test"}
     path = lines(tmp_path / "turns.jsonl", *rows, last)
     told = "turns.jsonl:3: dialogue 'turns-1': in test and in train; keep it in one split, or give 'dialogue_id'"
-    assert "\n" not in refused("jsonl", path, match=told)
+    assert refused("jsonl", path, match=told)
     named = lines(path, *rows, last | {"dialogue_id": "another"})
     assert [t.dialogue_id for t in load("jsonl", named)[0]] == ["turns-1", "turns-2", "another"]
 
@@ -209,19 +206,17 @@ def test_plain_lines_need_only_context_and_label(tmp_path):
 def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(tmp_path):
     row = {"dialogue_id": "d", "context": ["Hi"], "split": "train"}
     path = tmp_path / "turns.jsonl"
-    assert "\n" not in refused("jsonl", lines(path, row, row), match="turns.jsonl:2: dialogue 'd': duplicate turn 1")
-    assert "\n" not in refused(
+    assert refused("jsonl", lines(path, row, row), match="turns.jsonl:2: dialogue 'd': duplicate turn 1")
+    assert refused(
         "jsonl", lines(path, row, row | {"split": "dev", "turn": 3}), match="dialogue 'd': in dev and in train"
     )
-    assert "\n" not in refused(
-        "jsonl", lines(path, {"context": [], "split": "dev"}), match="turns.jsonl:1: field 'context'"
-    )
-    assert "\n" not in refused(
-        "jsonl", lines(path, row | {"contxt": 1}), match="turns.jsonl:1: field 'contxt': unknown"
-    )
-    assert "\n" not in refused("jsonl", lines(path, row | {"split": "trial"}), match="turns.jsonl:1: field 'split'")
+    assert refused("jsonl", lines(path, {"context": [], "split": "dev"}), match="turns.jsonl:1: field 'context'")
+    assert refused("jsonl", lines(path, row | {"contxt": 1}), match="turns.jsonl:1: field 'contxt': unknown")
+    assert refused("jsonl", lines(path, row | {"split": "trial"}), match="turns.jsonl:1: field 'split'")
     said = {"speaker": "USER", "text": "Hi", "mood": "good"}
-    refused("jsonl", lines(path, row | {"context": [said]}), match="turns.jsonl:1: field 'context': each turn needs")
+    assert refused(
+        "jsonl", lines(path, row | {"context": [said]}), match="turns.jsonl:1: field 'context': each turn needs"
+    )
 
 
 def test_an_id_that_two_plain_lines_have_names_both_places(tmp_path):
@@ -233,7 +228,7 @@ def test_an_id_that_two_plain_lines_have_names_both_places(tmp_path):
 
 def test_plain_lines_of_a_file_that_names_no_split_are_told_where_to_name_it(tmp_path):
     path = lines(tmp_path / "turns.jsonl", {"context": ["Hi"], "label": True})
-    assert "\n" not in refused("jsonl", path, match=r"turns.jsonl:1: field 'split': missing; .*: --split train$")
+    assert refused("jsonl", path, match=r"turns.jsonl:1: field 'split': missing; .*: --split train$")
     assert [turn.split for turn in load("jsonl", path, "dev")[0]] == ["dev"]
 
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 from support import scripts
+from support.sample_sets import stored_rows, towns
 
 from kbtrain.config import parse_args
-from kbtrain.io import jsonl
-from kbtrain.io.store import SampleStore
-from kbtrain.records import Evidence, Hit, Question
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # asks the network
 # a node's helpers see its end by their input: they are forks, thus no children of it
 os.environ["RAY_enable_pipe_based_agent_to_parent_health_check"] = "1"  # noqa: SIM112 - its name
 ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 25
-QUICK = {  # how soon a dead node is noticed
+QUICK = {  # how soon a dead node is noticed, and a dead process's row repeated: Ray waits for 2 s, 4 s and 8 s
     "health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_timeout_ms": 300,
-    "health_check_failure_threshold": 2,
+    "health_check_failure_threshold": 2, "task_actor_unavailable_retry_delay_base_ms": 50,
 }  # fmt: skip
 SPARING = {  # no process is started before it is needed, ended while another test may use it, or left behind by others
     "enable_worker_prestart": False, "prestart_worker_first_driver": False,
@@ -48,7 +43,7 @@ esac
 class Ray:
     """A cluster whose Python processes are forks: the helpers of its nodes of one that has Ray imported."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         from ray.cluster_utils import Cluster
 
         self.server = scripts.Server(scripts.python(), more=IMPORTED)
@@ -60,11 +55,11 @@ class Ray:
         with self.forked():
             self.cluster = Cluster(initialize_head=True, head_node_args=head | {"include_log_monitor": False})
 
-    def forked(self) -> Any:
+    def forked(self):
         """While nodes are started: what they start as this Python is a fork."""
         return mock.patch.object(sys, "executable", str(self.python))
 
-    def close(self) -> None:
+    def close(self):
         self.cluster.shutdown()
         self.server.close()
 
@@ -72,7 +67,7 @@ class Ray:
 _clusters: list[Ray] = []  # at most one, for all tests of this folder
 
 
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+def pytest_runtest_teardown(item, nextitem):
     """Stop the cluster behind the folder's last test: a dozen processes would go on beside the rest of the suite."""
     if _clusters and (nextitem is None or nextitem.path.parent != item.path.parent):
         import ray
@@ -82,7 +77,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture
-def cluster() -> Any:
+def cluster():
     """A Ray cluster: a head without CPUs, and two nodes with one each; what a test before killed is made anew."""
     ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")
     if not _clusters:
@@ -98,29 +93,18 @@ def cluster() -> Any:
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[[str], Path]:
+def make_run(tmp_path):
     """Folders with the same questions and evidence."""
 
-    def make(name: str) -> Path:
-        folder = tmp_path / name
-        questions = [
-            Question(f"q{i}", f"Where is town {i}{' and so' * (i % 5)}?", (f"Peru {i}",), ("train", "test")[i % 2], "t")
-            for i in range(N_QUESTIONS)
-        ]
-        hits = (Hit("p", "T", "The town is in Peru.", 1.0),)
-        jsonl.write(folder / "questions.jsonl", questions)
-        jsonl.write(folder / "evidence.jsonl", [Evidence(q.id, "bm25", q.text, hits) for q in questions])
-        return folder
-
-    return make
+    return lambda name: towns(tmp_path / name, N_QUESTIONS, "Peru {}")
 
 
 @pytest.fixture(scope="session")
-def sample() -> Callable[..., None]:
+def sample():
     """data_gen/sample.py in this process; 25 questions x 3 conditions are 11 windows of 7."""
     module = scripts.load("data_gen/sample.py")
 
-    def run(folder: Path, *more: str) -> None:
+    def run(folder, *more):
         given = ("--run", str(folder), "--backend", "scripted", "--window", "7", "--samples", "{train: 4, test: 2}",
                  "--conditions", "[llm, rag, mask]")  # fmt: skip
         module.main(parse_args(module.SampleConfig, [*given, *more]))
@@ -129,22 +113,16 @@ def sample() -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def merge() -> Callable[..., None]:
+def merge():
     """data_gen/merge.py in this process."""
     module = scripts.load("data_gen/merge.py")
 
-    def run(folder: Path, *more: str) -> None:
+    def run(folder, *more):
         module.main(parse_args(module.MergeConfig, ["--run", str(folder), *more]))
 
     return run
 
 
 @pytest.fixture(scope="session")
-def rows() -> Callable[[Path], list[tuple[object, ...]]]:
-    """Everything in a store that a stage reads, in a fixed order."""
-
-    def read(path: Path) -> list[tuple[object, ...]]:
-        with SampleStore(path, read_only=True) as store:
-            return sorted(dataclasses.astuple(made) for made in store.iterate("main"))
-
-    return read
+def rows():
+    return stored_rows

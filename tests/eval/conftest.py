@@ -6,9 +6,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from support.scripts import load
@@ -19,7 +17,6 @@ from kbtrain.io.store import SampleStore
 from kbtrain.labeling.examples import example
 from kbtrain.labeling.label import indicators, label
 from kbtrain.records import (
-    Condition,
     Evidence,
     GateScore,
     Hit,
@@ -37,43 +34,43 @@ EVIL = "Which <script>alert('x')</script> & \"city\"?"
 
 
 @pytest.fixture
-def script() -> Callable[[str], ModuleType]:
+def script():
     """Load a script of eval/ or studies/ by its name."""
     return lambda name: load(f"{'eval' if (ROOT / 'eval' / f'{name}.py').exists() else 'studies'}/{name}.py")
 
 
 @pytest.fixture(scope="session")
-def made_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_run(tmp_path_factory):
     """The folder; copy it before changing it (``run_folder``)."""
     return make_run(tmp_path_factory.mktemp("made") / "run")
 
 
 @pytest.fixture
-def sampled_run(tmp_path: Path) -> Path:
+def sampled_run(tmp_path):
     """A smaller folder with 30 answers for every question of every split."""
     return make_run(tmp_path / "run", {"train": 20, "dev": 40, "test": 60}, ("train", "dev", "test"))
 
 
 @pytest.fixture
-def sampled_test(tmp_path: Path) -> Path:
+def sampled_test(tmp_path):
     """A small folder whose test questions were sampled, and its dev questions were not."""
     return make_run(tmp_path / "sampled", {"train": 20, "dev": 20, "test": 30}, ("train", "test"))
 
 
 @pytest.fixture
-def without_dev(tmp_path: Path) -> Path:
+def without_dev(tmp_path):
     """A small folder without a dev question."""
     return make_run(tmp_path / "other", {"train": 20, "dev": 0, "test": 60})
 
 
 @pytest.fixture
-def run_folder(made_run: Path, tmp_path: Path) -> Path:
+def run_folder(made_run, tmp_path):
     """A copy of the folder, to be changed at will."""
     return Path(shutil.copytree(made_run, tmp_path / "run"))
 
 
 @pytest.fixture(scope="session")
-def evaluated(made_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def evaluated(made_run, tmp_path_factory):
     """The folder, evaluated with 100 draws; copy it before changing it (``evaluated_run``)."""
     folder = Path(shutil.copytree(made_run, tmp_path_factory.mktemp("evaluated") / "run"))
     module = load("eval/end_to_end.py")
@@ -82,12 +79,12 @@ def evaluated(made_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def evaluated_run(evaluated: Path, tmp_path: Path) -> Path:
+def evaluated_run(evaluated, tmp_path):
     """A copy of the evaluated folder, to be changed at will."""
     return Path(shutil.copytree(evaluated, tmp_path / "run"))
 
 
-def make_run(folder: Path, sizes: dict[Split, int] | None = None, sampled: tuple[Split, ...] = ("train",)) -> Path:
+def make_run(folder, sizes=None, sampled=("train",)):
     """Questions, store, labels, examples, evidence and scores; 30 answers for the ``sampled`` splits."""
     rng = random.Random(0)
     questions = list(_questions(sizes or SIZES))
@@ -117,25 +114,21 @@ def make_run(folder: Path, sizes: dict[Split, int] | None = None, sampled: tuple
     return folder
 
 
-def _questions(sizes: dict[Split, int]) -> Iterator[Question]:
+def _questions(sizes):
     for split, size in sizes.items():
         for i in range(size):
             text = f"{EVIL} ({split})" if i == 0 else f"What is fact {i} of {split}?"
             yield Question(f"{split}-{i}", text, ("yes",), split, "made-up", relation=f"relation{i % 4}")
 
 
-def _sets(
-    rng: random.Random, question: Question, condition: Condition, chances: tuple[float, float], n: int
-) -> SampleSet:
+def _sets(rng, question, condition, chances, n):
     chance = {"llm": chances[0], "rag": chances[1], "mask": 0.8 * chances[0]}[condition]
     answers = ["yes" if rng.random() < chance else rng.choice(["no", "<b>none</b>", "maybe"]) for _ in range(n + 1)]
     samples = tuple(Sample(i, text, 3, "eos", -1.0) for i, text in enumerate(answers[1:]))
     return SampleSet(question.id, condition, samples, Sample(-1, answers[0], 4, "eos", -1.0), 20)
 
 
-def _scores(
-    rng: random.Random, questions: list[Question], chances: dict[str, tuple[float, float]]
-) -> Iterator[GateScore]:
+def _scores(rng, questions, chances):
     evaluated = [q for q in questions if q.split != "train"]
     for gate in ("prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit"):
         for question in evaluated:

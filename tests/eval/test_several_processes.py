@@ -31,11 +31,6 @@ def at_once(script, *argv, n=2):
     assert again.returncode == 0, again.stderr
 
 
-def write_books(path, n):
-    rows = ({"id": f"q{i}", "text": f"Who wrote book {i}?", "answers": [f"Ann {i}"]} for i in range(n))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def left_behind(folder):
     return [path.name for path in folder.rglob("*") if path.name.endswith((".partial", ".lock", ".draft", ".new"))]
 
@@ -48,17 +43,16 @@ def test_scorings_at_once_leave_each_score_once(run_folder, tmp_path):
     assert left_behind(run_folder) == []
 
 
-def test_two_of_each_stage_at_once(run_folder, tmp_path):
-    source = tmp_path / "mine.jsonl"
-    write_books(source, 60)
-    passages = [{"id": f"p{i}", "title": f"Book {i}", "text": f"Ann {i} wrote book {i}."} for i in range(60)]
-    run = tmp_path / "collected"
-    at_once("data_gen/collect.py", "--run", run, "--dataset", "jsonl", "--path", source)
-    (run / "passages.jsonl").write_text("".join(json.dumps(passage) + "\n" for passage in passages))
+def test_two_of_a_stage_at_once(run_folder, tmp_path):
+    run, names = tmp_path / "searched", [f"q{i}" for i in range(60)]
+    run.mkdir()
+    for file, kind in (("questions", "Who wrote book {}?"), ("passages", "Ann {} wrote book {}.")):
+        rows = [{"id": name, "text": kind.format(i, i)} for i, name in enumerate(names)]
+        more = {"split": "test", "dataset": "d", "answers": ["x"]} if file == "questions" else {"title": ""}
+        (run / f"{file}.jsonl").write_text("".join(json.dumps(row | more) + "\n" for row in rows))
     at_once("data_gen/retrieve.py", "--run", run)
-    assert [found.question_id for found in jsonl.read(Evidence, run / "evidence.jsonl")] == [f"q{i}" for i in range(60)]
+    assert [found.question_id for found in jsonl.read(Evidence, run / "evidence.jsonl")] == names
     at_once("data_gen/label.py", "--run", run_folder, "--by", "greedy")
-    at_once("eval/end_to_end.py", "--run", run_folder, "--bootstrap-draws", 100, "--random-draws", 100)
     assert left_behind(run) == left_behind(run_folder) == []
 
 

@@ -1,21 +1,17 @@
 """Questions and answers for the labels."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
-from kbtrain.records import Condition, Question, Sample, SampleSet
+from kbtrain.records import Question, Sample, SampleSet
 
 
 @pytest.fixture
-def capital() -> Question:
+def capital():
     return Question("q1", "What is the capital of France?", ("Paris",), "train", "atlas", relation="capital")
 
 
 @pytest.fixture
-def choice() -> Question:
+def choice():
     return Question(
         "q2", "Where is Kenya?", ("B",), "train", "atlas", form="choice", grading="option",
         options=("Asia", "Africa", "Europe"),
@@ -23,10 +19,8 @@ def choice() -> Question:
 
 
 @pytest.fixture
-def answered() -> Callable[..., SampleSet]:
-    def build(
-        *answers: str, condition: Condition = "llm", greedy: str | None = None, question: str = "q1"
-    ) -> SampleSet:
+def answered():
+    def build(*answers, condition="llm", greedy=None, question="q1"):
         samples = tuple(Sample(i, text, 2, "eos", -1.0) for i, text in enumerate(answers))
         return SampleSet(
             question, condition, samples, None if greedy is None else Sample(-1, greedy, 2, "eos", -1.0), 20

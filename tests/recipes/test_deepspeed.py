@@ -12,7 +12,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from support import scripts
-from support.recipes import Recipe
+from support.recipes import Recipe, losses
 from support.servers import free_port
 from tiny_kbm import labelled, make_folder
 
@@ -32,11 +32,6 @@ RUNS = {  # recipe's config, ZeRO file, tiny model of the class that the config 
     **({"qwen2_qlora": ("kbm_qwen2_7b_qlora", "zero2", "qwen2")} if HAS_4_BITS else {}),
 }
 RESUMED = ("qwen2_lora",)  # qwen2_zero2: killed, see below
-
-
-def losses(folder):
-    state = json.loads((folder / "trainer_state.json").read_text())
-    return [log["loss"] for log in state["log_history"] if "loss" in log]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import scripts
-from support.recipes import Recipe
+from support.recipes import Recipe, losses
 from support.servers import free_port
 from support.snippets import run_snippet
 from tiny_kbm import labelled, make_folder, make_model, make_tokenizer
@@ -29,11 +29,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def recipe():
     return Recipe("kbm")
-
-
-def losses(folder):
-    state = json.loads((folder / "trainer_state.json").read_text())
-    return [log["loss"] for log in state["log_history"] if "loss" in log]
 
 
 def weights(folder):

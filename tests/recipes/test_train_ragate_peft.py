@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support import scripts
-from support.recipes import Recipe
+from support.recipes import Recipe, losses
 from support.snippets import run_snippet
 from tiny_kbm import labelled, make_folder, make_model
 from tiny_turns import turn
@@ -79,11 +79,6 @@ def merged(recipe, data, tmp_path_factory):
 
 def adapter(folder):
     return load_file(folder / "adapter" / "adapter_model.safetensors")
-
-
-def losses(folder):
-    state = json.loads((folder / "trainer_state.json").read_text())
-    return [log["loss"] for log in state["log_history"] if "loss" in log]
 
 
 def test_it_learns_the_rule_and_its_folder_opens_to_the_same_scores(recipe, data, tmp_path, capsys):

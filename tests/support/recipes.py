@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from kbtrain.config import Config, parse_args
@@ -25,3 +27,9 @@ class Recipe:
         for state in states:  # of the whole process, left by the training before
             state._reset_state()
         self.module.main(parse_args(self.config, arguments))
+
+
+def losses(folder: Path) -> list[float]:
+    """The losses that a training has logged, step by step."""
+    state = json.loads((folder / "trainer_state.json").read_text())
+    return [log["loss"] for log in state["log_history"] if "loss" in log]

@@ -47,16 +47,3 @@ def test_a_mutant_is_killed_by_a_test_that_notices_and_survives_one_that_does_no
     assert "a + b" in (tmp_path / "kbtrain" / "sums.py").read_text(encoding="utf-8")
     with pytest.raises(UserError, match="'a \\* b' stands there 0 times"):
         module.tried(module.Mutant("kbtrain/sums.py", "a * b", "a", ("test_sums.py",)), tmp_path, 60)
-
-
-def test_a_verdict_is_about_file_tests_and_change(module, tmp_path):
-    (tmp_path / "tests").mkdir()
-    source, test = tmp_path / "one.py", tmp_path / "tests" / "test_one.py"
-    for file in (source, test):
-        file.write_text("x = 1\n", encoding="utf-8")
-    mutant = module.Mutant("one.py", "1", "2", ("test_one.py::test_x",))
-    keys = [mutant.key(tmp_path), module.Mutant("one.py", "1", "3", mutant.tests).key(tmp_path)]
-    for file in (source, test):
-        file.write_text("x = 1  # other\n", encoding="utf-8")
-        keys.append(mutant.key(tmp_path))
-    assert len(set(keys)) == 4
