@@ -57,17 +57,6 @@ def test_a_script_is_killed_at_any_moment(tmp_path):
     assert script.stdout == "waiting\n"
 
 
-def test_what_python_reads_at_its_start_is_no_matter_of_a_fork():
-    with pytest.raises(ValueError, match="OMP_NUM_THREADS; give fresh=True"):
-        scripts.start("eval/score.py", env={"OMP_NUM_THREADS": "7"})
-
-
-def test_a_script_in_this_process_gives_its_code_and_output():
-    done = scripts.here("eval/score.py", "--nothing", 3)
-    assert (done.returncode, done.stdout) == (2, "") and "unknown argument '--nothing'" in done.stderr
-    assert scripts.run("eval/score.py", "--nothing", 3).stderr == done.stderr
-
-
 NESTED = """
 import json, signal, subprocess, sys, time
 say = [sys.executable, "said.py", "a b"]
