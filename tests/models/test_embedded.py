@@ -255,6 +255,8 @@ def test_the_wanted_files_are_unpacked_as_they_are_each_checked_and_nothing_else
     assert (folder / "model.safetensors").read_bytes() == b"weights"
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", embedded.PROVENANCE, "model.safetensors"]
     assert embedded.is_ready("tiny")
+    monkeypatch.setitem(embedded.EMBEDDED, "tiny", replace(embedded.EMBEDDED["tiny"], about="in other words"))
+    assert embedded.is_ready("tiny")  # made again it would have other bytes, and no run of it could be continued
 
 
 @real
