@@ -180,11 +180,10 @@ def stored_scores(path: Path, inputs: Mapping[str, str]) -> list[GateScore] | No
 def _agree(stored: Mapping[str, str], expected: Mapping[str, str]) -> bool:
     """Nothing that both depend on is different; a split that one of them lacks does not differ, nor do files of
     models that were not noted then, or are not here now."""
-    for name, before, now in differing(stored, expected):
-        lacking = ABSENT in (before, now) and (name.endswith(".jsonl") or name in (MODEL_FILES, FILES_HERE))
-        if not lacking:
-            return False
-    return True
+    return all(
+        ABSENT in (before, now) and (name.endswith(".jsonl") or name in (MODEL_FILES, FILES_HERE))
+        for name, before, now in differing(stored, expected)
+    )
 
 
 def files_of_models(models: Sequence[str]) -> dict[str, str]:

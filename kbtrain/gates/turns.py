@@ -199,11 +199,9 @@ class DialogueStateGate(Gate):
         return cls(DialogueStateCard(intercept=intercept, weights=weights, run=facts))
 
     def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
-        return [logistic(self._log_odds(dialogue_features(example))) for example in examples]
-
-    def _log_odds(self, features: Mapping[str, float]) -> float:
-        weights = self.card.weights
-        return self.card.intercept + math.fsum(weights.get(name, 0.0) * value for name, value in features.items())
+        weights, intercept = self.card.weights, self.card.intercept
+        rows = [dialogue_features(example) for example in examples]
+        return [logistic(intercept + math.fsum(weights.get(k, 0.0) * x for k, x in row.items())) for row in rows]
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> DialogueStateGate:

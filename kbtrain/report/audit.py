@@ -335,18 +335,14 @@ def _write_sheets(audit: Audit, questions: Mapping[str, Question], answers: Answ
     text = io.StringIO()
     table = csv.DictWriter(text, ["id", "question", "answer_a", "answer_b", "a_right", "b_right"])
     table.writeheader()
-    table.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
+    formula = ("=", "+", "-", "@")  # a spreadsheet takes such a text for one
+    table.writerows({k: f"'{cell}" if cell.startswith(formula) else cell for k, cell in row.items()} for row in rows)
     write_atomically(page, render("audit_sheet.html.j2", autoescape=True, rows=rows, title="Right or wrong?"))
     write_atomically(sheet, text.getvalue())  # last: where it is there, both are
     return [
         f"wrote {sheet} and {page}: {len(rows)} questions with two answers each, in random order",
         f"judge some or all of them (1 right, 0 wrong), from the top; then: {_command(audit, '--verdicts', sheet)}",
     ]
-
-
-def _cell(text: str) -> str:
-    """A text that a spreadsheet does not take for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _command(audit: Audit, *words: str | Path) -> str:

@@ -150,7 +150,7 @@ def test_fields_that_change_no_answer_pass(local):
 def test_messages_with_more_than_text_are_refused(local, kind):
     parts = [{"type": "text", "text": KNOWN}, {"type": kind, "image_url": {}}]
     reply = local.post("/v1/chat/completions", {"messages": [{"role": "user", "content": parts}], "max_tokens": 2})
-    assert (reply.status, reply.json["error"]["param"]) == (400, "messages") and "text alone" in reply.error
+    assert (reply.status, reply.json["error"]["param"]) == (400, "messages") and "only text" in reply.error
 
 
 NO_SYSTEM = CHAT.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}")
