@@ -287,8 +287,8 @@ def test_some_questions_of_each_split_are_timed_alone_and_paid_for_by_no_bill(sc
     run(script, run_folder, Slow(), monkeypatch)
     assert sizes == [32, 1, 1, 1, 32, 16, 32, 1, 1, 1, 32, 32, 32, 32, 32, 8]
     stored = stored_scores(run_folder)
-    assert stored.spent("kbm_mastery") == {"requests": 1.0}
-    alone, busy = stored.seconds_alone("kbm_benefit"), stored.seconds("kbm_benefit")
+    assert stored.took("kbm_mastery", "spent_per_question") == {"requests": 1.0}
+    alone, busy = stored.took("kbm_benefit", "seconds_alone"), stored.took("kbm_benefit")
     assert alone is not None and alone > 0.02 > 10 * busy
     assert asking_of(stored, "kbm_mastery").latency == alone and asking_of(stored, "kbm_mastery").seconds == busy
 
