@@ -131,27 +131,11 @@ _OR_LEFT_ZH = re.compile(
 _PERHAPS_ZH = re.compile(r"可 能|也 许|或 许|大 概|说 不 定|要 么")
 
 # Other places and persons whose name holds the name of one.
-_LONGER = """
-american samoa; american virgin islands; arkansas city; atlantic city; belize city; british columbia; british guiana
-british honduras; central african republic; east germany; east timor; equatorial guinea; french guiana; french guinea
-guatemala city; guinea bissau; gulf of guinea; gulf of mexico; gulf of oman; indian ocean; iowa city; jersey city
-kansas city; kuwait city; mexico city; new amsterdam; new brunswick; new caledonia; new england; new guinea
-new hampshire; new haven; new ireland; new jersey; new london; new mexico; new orleans; new south wales; new york
-new zealand; north korea; northern ireland; oklahoma city; panama city; papua new guinea; port of spain; salt lake city
-sea of japan; south africa; south korea; south sudan; spanish guinea; virginia beach; west germany; west virginia
-martin luther king; george washington carver; john paul jones
-罗马尼亚; 索马里; 索马里兰; 马里兰; 马里亚纳; 印度尼西亚; 印度洋; 赤道几内亚; 几内亚比绍; 巴布亚新几内亚; 新几内亚
-南苏丹; 北爱尔兰; 法属圭亚那; 美属萨摩亚; 新墨西哥; 墨西哥城; 墨西哥湾; 西弗吉尼亚; 巴拿马城; 危地马拉城; 科威特城
-新西兰; 阿曼湾; 几内亚湾; 日本海; 新泽西; 泽西城; 中非共和国; 东帝汶; 新南威尔士; 新不伦瑞克; 新英格兰; 新伦敦
-堪萨斯城; 俄克拉荷马城
-"""
 _CLOSER: dict[tuple[str, ...], set[tuple[str, ...]]] = {  # names that say the same, only closer
     ("korea",): {("south", "korea")},
     ("germany",): {("east", "germany"), ("west", "germany")},
 }
-_LONGER_NAMES = [
-    words(name.strip(), CJK_OR_NUMERAL) for line in _LONGER.strip().splitlines() for name in line.split(";")
-]
+_LONGER_NAMES = [words(name, CJK_OR_NUMERAL) for name in sorted(LISTS["parts"]["names"])]
 # Part of a longer name -> these names, with the place of the part in them.
 _PARTS: dict[tuple[str, ...], list[tuple[tuple[str, ...], int]]] = {}
 for _name in _LONGER_NAMES:

@@ -7,122 +7,22 @@ import re
 import unicodedata
 from itertools import pairwise
 
-from kbtrain.answers.words import is_empty
+from kbtrain.answers.words import LISTS, is_empty, read_data
 from kbtrain.answers.writing import CJK
 
-PLACEHOLDERS = frozenset(  # by :func:`placeholder_key`
-    {
-        "no answer present", "no answer", "no_answer", "noanswer", "no-answer", "[no answer]", "<no answer>",
-        "cannotanswer", "unanswerable", "not answerable", "<unk>", "[unk]", "<none>", "<null>", "<empty>", "<blank>",
-        "<pad>", "n/a", "#n/a", "n.a", "tbd", "noans", "invalid question", "i don't know", "i do not know", "idk",
-        "don't know", "no idea", "keine antwort", "pas de réponse", "sin respuesta", "nessuna risposta", "sem resposta",
-        "geen antwoord", "нет ответа", "答えなし", "无答案", "暂无答案", "没有答案", "我不知道", "不知道",
-    }
-)  # fmt: skip
-_WHOLE = {  # as a whole answer; within a text they may be a name's
-    "unknown", "unclear", "none", "n a", "na", "nil", "null", "nothing known", "undetermined", "unspecified",
-    "undisclosed", "unavailable", "missing information", "uncertain", "unanswerable", "unsure", "not applicable",
-    "no idea", "no clue", "no answer", "not found", "no one knows", "who knows", "no result", "no results", "not sure",
-    "no comment", "to be determined", "to be announced", "tbd", "tba",
-    "unknown author", "unknown artist", "unknown person", "unknown date", "unknown name", "unknown location",
-    "未知", "不详", "不明", "不知", "暂无", "无可奉告", "无答案", "无信息", "未找到", "找不到",
-}  # fmt: skip
-_SOURCE = (
-    r"(?:(?:the|these|those|this|that|any|my|your|our|given|provided|above|available|supplied|retrieved|background|"
-    r"reference|its|either|both|all) )*"
-    r"(?:documents?|passages?|texts?|contexts?|articles?|sources?|references?|excerpts?|paragraphs?|snippets?|"
-    r"information|question|materials?|data|knowledge|records?)"
-)
-_NOT = r"(?: not|n't)"
-_CAN = r"(?:can|could|may|might)(?: ?not|n?'t)"
-_BE = r"(?:is|are|was|were|am|been|has|have|had|being|remains?)"
-_SOFTLY = r"(?: yet| explicitly| currently| still| been| be| directly| specifically| clearly| actually| really| quite)*"
-_TOLD = "mentioned|specified|stated|clear|certain|sure|indicated|disclosed|aware"
-_GIVEN = "given|provided|available|listed|included|found|recorded|documented|present"
-_THING = (
-    "answers?|information|mentions?|evidence|details?|data|records?|names?|dates?|results?|idea|clue|"
-    "specific answer|knowledge|indication"
-)
-_ADJECTIVE = (
-    r"(?:(?:relevant|correct|right|valid|specific|further|enough|sufficient|direct|clear|such|available|known|definite|definitive|reliable"
-    r"|key|additional|other|complete|exact|precise|explicit|absolute) )*"
-)
-_NOBODY = r"(?:no one|no-one|nobody|none of us|no man|no person)"
-_KNOWER = r"(?:me|us|anyone|science|scientists|history|historians|the author|researchers)"
-_FORMS = (
-    # it is not mentioned; "not known as Rome" and "not known to swim" state something
-    rf"\b(?:{_BE}{_NOT}|isn't|ain't){_SOFTLY} (?:{_TOLD})\b(?: (?:in|by|from) {_SOURCE})?",
-    rf"\b{_BE}{_NOT}{_SOFTLY} known\b(?! (?:as|for|to)\b)(?: (?:in|by|from) {_SOURCE})?",
-    rf"\bnot{_SOFTLY} known to {_KNOWER}\b",
-    # "not found in Europe" is an answer, "not found in the text" is not
-    rf"\b{_BE}{_NOT}{_SOFTLY} (?:{_GIVEN})(?:$| (?:here|anywhere)\b| (?:in|by|from|with|within|for) {_SOURCE}\b)",
-    rf"^(?:(?:the|any|a) )?{_ADJECTIVE}(?:{_THING}) not{_SOFTLY} (?:{_TOLD}|known|{_GIVEN})\b",
-    rf"^not{_SOFTLY} (?:{_TOLD}|known|{_GIVEN})(?:$| (?:in|by|from|with|within|for) {_SOURCE}\b)",
-    rf"\b{_BE}{_SOFTLY} (?:unknown|unclear|unanswerable|uncertain|unspecified|undisclosed|undetermined|unsure|unaware)"
-    rf"(?:$| (?:at (?:this|the present) (?:time|point|moment)|at present|as of (?:now|yet)|today|so far|now)$"
-    rf"| (?:in|from|by|based on|according to) {_SOURCE}\b| to {_KNOWER}\b"
-    r"| (?:because|since|as the|who|whose|what|when|where|which|why|how|whether|if|about|of)\b)",
-    rf"\b(?:the|its|his|her|their|an?) (?:answer|name|date|author|location|identity|cause) {_BE} (?:a mystery|none)$",
-    r"\b(?:remains?|still) a mystery\b",
-    # the documents do not say; "milk does not contain vitamin C" is an answer
-    rf"\b{_SOURCE} (?:do|does|did)(?: not|n't)(?: \w+ly)? "
-    r"(?:mention|specify|state|say|provide|include|contain|give|tell|indicate|answer|know|disclose|reveal|cover|list)\b",
-    r"\b(?:do|does|did)(?: not|n't)(?: explicitly| directly| actually| specifically)? "
-    r"(?:mention|specify|state|say|indicate"
-    rf"|(?:provide|include|contain|give|have) (?:the |any |an? )?{_ADJECTIVE}(?:{_THING}))\b",
-    r"\b(?:i|we|they|he|she|one|you|sorry)? ?(?:do|does|did|would|could)(?: not|n't)(?: really| actually| even| yet)? "
-    r"(?:know|remember|recall|understand the question)\b(?! (?:as|for)\b)",
-    r"\bnot know\b|\bdunno\b|\b(?:i|we)(?: am|'m| are|'re) (?:un|not )(?:aware|sure|certain|able)\b",
-    rf"\b{_CAN} (?:be )?"
-    r"(?:determined?|answer(?:ed)?|inferred|infer|ascertain(?:ed)?|establish(?:ed)?|verif(?:y|ied)|confirm(?:ed)?|tell"
-    r"|say|remember|recall|deduced?|help you|provide (?:an|the|any|that|this))\b",
-    rf"\b{_CAN} (?:be )?(?:known|found|find)(?:$| (?:in|by|from|with|within) {_SOURCE}\b"
-    rf"| (?:the|any|an) {_ADJECTIVE}(?:{_THING}))",
-    r"\b(?:unable|impossible|not possible|no way) to (?:determine|answer|say|tell|find|know|infer|provide|identify)\b",
-    rf"\b(?:no|not enough|not any|insufficient|without|lacks?|lacking|not sufficient) {_ADJECTIVE}"
-    r"(?:answers?|information|mention|evidence|idea|clue|indication)\b"
-    rf"(?: {_BE})?(?: (?:{_GIVEN}|known|on|about|here))*",
-    rf"\bno {_ADJECTIVE}(?:data|details|knowledge|records?)(?: {_BE})?"
-    rf"(?:$| (?:{_GIVEN}|known|on|about|of (?:this|that|it|him|her))\b)",
-    rf"\b{_NOBODY} (?:really |actually |exactly |quite |yet )*"
-    r"(?:knows?|knew|is (?:really |quite )?(?:sure|certain)|can (?:say|tell|know))\b",
-    r"\b(?:have not|haven't|have not got|haven't got) (?:an?|any|the) (?:\w+ )?(?:idea|clue|answer)\b",
-    r"\b(?:god|who|heaven|only god) knows$|\bbeats me\b|\b(?:anyone|anybody)'s guess\b",
-    r"\b(?:nothing|little|not much) (?:is|was|has been) (?:known|said|mentioned|stated|given)\b(?! (?:as|for)\b)",
-    r"\b(?:none|neither) of (?:these |those |the )?(?:given |provided |above )?"
-    r"(?:documents|passages|texts|sources|articles)\b",
-    # "None of the above", but not "none of the planets", nor the title "None of the Above"
-    r"^(?-i:(?!None of the Above))(?:it is |it's )?(?:none|neither) of "
-    r"(?:these|those|(?:the |these |those )?(?:(?:given|above|listed|provided|other) )*"
-    r"(?:above|options?|choices?|alternatives?|answers?))(?: (?:above|given|listed|provided|here))*"
-    r"(?: (?:is|are|was|were|seems?|appl(?:y|ies)|fits?|match(?:es)?)(?: to be)?"
-    r"(?: (?:correct|right|true|valid|suitable))?)?$",
-    r"\b(?:hard|difficult) to (?:say|tell|determine|know)$",
-    rf"\b(?:do|does|did)(?: not|n't) have (?:access\b|(?:the |any |that |this |enough |such )*"
-    rf"{_ADJECTIVE}(?:{_THING})\b)",
-    rf"^(?:(?:i'm |i am )?sorry |but )*i {_CAN} (?:help|assist)\b",
-    rf"\b(?:unspecified|unstated|unmentioned)(?:$| (?:in|by) {_SOURCE}\b)",
-)
-_ENGLISH = re.compile("|".join(f"(?:{form})" for form in _FORMS), re.IGNORECASE)
-_CHINESE = re.compile(
-    r"(?:^|答案|是|为|仍|尚|均|都|还|目前|至今)(?:未知|不明|不详)(?:的)?$|(?:原因|身份|日期|作者|地点|情况|下落|来源)不明$"
-    r"|不知道|不晓得|不清楚|不了解$|不得而知|不详$"
-    r"|(?:没有?|无)人(?:能)?(?:知道|知晓|清楚|说得清)|(?:谁|谁也|谁都)(?:也|都)?不(?:知道|清楚)|说不(?:准|清楚)|无从(?:得知|知晓|考证|查证)"
-    r"|(?:并未|未|没有|没)(?:明确|直接)?(?:被)?(?:提及|提到|说明|提供|给出|指出|写明|涉及|记载|提过)|无(?:任何)?记载"
-    r"|(?:无法|不能|难以)(?:从.{0,12})?(?:确定|回答|得知|判断|知道|得出|知晓|确认|推断|考证|找到)"
-    r"|(?:没有|无|毫无|缺乏|缺少|暂无|未找到|找不到|查不到|没找到|没有找到)(?:任何)?(?:相关|有关|足够|具体|准确|确切|可用)?(?:的)?"
-    r"(?:答案|信息|资料|线索|头绪|记录|结果|内容)|(?:答案|信息|资料|结果|内容)(?:未|没有?|没能)(?:找到|查到|被找到|提供|知道)|(?:毫无|没有|没)头绪"
-    r"|不确定$|信息不足|资料不足|^(?:以上)?(?:选项|答案)?(?:都|均|皆)?(?:都不是|均不是|皆不是|皆非|都不对|均不对|都不正确|均不正确)$"
-    r"|^(?:没有|无)(?:一个)?正确(?:的)?(?:答案|选项)|^(?:这)?(?:个)?(?:不好|很难|难)说$"
-)
-_ELSEWHERE = re.compile(  # in other languages
-    r"\b(?:wei(?:ß|ss)|wissen) (?:ich |wir )?(?:es )?nicht\b|\bnicht (?:bekannt|sagen|angegeben|erwähnt|klar|genannt)\b"
-    r"|\bunbekannt$|\bkeine (?:angaben?|informationen?|antwort|ahnung)\b|\b(?:weet ik|ik weet het) niet\b"
-    r"|\bsa(?:is|vons) pas\b|\bpas (?:mentionnée?|précisée?|connue?|indiquée?)\b|\bnon (?:lo )?so\b"
-    r"|\bno (?:lo )?(?:sé|sabemos)\b|\bse desconoce\b|\bno se (?:menciona|sabe|indica|especifica|dice)\b"
-    r"|\bnão (?:sei|se sabe|é mencionad)|\bне (?:знаю|известно|указан|упомина|сказано)|\bнеизвестно\b",
-    re.IGNORECASE,
-)
+PLACEHOLDERS = LISTS["no_answer"]["placeholders"]  # by :func:`placeholder_key`
+_WHOLE, _SAYING = LISTS["no_answer"]["whole"], LISTS["no_answer"]["saying"]
+_PATTERNS = read_data("missing.toml")
+
+
+def _one_of(language: str) -> re.Pattern[str]:
+    text = "|".join(f"(?:{form})" for form in _PATTERNS["silent"][language])
+    for name, part in _PATTERNS["parts"].items():
+        text = text.replace(f"<{name}>", part)
+    return re.compile(re.sub(r"\n\s*", "", text), re.IGNORECASE)
+
+
+_ENGLISH, _CHINESE, _ELSEWHERE = map(_one_of, ("english", "chinese", "others"))
 _CLAUSE = re.compile(r"[.,;:!?()。，；：！？（）\n\u2026]+")
 _LEAD = re.compile(  # words that introduce an answer
     r"^\W*(?:(?:so|thus|therefore|hence|sorry|well)\b\W*)?"
@@ -135,10 +35,6 @@ _LEAD = re.compile(  # words that introduce an answer
 _TITLE = re.compile(r"[《〈][^《》〈〉]*[》〉]")
 _QUOTED = re.compile(r"[\"“][^\"“”]*[\"”]")
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
-_SAYING = {  # words that still state nothing; others in capitals behind it make a title
-    "found", "given", "available", "provided", "known", "yet", "here", "text", "document", "documents", "passage",
-    "information", "answer", "question", "about", "in", "the", "of", "this", "that", "it", "context", "any", "at", "to",
-}  # fmt: skip
 _PLAIN = 3  # words of a clause up to which it states nothing by itself
 _OPENING = re.compile(
     r"(?:according|based|as|from|in|on|by|however|unfortunately|sorry|therefore|thus|so|hence|because|since|for|with|"

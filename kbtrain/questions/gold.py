@@ -16,17 +16,10 @@ from kbtrain.answers.grading import is_yes_no
 from kbtrain.answers.mask import gold_texts
 from kbtrain.answers.missing import PLACEHOLDERS, placeholder_key
 from kbtrain.answers.names import alternatives
-from kbtrain.answers.words import is_empty, normalise
+from kbtrain.answers.words import LISTS, is_empty, normalise
 from kbtrain.questions.base import LeftOutAnswers, Loaded
 from kbtrain.questions.checks import FirstSeen, leak_key
 from kbtrain.records import Gold, Question
-
-_DOUBTFUL = frozenset(
-    {
-        "none", "null", "nil", "nan", "na", "unk", "unknown", "nothing", "undefined", "not applicable", "not available",
-        "not found", "not given", "not mentioned", "no information", "无", "未知", "不详", "未提及",
-    }
-)  # fmt: skip
 
 
 def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
@@ -55,7 +48,7 @@ _MOST_COUNTED = 1_000  # different gold answers that are kept to be counted
 
 def is_doubtful(answer: str) -> bool:
     """True for a gold answer that may be a placeholder, and may be right: "None", "Unknown", "NA", "nan"."""
-    return placeholder_key(answer) in _DOUBTFUL
+    return placeholder_key(answer) in LISTS["no_answer"]["doubtful"]
 
 
 @dataclass
