@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kbtrain.answers import forms
-from kbtrain.answers.words import CJK_OR_NUMERAL, LISTS, without_articles, words
+from kbtrain.answers.words import CJK_OR_NUMERAL, LISTS, any_of, without_articles, words
 from kbtrain.answers.writing import has_chinese
 
 # letters that no answer has: ends of a part and of a sentence, the latter followed by a mark where it is a question's
@@ -49,11 +49,7 @@ _NAMED_FIRST = re.compile(  # "Sydney. Canberra is a seat", "Ann Lee, a friend o
 )
 _SPEAKING = _TURNING["speaking"]
 
-_OTHERWISE = (  # ends the reach of a "not" before the gold answer
-    "but|until|till|only|just|merely|simply|sure|certain|clear|know|known|remember|is|are|was|were|has|had|yet|if|"
-    "whether|because|so|which|who|that|and|more|less|fewer|later|earlier|far|doubt|exactly|entirely|quite|recall|it|he|"
-    "she|they|i|mention|say|specify|mentioned|specified"
-)
+_OTHERWISE, _NO_CANDIDATE, _CLAUSE = (any_of(LISTS["reach"][name]) for name in ("otherwise", "no_candidate", "clause"))
 _REACH = rf"(?: (?!(?:{_OTHERWISE}) )[^\s{_COMMA}{_STOP}]+){{0,4}} $"
 _DENIED_LEFT = re.compile(
     rf" (?:not|n t|\w+n t|never|cannot){_REACH}"
@@ -94,12 +90,6 @@ _LESS_LEFT = re.compile(  # of two that are compared, the other one
 )
 _NOBODY = re.compile(r" (?:no one|none|nothing|nobody) (?:\w+ ){0,6}$")
 
-_NO_CANDIDATE = (
-    "more|less|so|fewer|later|earlier|even|not|otherwise|else|another|other|others|its|his|her|their|thereabouts|"
-    "simply|sometimes|about|both|neither|rather|better|similar|any|anything|something|some|what|whatever|"
-    "in other words|also|known|called"
-)
-_CLAUSE = "where|who|which|when|as|with|he|she|it|is|was|are|were|has|had|by|also|this|that|to"
 _ITEM = rf"(?!(?:{_CLAUSE}) )[^\s{_COMMA}{_STOP}]+(?: (?!(?:{_CLAUSE}|or) )[^\s{_COMMA}{_STOP}]+){{0,2}}"
 _PLACE = "in|at|on|by|from|perhaps|maybe|possibly|even|around|about|near|during"
 _OR_RIGHT = re.compile(

@@ -17,6 +17,7 @@ from kbtrain.answers.words import (
     CJK_OR_NUMERAL,
     NUMERAL,
     SCALES,
+    any_of,
     english,
     from_chinese,
     is_number_word,
@@ -58,11 +59,11 @@ _YEAR_AND_MONTH = re.compile(r"(?<![\w\-/.])(\d{4})-(0[1-9]|1[0-2])(?![\w\-/]|\.
 _ERAS = ((re.compile(r"\bB\.? ?C\.? ?(?:E\b\.?)?(?!\w)"), "BC"), (re.compile(r"\b(?:A\.D\.|C\.?E\b\.?)(?!\w)"), "AD"))
 _FOREIGN_MONTHS, _FULL = names_by_word("months"), names_by_word("abbreviations")
 _FOREIGN_DATE = re.compile(
-    rf"(?<![\w.])(\d{{1,2}})(?:\.|er|º|°)?\s+(?:de\s+)?({'|'.join(_FOREIGN_MONTHS)})\b\.?(?:(?:\s+del?)?\s+(\d{{3,4}})\b)?",
+    rf"(?<![\w.])(\d{{1,2}})(?:\.|er|º|°)?\s+(?:de\s+)?({any_of(_FOREIGN_MONTHS)})\b\.?(?:(?:\s+del?)?\s+(\d{{3,4}})\b)?",
     re.IGNORECASE,
 )
 _BOTH_YEARS = re.compile(r"\b(?:(?:from|between) )?(\d{3,4}) (?:to|until|till|through|and|bis|à|a) (\d{3,4})\b")
-_ABBREVIATIONS = re.compile(rf"\b({'|'.join(_FULL)})\.?\s(?=\d)", re.IGNORECASE)
+_ABBREVIATIONS = re.compile(rf"\b({any_of(_FULL)})\.?\s(?=\d)", re.IGNORECASE)
 _NUMBERED = re.compile(r"\b[Nn]o\.? (?=\d)|\b[Nn]umber (?=\d)")
 _DECADE_WORD = re.compile(r"(?:the )?\d\d([2-9])0['\u2019]?s")
 _MONTHS = "january february march april may june july august september october november december".split()
@@ -79,7 +80,7 @@ _UNITS = {
     and not has_chinese(name)
 }
 _UNIT = re.compile(
-    rf"(?<=\d)[\s\-]*({'|'.join(re.escape(name) for name in sorted(_UNITS, key=len, reverse=True))})(?![\w'])",
+    rf"(?<=\d)[\s\-]*({any_of(_UNITS)})(?![\w'])",
     re.IGNORECASE,
 )
 _MONEY = re.compile(r"(?:\bUS\s?)?([$€£¥])\s?(\d[\d,.]*\d|\d)((?:\s?(?:thousand|million|billion|trillion)\b)?)", re.I)

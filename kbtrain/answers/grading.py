@@ -30,7 +30,7 @@ from kbtrain.answers.names import (
     without_kind,
 )
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
-from kbtrain.answers.words import folded, normalise, words
+from kbtrain.answers.words import LISTS, any_of, folded, normalise, words
 from kbtrain.answers.words import is_empty as is_empty
 from kbtrain.answers.writing import has_chinese, has_unspaced, simplified
 from kbtrain.errors import UserError
@@ -424,20 +424,12 @@ _FUNCTION_WORDS = frozenset("it who us me you they them her him he she we one wi
 _MONTHS_GO_ON = r"\s*(?:$|[.,;:!)]|\d|(?:is|was|and|to|in|of)\b)"  # behind a month that begins a sentence
 
 
-_ASKS_PERSON = re.compile(
-    r"\b(?:who|whom|whose|wer|wen|qui|qui[eé]n|chi|quem|wie was|author|writer|composer|painter|director)\b"
-    r"|\bкто\b",
-    re.IGNORECASE,
-)
+_ASKS_PERSON = re.compile(rf"\b(?:{any_of(LISTS['asking']['persons'])})\b", re.IGNORECASE)
 _DAY_FIRST = re.compile(r"\b(\d\d?)/(\d\d?)/(?=\d{4})")
 _ORDINAL_ENDING = re.compile(r"(?<=\d)(?:st|nd|rd|th)$")
 _AS_VERB = r"\s(?:me|us|him|her|them|you|it|this|that|to|there|up|out|off|away|\w{3,}ly)\b"  # behind: "lead me"
 _BEFORE_VERB = r"\b(?:I|they|we|you|who|to|will|would|can|could|should|must|not)\s"
-_WHO = re.compile(
-    r"\b(?:who|(?:which|what) (?:country|city|town|state|river|lake|island|company|person|man|woman|band|singer|group"
-    r"|artist|actor|author|writer|composer|team|album|song|film|movie|book|novel|play|show|series|game))\b",
-    re.IGNORECASE,
-)
+_WHO = re.compile(rf"\b(?:who|(?:which|what) (?:{any_of(LISTS['asking']['names'])}))\b", re.IGNORECASE)
 
 
 def _in_capitals(answer: str, gold: str, question: str) -> bool:

@@ -12,96 +12,27 @@ from kbtrain.answers.writing import CJK
 
 PLACEHOLDERS = LISTS["no_answer"]["placeholders"]  # by :func:`placeholder_key`
 _WHOLE, _SAYING = LISTS["no_answer"]["whole"], LISTS["no_answer"]["saying"]
-_PATTERNS = read_data("missing.toml")
+_DATA = read_data("missing.toml")
 
 
-def _one_of(language: str) -> re.Pattern[str]:
-    text = "|".join(f"(?:{form})" for form in _PATTERNS["silent"][language])
-    for name, part in _PATTERNS["parts"].items():
-        text = text.replace(f"<{name}>", part)
+def _pattern(name: str) -> re.Pattern[str]:
+    text = "|".join(f"(?:{form})" for form in _DATA["patterns"][name])
+    for part, form in _DATA["parts"].items():
+        text = text.replace(f"<{part}>", form)
     return re.compile(re.sub(r"\n\s*", "", text), re.IGNORECASE)
 
 
-_ENGLISH, _CHINESE, _ELSEWHERE = map(_one_of, ("english", "chinese", "others"))
+_SILENT, _SILENT_ZH, _SILENT_OTHERS = map(_pattern, ("silent", "silent_zh", "silent_others"))
+_LEAD, _OPENING, _SORRY, _JOINED = map(_pattern, ("lead", "opening", "sorry", "joined"))
+# answers that are given beside a disclaimer: "I don't know, but I think it is Paris", "不确定，应该是巴黎"
+_GUESS, _OWN_DOUBT, _STATED, _UNSURE = map(_pattern, ("guess", "own_doubt", "stated", "unsure"))
+_GUESS_ZH, _OWN_DOUBT_ZH, _STATED_ZH, _UNSURE_ZH = map(_pattern, ("guess_zh", "own_doubt_zh", "stated_zh", "unsure_zh"))
+_GUESS_CLAUSE = _pattern("guess_clause")
 _CLAUSE = re.compile(r"[.,;:!?()。，；：！？（）\n\u2026]+")
-_LEAD = re.compile(  # words that introduce an answer
-    r"^\W*(?:(?:so|thus|therefore|hence|sorry|well)\b\W*)?"
-    r"(?:(?:the|my|a|an)\s+)?(?:(?:final|correct|short|best|only|right)\s+)?(?:answer|ans|response|a(?=\s*:))\b"
-    r"(?:\s+(?:to|for)\b[^.:\n]{0,80}?(?=\s+is\b|\s*:))?"
-    r"(?:\s*(?:is|would be|must be|remains)\b)?\s*[:=\-]?\s*(?=\S)"
-    r"|^\W*(?:最终|正确|所以|因此)*(?:的)?(?:答案|回答|答)\s*(?:应该|应当)?(?:是|为)?\s*[:：]?\s*(?=\S)",
-    re.IGNORECASE,
-)
 _TITLE = re.compile(r"[《〈][^《》〈〉]*[》〉]")
 _QUOTED = re.compile(r"[\"“][^\"“”]*[\"”]")
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 _PLAIN = 3  # words of a clause up to which it states nothing by itself
-_OPENING = re.compile(
-    r"(?:according|based|as|from|in|on|by|however|unfortunately|sorry|therefore|thus|so|hence|because|since|for|with|"
-    r"regarding|given|if|although|though|but|and|also|currently|without)\b|根据|因此|所以|因为|由于|但|抱歉|对不起",
-    re.IGNORECASE,
-)
-
-# Answers that are given beside a disclaimer: "I don't know, but I think it is Paris", "不确定，应该是巴黎".
-_GUESS_CLAUSE = re.compile(
-    r"[.,;:!()\n\u2026。，；：！（）]+|[\u2013\u2014]|\s-+\s|(?=\b(?:but|however|though|although)\b)|(?<=.)(?=但)",
-    re.IGNORECASE,
-)
-_BEFORE_GUESS = (
-    r"(?:(?:but|however|though|although|yet|still|so|well|and|personally|if i (?:had|have) to guess)\b[\s,]*)*"
-)
-_IT = r"(?:it|this|that|he|she|they|the \w+|its \w+|his \w+|her \w+|their \w+)"
-_PERHAPS = r"(?:(?:most|very|quite) )?(?:likely|probably|possibly|perhaps|maybe|presumably)"
-_GIVES_NOTHING = (  # behind "I think", "perhaps", "it may be": no answer to what was asked
-    r"(?:so|not|no|later|yes|you|we|i|someone|somebody|something|others?|another|because|due|since|try|more|further|ask"
-    r"|check|look|search|consult|see|if|mentioned|found|stated|given|available|possible|helpful|useful|worth|able|better"
-    r"|best|important|necessary|different|interpreted|considered|understood|noted|read|used|seen|assumed|that depends"
-    r"|it depends|it varies|in (?:(?:the )?(?:text|document|passage|article)|another|other)\w*"
-    r"|(?:it|this|that|both|either)$)\b"
-)
-_GUESS = re.compile(
-    rf"^{_BEFORE_GUESS}(?:"
-    r"(?:i|we)(?:'d| would| will|'ll| can only| could| might| do)? (?:(?:really|only|just|still|personally|strongly) )?"
-    r"(?:think|believe|guess|suspect|assume|suppose|presume|reckon|say|venture|bet|imagine|go with)(?: that)?"
-    r"|(?:my|the|our|one|a) (?:(?:best|first|only|educated|wild|likely|personal) )*"
-    r"(?:guess|bet|hunch|assumption|candidate) (?:is|was|would be|might be|may be|could be)(?: that)?"
-    rf"|(?:{_IT} (?:(?:is|was|are|were) )?)?{_PERHAPS}"
-    rf"|{_IT} (?:might|may|could|must|should|would) (?:well )?(?:be|have been)"
-    rf"|{_IT} (?:is|was|are|were) (?:widely |generally |often )?(?:believed|thought|said|assumed|presumed) to"
-    r" (?:be|have been)"
-    r"|(?:from|to|based on|according to|going by) (?:my|what i|our) \w+(?: knowledge)? (?=it|he|she|they|the|this)"
-    rf")\s+(?:{_PERHAPS} )?(?!{_GIVES_NOTHING})(?=\w)",
-    re.IGNORECASE,
-)
-_OWN_DOUBT = re.compile(  # of the one who answers; not of documents or of science
-    r"^(?:well |sorry |honestly |unfortunately )*(?:i|we)\b"
-    r"|^(?:not (?:\w+ )?(?:sure|certain)|unsure|no idea|dunno|don't know)\b",
-    re.IGNORECASE,
-)
-_STATED = re.compile(
-    r"^(?:but|however)\b\s*(?:(?:it|this|that|he|she|they|the answer) (?:is|was|are|were|'s) "
-    r"(?!(?:apparent|clear|possible|important|worth|also|that|not)\b)(?=\w)|(?!I\b)(?=[A-Z0-9]\w*(?: \w+){0,3}$))"
-)
-_UNSURE = re.compile(  # behind an answer
-    r"^(?:(?:but|however|though|although) )?(?:i am|i'm|we are|we're|i)(?: not|n't)"
-    r"(?: (?:\d+ ?%?|entirely|completely|totally|absolutely|fully|quite|really|very|so|too))* (?:sure|certain|positive)"
-    r"(?: (?:about|of) (?:this|that|it))?$|^(?:but|though|although) (?:not (?:\w+ )?(?:sure|certain)|unsure)$",
-    re.IGNORECASE,
-)
-_SORRY = re.compile(
-    r"^(?:(?:very |so )?sorry|unfortunately|apologies|(?:很)?抱歉|对不起|不好意思)\b|^(?:i|we)\b", re.IGNORECASE
-)
-_JOINED = re.compile(r"^(?:but|however|though|although)\b", re.IGNORECASE)
-
-_NO = r"(?!不|没|无|未|有人|别人|您|你)"
-_GUESS_ZH = re.compile(
-    r"^(?:但是?|不过|然而|可是|只是|如果要猜的?话?|硬要说的?话?)*"
-    r"(?:(?:我|我们|个人|笔者)?(?:觉得|认为|猜测?|想|估计|推测|相信|记得)(?:答案|它|他|她|这|应该|可能|大概|也许)*"
-    rf"|(?:答案|它|他|她|这)?(?:应该|应当|可能|也许|或许|大概|大约|多半|很可能|恐怕|似乎))(?:就?是|为|在|叫|指的?是)?{_NO}(?=\S)"
-)
-_OWN_DOUBT_ZH = re.compile(r"^(?:抱歉|对不起)?(?:我|不(?:太)?(?:确定|知道|清楚|晓得))")
-_STATED_ZH = re.compile(rf"^(?:但是?|不过)(?:答案|它|他|她|这)?(?:就?是|为){_NO}(?=\S)")
-_UNSURE_ZH = re.compile(r"^(?:但|不过|但是)(?:我)?(?:并)?不(?:太|完全|能|敢|十分|是很)?(?:确定|肯定)$")
 
 
 def placeholder_key(text: str) -> str:
@@ -175,8 +106,9 @@ def _says_no(clause: str) -> bool:
 
 def _silent(clause: str) -> bool:
     """True if a clause says that something is not known, and not as part of a title."""
-    match = _ENGLISH.search(clause)
-    return (match and not _in_title(clause, match)) or bool(_CHINESE.search(clause) or _ELSEWHERE.search(clause))
+    match = _SILENT.search(clause)
+    named = match is not None and not _in_title(clause, match)
+    return named or _SILENT_ZH.search(clause) is not None or _SILENT_OTHERS.search(clause) is not None
 
 
 def _in_title(clause: str, match: re.Match[str]) -> bool:

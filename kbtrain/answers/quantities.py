@@ -9,13 +9,22 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 import regex
 
-from kbtrain.answers.words import LISTS, NUMERAL, from_chinese, names_by_word, number_at, number_words, read_data
+from kbtrain.answers.words import (
+    LISTS,
+    NUMERAL,
+    any_of,
+    from_chinese,
+    names_by_word,
+    number_at,
+    number_words,
+    read_data,
+)
 from kbtrain.answers.writing import CJK, has_chinese, simplified
 
 
@@ -53,13 +62,7 @@ _MEASURES["lasting"] = [
 _UNIT_NUMBERS = {unit: number for number, unit in enumerate(_MEASURES)}
 _SCALES = {word: int(size) for word, size in names_by_word("scales").items()}
 _SHORT_SCALES = frozenset("kmbt")  # 5M is five million, 5 m five metres, $5 m five million
-
-
-def _names(names: Iterable[str]) -> str:
-    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-
-
-_WORD = "|".join(sorted({*number_words(), "hundred", "thousand", "million", "billion"}, key=len, reverse=True))
+_WORD = any_of({*number_words(), "hundred", "thousand", "million", "billion"})
 _DIGITS = (
     r"\d{1,3}(?:,\d{2})+,\d{3}(?!\d)(?:\.\d+)?"  # 1,00,000
     r"|\d{1,3}(?:[ \u00a0\u202f\u2009]\d{3})+(?!\d)(?:[.,]\d+)?"  # 1 000 000
@@ -87,19 +90,19 @@ _TALL = re.compile(
     r"(?<![\w.])(\d{1,2})\s?(?:['\u2019\u2032]|-?(?:ft|foot|feet)\b\.?[ -]?)\s?(\d{1,2})"
     r"(?:[ -]?in(?:ch(?:es)?)?\b\.?|\"|''|\u2033|\u201d|(?!\w))"
 )
-_MONTH_NAMES = _names(LISTS["months"].keys() | names_by_word("months"))
+_MONTH_NAMES = any_of(LISTS["months"].keys() | names_by_word("months"))
 _LABELLED = re.compile(  # Passage 9, p. 8, 8 March: no counts
-    rf"(?<![^\W{CJK}])(?:{_names(names_by_word('labels'))})\.?\s?(\d+)(?![\w.]\d|\w)"
+    rf"(?<![^\W{CJK}])(?:{any_of(names_by_word('labels'))})\.?\s?(\d+)(?![\w.]\d|\w)"
     rf"|(?<![\w.,])(\d{{1,2}})(?:st|nd|rd|th|\.)?\s(?:of\s|de\s)?(?:{_MONTH_NAMES})\b|\b(?:{_MONTH_NAMES})\s(\d{{1,2}})\b",
     re.IGNORECASE,
 )
-_MONEY_NAMES = rf"(?:{_names(name for name, unit in UNITS.items() if unit in MONEY)})"
+_MONEY_NAMES = rf"(?:{any_of(name for name, unit in UNITS.items() if unit in MONEY)})"
 _QUANTITY = re.compile(
     rf"(?<![\w.,/:\\])(?P<era>(?:AD|A\.D\.)\s)?(?P<lead>{_MONEY_NAMES}\s?)?"
     rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative)\s)?(?P<money>{_MONEY_NAMES}\s?)?"
     rf"(?:{_NUMBER})(?P<part>\sand\sa\s(?:half|quarter)\b)?"
-    rf"(?:(?P<gap>[ \u00a0-]?)(?P<scale>(?:{_names(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
-    rf"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019]))(?P<unit>{_names(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
+    rf"(?:(?P<gap>[ \u00a0-]?)(?P<scale>(?:{any_of(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
+    rf"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019]))(?P<unit>{any_of(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
     r"(?!\w|[.,:/]\d)",
     re.IGNORECASE,
 )
@@ -173,21 +176,18 @@ def restate(answer: str, golds: Sequence[Quantity], question: str) -> str:
     return "".join([*parts, answer[position:]])
 
 
-_COUNTED = re.compile(  # asks for a count or size
-    r"\bhow (?:many|much|old|long|tall|far|large|big|high|deep)\b|\bnumber of\b|\bwie ?viele?\b|\bcu[aá]nt[oa]s?\b"
-    r"|\bcombien\b|\bquant[aeio]s?\b|\bhoeveel\b|\bсколько\b|几|多少|いくつ",
-    re.IGNORECASE,
+_COUNTED, _SIGNED, _ENGLISH = (  # asks for a count or size; for what may fall; in English
+    re.compile(rf"(?<![^\W{CJK}])(?:{any_of(LISTS['asking'][name])})(?![^\W{CJK}])", re.IGNORECASE)
+    for name in ("counts", "signed", "english")
 )
-_SIGNED = re.compile(r"\b(?:growth|change|profit|margin|balance|result|elevation|altitude|temperature|return)\b", re.I)
 _FALLS_BY = re.compile(
-    r"\b(?:(?:shr[aiu]nk|f[ae]ll(?:en)?|dropp?(?:ed)?|declined?|decreased?|contracted|lost|down)(?: by)?"
-    r"|(?:loss(?:es)?|deficit|decline|drop|decrease|debts?|fall)(?: of|:)?)\s*(?:about |around |nearly |almost )?$",
+    rf"\b(?:(?:{any_of(LISTS['falling']['verbs'])})(?: by)?|(?:{any_of(LISTS['falling']['nouns'])})(?: of|:)?)\s*"
+    r"(?:about |around |nearly |almost )?$",
     re.IGNORECASE,
 )
-_BELOW = re.compile(r"\s*(?:below|under|loss|decline|drop|decrease|deficit|lower|down)\b", re.IGNORECASE)
-_ENGLISH = re.compile(r"\b(?:how|what|which|who|whose|whom|when|where|why|the|of|did|does|are)\b", re.IGNORECASE)
+_BELOW = re.compile(rf"\s*(?:{any_of(LISTS['falling']['behind'])})\b", re.IGNORECASE)
 _VALUES = names_by_word("numerals")
-_NUMERALS = re.compile(rf"\b(?:{_names(_VALUES)})\b", re.IGNORECASE)
+_NUMERALS = re.compile(rf"\b(?:{any_of(_VALUES)})\b", re.IGNORECASE)
 _ASKED_SCALE = re.compile(r"\bhow many (thousand|million|billion|trillion)s?\b", re.I)
 
 
@@ -299,7 +299,7 @@ _CLOCK_WORDS = re.compile(
 _HOUR_WORD = re.compile(rf"\b(?:{'|'.join([*number_words()][1:13])})(?= o['\u2019]clock)", re.IGNORECASE)
 _HAN_DIGITS = "\u96f6\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d\u3007"
 _HAN_SCALES = {"\u5343": 10**3, "\u4e07": 10**4, "\u4ebf": 10**8}
-_HAN_UNITS = _names(name for name in UNITS if has_chinese(name))
+_HAN_UNITS = any_of(name for name in UNITS if has_chinese(name))
 _HAN_NUMBER = regex.compile(rf"{NUMERAL}{{2,}}|{NUMERAL}(?=(?:{_HAN_UNITS}|[月日号个人次名座位条只本部种岁]))")
 _HAN_SCALE = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s?([\u5343\u4e07\u4ebf])")
 _HAN_SHARE = re.compile(r"\u767e\u5206\u4e4b(\d+(?:\.\d+)?)")

@@ -9,7 +9,7 @@ import importlib.resources
 import re
 import tomllib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import regex
@@ -32,6 +32,11 @@ LISTS: dict[str, dict[str, frozenset[str]]] = {
 def names_by_word(table: str) -> dict[str, str]:
     """The name of the list that a word is in."""
     return {word: name for name, words in LISTS[table].items() for word in words}
+
+
+def any_of(words: Iterable[str]) -> str:
+    """A regular expression of the words, the longest first."""
+    return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
 
 
 NUMERAL = "[零〇一二两兩三四五六七八九十百千万萬亿億]"  # a regular expression's class

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from kbtrain.answers import forms
-from kbtrain.answers.words import normalise, words
+from kbtrain.answers.words import LISTS, any_of, normalise, words
 from kbtrain.answers.writing import CJK, has_chinese, simplified
 
 _YES = frozenset("yes,true,是,是 的,对,对 的,正 确,正 确 的,有,会,能,可 以,真".split(","))
@@ -41,13 +41,7 @@ _PREAMBLE = re.compile(
     r"|this (?:statement )?is|the statement(?: [^.,]{0,80})? is|the claim is)\b)[\s:,\"'*]*",
     re.IGNORECASE,
 )
-_SAYS_YES = (
-    "yes|yeah|yep|yup|true|correct|right|affirmative|absolutely|definitely|certainly|of course|indeed|precisely|exactly"
-)
-_SAYS_NO = (
-    "no|nope|nah|false|incorrect|wrong|negative|not true|not correct|untrue|absolutely not|definitely not|certainly not"
-    "|of course not|not really|not exactly|not quite|not necessarily"
-)
+_SAYS_YES, _SAYS_NO = (any_of(LISTS["yes_no"][name]) for name in ("yes", "no"))
 _LEAD = re.compile(
     rf"^[\W_]*(?:(?P<no>{_SAYS_NO})|(?P<yes>{_SAYS_YES}))\b(?!\s*(?:or|and|/)\s*(?:no|false|yes|true)\b)(?P<rest>.*)",
     re.IGNORECASE | re.DOTALL,
@@ -81,11 +75,8 @@ _CONTRAST = re.compile(
 _BOTH = re.compile(r"\b(?:both|same|also|all|share|two)\b", re.IGNORECASE)
 _CALLED_ALIKE = re.compile(r"(?<!\bis )(?<!\bwas )(?<!\bhas )\b(?:both|same|share)\b", re.IGNORECASE)
 _SAME = re.compile(r"\b(?:same|share|common)\b", re.IGNORECASE)
-_IDLE = frozenset(
-    "a an the of in on at by for from to with as is are was were am be been do does did has have had can could will "
-    "would should shall may might must both and or that this these those it they he she its their his her there any "
-    "either two same also all known considered called type kind located based".split()
-)
+_IDLE = LISTS["yes_no"]["idle"]
+
 _SAYS_NOTHING = re.compile(
     r"\b(?:do|does|did|is|are|can|could)(?:n['\u2019]t|\s*not)\s+(?:\w+ )?"
     r"(?:know|sure|clear|certain|mention|specif|state|provide|determin|available|enough)"
