@@ -41,9 +41,9 @@ _PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "toda
 _JOINS = frozenset("but although though while whereas because since however".split())
 _BOUND = re.compile(
     r"(?<! no) (?:(?:more|less|fewer|greater|higher|lower|larger|smaller|earlier|later) than|before|after|prior to"
-    r"|at (?:least|most)|between(?: \S+ and)?) $"
+    r"|out of|at (?:least|most)|between(?: \S+ and)?) $"
 )
-_BEYOND = re.compile(r"(?:more|fewer|less|times (?:as|more|the)) ")
+_BEYOND = re.compile(r"(?:more|fewer|less|times (?:as|more|the)|(?:years? )?(?:before|after|earlier|later|ago))\b")
 _NAMED_FIRST = re.compile(  # "Sydney. Canberra is a seat", "Ann Lee, a friend of Bob Ray"
     r"\W*(?P<name>[A-Z][\w'.-]*(?: [A-Z][\w'.-]*){0,3})(?:[.;]\s+(?=\S)|, (?:an?|the|his|her) (?:\w+ ){1,3}of )"
 )

@@ -406,8 +406,9 @@ def _comes_near(answer: str, gold: str, question: str) -> bool:
     if len(parts) > 1 and any(_holds(answer, part) for part in parts):
         return True
     held = {_ORDINAL_ENDING.sub("", word) for word in forms.readings(answer)[0].split()}
-    ordered = gold.istitle() or len(gold.split()) < 2
-    return may_name_another(answer, gold) is None or (not ordered and held.issuperset(normalise(gold).split()))
+    gold_words = {*normalise(gold).split()} - {"no", "number"}
+    ordered = (gold.istitle() and not any(map(str.isdigit, gold))) or len(gold_words) < 2
+    return may_name_another(answer, gold) is None or (not ordered and held >= gold_words)
 
 
 def _within_a_word(answer: str, gold: str) -> bool:

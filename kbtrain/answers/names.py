@@ -31,6 +31,7 @@ _FORMER = re.compile(
     re.IGNORECASE,
 )
 _SHORTENED = re.compile(r"^(?P<name>[^()]{4,}?)\s*\((?P<other>[A-Z]{2,6})\)$")  # World Health Organization (WHO)
+_CELL, _IN_CELL = re.compile(r"\[\s*(['\"]).*\1\s*\]", re.DOTALL), re.compile(r"(?<=[\[,\s]['\"])[^'\"]+(?=['\"])")
 _EITHER = re.compile(r"\s*[|\n]\s*|;\s+|\s+/\s+|\s+OR\s+")
 _OR = re.compile(r"(?<=[^\W_]) or (?=[A-Z\d])|(?<=\w) or (?=\w+$)")
 _TITLE = re.compile(r"^(?:Pope|King|Queen|Emperor|Empress|President|Sir|Saint|General|Lord|Lady|Dr\.?) (?=\S+ \S)")
@@ -65,16 +66,21 @@ def may_name_another(answer: str, name: str) -> bool | None:
 
 
 def holds_surname(answer: str, name: str) -> bool:
-    """True if an answer has a person's last name without another first name before it."""
+    """True if an answer has a person's last name alone, or with more first names."""
     names = name.split()
     if not 2 <= len(names) <= 4 or names[0] in _OTHER_PLACE or not all(map(_NAME.fullmatch, names)):
         return False
     alone = re.finditer(rf"(?:(?P<first>[A-Z][\w'-]*\.?)\s)?(?<![\w-]){re.escape(names[-1])}(?!\w|-| [A-Z])", answer)
-    return any(match["first"] in _BEFORE_SURNAME for match in alone)
+    longer = rf"(?<!\w){names[0]} (?:[A-Z][\w.]* ){{1,2}}{names[-1]}(?!\w)"  # with names that the gold one lacks
+    return any(match["first"] in _BEFORE_SURNAME for match in alone) or (
+        len(names) == 2 and re.search(longer, answer) is not None
+    )
 
 
 def alternatives(gold: str) -> tuple[str, ...]:
     """A gold answer's parts where it lists several: "Mumbai; Bombay", "Paris|Lutetia", "Beijing (formerly Peking)"."""
+    if _CELL.fullmatch(gold):
+        return tuple(_IN_CELL.findall(gold))
     former = _FORMER.match(gold) or _SHORTENED.match(gold)
     parts = [former["name"], former["other"]] if former else _EITHER.split(gold)
     return tuple(part.strip() for part in parts if part.strip())

@@ -102,7 +102,7 @@ _QUANTITY = re.compile(
     rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative)\s)?(?P<money>{_MONEY_NAMES}\s?)?"
     rf"(?:{_NUMBER})(?P<part>\sand\sa\s(?:half|quarter)\b)?"
     rf"(?:(?P<gap>[ \u00a0-]?)(?P<scale>(?:{any_of(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
-    rf"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019]))(?P<unit>{any_of(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
+    rf"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019])|\s(?-i:[A-Z])\w+\s)(?P<unit>{any_of(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
     r"(?!\w|[.,:/]\d)",
     re.IGNORECASE,
 )
@@ -170,6 +170,8 @@ def restate(answer: str, golds: Sequence[Quantity], question: str) -> str:
             negated = quantity._replace(values=frozenset(-value for value in quantity.values))
             signed = [negated] if _SIGNED.search(question) else [quantity, negated]
         equal = next((gold for gold in golds if any(is_equal(one, gold, question) for one in signed)), None)
+        if equal and equal.unit in MONEY and not quantity.unit and _OF_THINGS.match(answer, quantity.end):
+            equal = None
         word = equal.word() if equal else f"{quantity.word()}other"
         parts += [answer[position : quantity.begin], f" {word} "]
         position = quantity.end
@@ -185,6 +187,7 @@ _FALLS_BY = re.compile(
     r"(?:about |around |nearly |almost )?$",
     re.IGNORECASE,
 )
+_OF_THINGS = re.compile(r"\s(?!(?:for|and|each|was|were|which|including|plus|only|with|per)\b)[^\W\d_]{3,}")
 _BELOW = re.compile(rf"\s*(?:{any_of(LISTS['falling']['behind'])})\b", re.IGNORECASE)
 _VALUES = names_by_word("numerals")
 _NUMERALS = re.compile(rf"\b(?:{any_of(_VALUES)})\b", re.IGNORECASE)
@@ -226,7 +229,7 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
 def plain_digits(text: str) -> str:
     """Digits of any script as ASCII, vulgar fractions as 3/4, and TeX's numbers without its commands."""
     text = _SUBSCRIPT.sub(lambda match: match[1] or match[2], text)
-    if "\\" in text or "$" in text:
+    if not {"\\", "$", "~"}.isdisjoint(text):
         text = _without_tex(text)
     text = text.replace("√", " sqrt ")
     text = _RAISED.sub(lambda match: f"^{unicodedata.normalize('NFKC', match[0])}", text).replace("\u2212", "-")
