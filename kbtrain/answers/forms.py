@@ -90,19 +90,7 @@ _WORLD_WAR = re.compile(r"\bWW ?(II?|[12])\b")
 _DECADE = re.compile(r"\b(\d+0)'s\b")
 _LOOSE = re.compile(r"(?<=\d) (?:percent|dollars|euros|lb|yen)\b")  # signs in the original text; signs are not compared
 
-_ORDINALS = dict(
-    zip(
-        (
-            "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
-            "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
-        ).split(),
-        range(1, 21),
-        strict=True,
-    )
-) | {
-    f"{word[:-1]}ieth": 20 + 10 * i
-    for i, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())
-}
+_ORDINALS = {word: int(value) for word, value in names_by_word("ordinals").items()}
 _ROMAN = dict(ii=2, iii=3, vii=7, viii=8, xii=12, xiii=13, xiv=14, xvi=16, xvii=17, xviii=18, xix=19)
 _NUMERIC = frozenset({*number_words(), *SCALES, "hundred", *_ORDINALS})
 _SPECIAL = frozenset({*_NUMERIC, *_MONTH, *_ROMAN, "war"})

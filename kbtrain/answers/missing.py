@@ -7,27 +7,17 @@ import re
 import unicodedata
 from itertools import pairwise
 
-from kbtrain.answers.words import LISTS, is_empty, read_data
+from kbtrain.answers.words import LISTS, is_empty, pattern
 from kbtrain.answers.writing import CJK
 
 PLACEHOLDERS = LISTS["no_answer"]["placeholders"]  # by :func:`placeholder_key`
 _WHOLE, _SAYING = LISTS["no_answer"]["whole"], LISTS["no_answer"]["saying"]
-_DATA = read_data("missing.toml")
-
-
-def _pattern(name: str) -> re.Pattern[str]:
-    text = "|".join(f"(?:{form})" for form in _DATA["patterns"][name])
-    for part, form in _DATA["parts"].items():
-        text = text.replace(f"<{part}>", form)
-    return re.compile(re.sub(r"\n\s*", "", text), re.IGNORECASE)
-
-
-_SILENT, _SILENT_ZH, _SILENT_OTHERS = map(_pattern, ("silent", "silent_zh", "silent_others"))
-_LEAD, _OPENING, _SORRY, _JOINED = map(_pattern, ("lead", "opening", "sorry", "joined"))
+_SILENT, _SILENT_ZH, _SILENT_OTHERS = map(pattern, ("silent", "silent_zh", "silent_others"))
+_LEAD, _OPENING, _SORRY, _JOINED = map(pattern, ("lead", "opening", "sorry", "joined"))
 # answers that are given beside a disclaimer: "I don't know, but I think it is Paris", "不确定，应该是巴黎"
-_GUESS, _OWN_DOUBT, _STATED, _UNSURE = map(_pattern, ("guess", "own_doubt", "stated", "unsure"))
-_GUESS_ZH, _OWN_DOUBT_ZH, _STATED_ZH, _UNSURE_ZH = map(_pattern, ("guess_zh", "own_doubt_zh", "stated_zh", "unsure_zh"))
-_GUESS_CLAUSE = _pattern("guess_clause")
+_GUESS, _OWN_DOUBT, _STATED, _UNSURE = map(pattern, ("guess", "own_doubt", "stated", "unsure"))
+_GUESS_ZH, _OWN_DOUBT_ZH, _STATED_ZH, _UNSURE_ZH = map(pattern, ("guess_zh", "own_doubt_zh", "stated_zh", "unsure_zh"))
+_GUESS_CLAUSE = pattern("guess_clause")
 _CLAUSE = re.compile(r"[.,;:!?()。，；：！？（）\n\u2026]+")
 _TITLE = re.compile(r"[《〈][^《》〈〉]*[》〉]")
 _QUOTED = re.compile(r"[\"“][^\"“”]*[\"”]")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kbtrain.answers.words import LISTS
+
 _NICKNAME = re.compile(r"[\"\u201c]([^\"\u201d]+)[\"\u201d]")
 _BEHIND_NAME = re.compile(r",? (?:Jr|Sr|CBE|OBE|MBE|KBE|PhD)\.?$")
 _NAME = re.compile(r"[A-Z\u00c0-\u00de][^\W\d_]*\.?(?:['\u2019-][^\W\d_]+)*")
 _INITIAL = re.compile(r"[A-Z]\.?")
-_OTHER_PLACE = frozenset(  # with these a shorter name is another one: West Africa, New Guinea
-    "North South East West Northern Southern Eastern Western Central New Upper Lower Great Greater Inner Outer British "
-    "American French Spanish Dutch Papua United Royal National Saint San Santa The A An World Super Final".split()
-)
+_OTHER_PLACE = LISTS["parts"]["other_place"]  # with these a shorter name is another one: West Africa, New Guinea
 _NAMESAKES = frozenset({"John Adams", "George Bush", "Johann Bach", "Martin Luther", "Robert Stevenson"})
 _ROMAN = "(?:(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{1,3}|V)|XC|XL|LX{0,3}|X{1,3})"
 _NUMBERED = re.compile(rf"^(?P<name>.*[^\W\d_]) (?P<numeral>{_ROMAN})$")

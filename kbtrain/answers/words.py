@@ -39,6 +39,17 @@ def any_of(words: Iterable[str]) -> str:
     return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
 
 
+_PATTERNS = read_data("patterns.toml")
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    """A regular expression of the table of patterns, with its parts; line breaks are none of it."""
+    text = "|".join(f"(?:{form})" for form in _PATTERNS["patterns"][name])
+    for part, form in _PATTERNS["parts"].items():
+        text = text.replace(f"<{part}>", form)
+    return re.compile(re.sub(r"\n\s*", "", text), re.IGNORECASE)
+
+
 NUMERAL = "[零〇一二两兩三四五六七八九十百千万萬亿億]"  # a regular expression's class
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "

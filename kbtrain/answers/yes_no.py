@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from kbtrain.answers import forms
-from kbtrain.answers.words import LISTS, any_of, normalise, words
+from kbtrain.answers.words import LISTS, any_of, normalise, pattern, words
 from kbtrain.answers.writing import CJK, has_chinese, simplified
 
 _YES = frozenset("yes,true,是,是 的,对,对 的,正 确,正 确 的,有,会,能,可 以,真".split(","))
@@ -24,32 +24,15 @@ _WH = re.compile(
 
 # "where" is a typo of "were" in public data.
 _AUX = "is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|should|shall|may|might|must|where"
+_TRUE_OR_FALSE, _PREAMBLE, _AFTER_NO, _CONTRAST, _SAYS_NOTHING, _LEAD_ZH, _NOT = (
+    pattern(f"yes_no_{name}")
+    for name in ("true_or_false", "preamble", "after_no", "contrast", "says_nothing", "lead_zh", "not")
+)
 _ECHO = re.compile(rf"^\W*(?:{_AUX})\b", re.IGNORECASE)  # the question again
-_NOT = re.compile(
-    r"\bnot\b|n['\u2019]t\b|\bnever\b|\bcannot\b|\bno longer\b|\bno\b|\bneither\b|\bnor\b|\bnone\b|\bwithout\b",
-    re.IGNORECASE,
-)
-_TRUE_OR_FALSE = re.compile(
-    r"^.*?\b(?:true or false|yes or no)\b\W*|\W*\b(?:true or false|yes or no)\b\W*$", re.IGNORECASE
-)
-_PREAMBLE = re.compile(
-    r"^\W*(?:(?:(?:the|my|a|short|final|correct) )*(?:answer|ans|a|response|verdict|conclusion)\b"
-    r"(?: to (?:the|this|your) question)?\s*(?:is|would be|:|=|-)*[\s:,\"'*]*(?:that\b)?"
-    r"|(?:well|so|sure|ok|okay|indeed|hmm|oh|thus|therefore|hence|in short|in fact|actually|based on [^,.]{0,80}"
-    r"|according to [^,.]{0,80}|from the [^,.]{0,60}|i (?:think|believe|would say|guess)(?: that)?"
-    r"|(?:it is|it's|that's|that is)(?=\W*(?:yes|no|true|false|correct|incorrect|wrong|not true|not correct)\b)"
-    r"|this (?:statement )?is|the statement(?: [^.,]{0,80})? is|the claim is)\b)[\s:,\"'*]*",
-    re.IGNORECASE,
-)
 _SAYS_YES, _SAYS_NO = (any_of(LISTS["yes_no"][name]) for name in ("yes", "no"))
 _LEAD = re.compile(
     rf"^[\W_]*(?:(?P<no>{_SAYS_NO})|(?P<yes>{_SAYS_YES}))\b(?!\s*(?:or|and|/)\s*(?:no|false|yes|true)\b)(?P<rest>.*)",
     re.IGNORECASE | re.DOTALL,
-)
-_AFTER_NO = re.compile(  # "no" as an answer, not as in "no information" or "no one"
-    r"^\s*(?:$|[.,;:!?\n\"'*)\]\\\-\u2013\u2014]|(?:it|they|he|she|we|i|you|this|that|these|those|there|both|neither|only"
-    r"|the|not|because|since|as|but|a|an)\b)",
-    re.IGNORECASE,
 )
 _DESCRIBES = re.compile(  # "right hand", "true crime"
     r"^\s+(?!(?:because|since|as|that|they|it|he|she|both|the|this)\b)\w", re.IGNORECASE
@@ -67,31 +50,12 @@ _SENTENCE = re.compile(  # not behind an initial, "v." or "Dr."
     r"(?<=[\w)\]\"'\u201d])(?<![\s.]\w)(?<!\s[A-Z][a-z])[.!?](?=\s|$|[^\w\s])|[。！？\n]"
 )
 _TURN = re.compile(r",?\s*\b(?:but|while|whereas|however|although|though)\b", re.IGNORECASE)
-_CONTRAST = re.compile(
-    r"\b(?:only|different|differ|instead|unlike|respectively|rather|former|latter|other|maybe|perhaps|probably|possibly"
-    r"|might|could|may|unclear|unknown|sure|know)\b|\?",
-    re.IGNORECASE,
-)
 _BOTH = re.compile(r"\b(?:both|same|also|all|share|two)\b", re.IGNORECASE)
 _CALLED_ALIKE = re.compile(r"(?<!\bis )(?<!\bwas )(?<!\bhas )\b(?:both|same|share)\b", re.IGNORECASE)
 _SAME = re.compile(r"\b(?:same|share|common)\b", re.IGNORECASE)
 _IDLE = LISTS["yes_no"]["idle"]
 
-_SAYS_NOTHING = re.compile(
-    r"\b(?:do|does|did|is|are|can|could)(?:n['\u2019]t|\s*not)\s+(?:\w+ )?"
-    r"(?:know|sure|clear|certain|mention|specif|state|provide|determin|available|enough)"
-    r"|\bunknown\b|\bunsure\b|\b(?:no one|nobody) knows\b|\bno (?:information|idea|answer|mention|evidence)\b"
-    r"|不知道|不确定|不清楚|无法",
-    re.IGNORECASE,
-)
 
-_LEAD_ZH = re.compile(
-    r"^[\W_]*(?:(?:答案|回答|答)(?:应该)?(?:是|为)?[\s:：,，]*)?(?:他们?|她们?|它们?|这|那|两者|二者)?(?:"
-    r"(?P<no>不是|不对|不正确|不会|不能|不可以|不行|没有|并非|并不是|并不|不同|不一样|不属于|不在|不|没|否|错误?|假|错)"
-    r"|(?P<yes>是的|是|对的?|正确|没错|确实|会|能|可以|有|当然|真|相同|一样|属于|都是))"
-    r"(?P<rest>.*)$",
-    re.DOTALL,
-)
 _PARTICLE = "[吗么吧呢?？。.!！]"
 
 
