@@ -151,7 +151,7 @@ def test_without_a_goal_the_default_one_is_what_a_key_must_count_for(script, tmp
     assert build(calibrate, None, {"gate": "seakr", "ratio": 0.3}).ratio == 0.3
     file = tmp_path / "mine.yaml"
     file.write_text("gate: seakr\nmax_loss: 0.02\n")
-    with pytest.raises(UserError, match=r"mine\.yaml:2: key 'max_loss': counts with goal: max_loss alone"):
+    with pytest.raises(UserError, match=r"mine\.yaml:2: key 'max_loss': applies only with goal: max_loss"):
         build(calibrate, file, {})
     assert build(calibrate, file, {"goal": "max_loss"}).max_loss == 0.02
     shipped = ROOT / "eval" / "configs" / "calibrate_demo.yaml"
