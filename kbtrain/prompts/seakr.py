@@ -52,7 +52,9 @@ def demonstrations() -> tuple[Demonstration, ...]:
 
 def step_prompt(question: str, documents: Sequence[Hit], n_shots: int = 10, titles: Titles = "missing") -> str:
     """The user's turn: the task, ``n_shots`` demonstrations, documents (titles as in sampling), question."""
-    return _head(n_shots) + _question(question, documents, titles)
+    numbered = (f"[{i}] {hit_text(hit, titles)}\n" for i, hit in enumerate(documents, 1))
+    block = f"Documents:\n{''.join(numbered)}\n" if documents else ""
+    return f"{_head(n_shots)}{block}Question: {question}\n"
 
 
 def reasoning(rationales: Sequence[str], answer: bool = False) -> str:
@@ -117,9 +119,3 @@ def _head(n_shots: int) -> str:
         for d in demonstrations()[:n_shots]
     )
     return _TASK + "".join(lines)
-
-
-def _question(question: str, documents: Sequence[Hit], titles: Titles) -> str:
-    numbered = (f"[{i}] {hit_text(hit, titles)}\n" for i, hit in enumerate(documents, 1))
-    block = f"Documents:\n{''.join(numbered)}\n" if documents else ""
-    return f"{block}Question: {question}\n"

@@ -178,18 +178,15 @@ def claim_folder(folder: Path, run: Mapping[str, Any], defaults: Mapping[str, An
         others = differing(old, new)
         if not others:
             return
-        if has_training(folder):
+        left = (
+            path for name in ("checkpoints/checkpoint-*", "*.safetensors", "*.meta.json") for path in folder.glob(name)
+        )
+        if any(left):
             raise UserError(
                 f"{at(path)}: another training is in this folder, with {change_message(*others[0])}; choose another "
                 "output, or delete the folder"
             )
     write_atomically(path, json.dumps(new, ensure_ascii=False, indent=1) + "\n")
-
-
-def has_training(folder: Path) -> bool:
-    """True if a training left something in the folder: a checkpoint, weights, or metadata."""
-    left_files = (path for pattern in ("*.safetensors", "*.meta.json") for path in folder.glob(pattern))
-    return any((folder / "checkpoints").glob("checkpoint-*")) or any(left_files)
 
 
 def finished(folder: Path, *files: str) -> bool:

@@ -25,7 +25,7 @@ def ending(folder, write=write, difference=0.0, readme=readme):
     """An ending with these parts."""
     return SimpleNamespace(
         config=SimpleNamespace(output=folder), write=write, difference=lambda saved: difference, tolerance=1e-6,
-        readme=readme, note=lambda saved: None,
+        readme=readme, questions=(), members=(),
     )  # fmt: skip
 
 
