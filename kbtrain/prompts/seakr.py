@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from kbtrain.prompts.kbm import encode, hit_text
 from kbtrain.records import Hit, Titles
@@ -26,26 +26,10 @@ ANSWER = "So the answer is:"
 _FINAL = re.compile(r"^\W*(?:so|thus|therefore|hence)?,?\s*the\s+(?:final\s+)?answer\s+is\s*:?\s*(.*)$", re.IGNORECASE)
 
 
-class Fact(TypedDict):
-    """Words of the passage of this title, which support a demonstration's sentences."""
-
-    title: str
-    words: list[str]
-
-
-class Demonstration(TypedDict):
-    """A question of the kind ``bridge`` or ``comparison``, reasoned through."""
-
-    kind: Literal["bridge", "comparison"]
-    question: str
-    sentences: list[str]
-    answer: str
-    facts: list[Fact]
-
-
 @functools.cache
-def demonstrations() -> tuple[Demonstration, ...]:
-    """The ten that come with the package."""
+def demonstrations() -> tuple[dict[str, Any], ...]:
+    """The ten that come with the package: ``kind`` (bridge or comparison), ``question``, ``sentences``, ``answer``, and
+    ``facts``, the title and words of a passage that support the sentences."""
     text = (resources.files("kbtrain.prompts") / "data" / "demonstrations.json").read_text(encoding="utf-8")
     return tuple(json.loads(text))
 
