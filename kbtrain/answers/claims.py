@@ -35,6 +35,7 @@ _PART_ENDS = re.compile(
     rf"{_STOP} (?!{_OPENED})|(?:but|while|whereas|although|though) |(?<={_COMMA} )and "
     r"(?!(?:is|are|was|were|has|had|its?|then|also) )"
 )
+_CONCEDING = ("unlike", "although", "though", "while", "whereas")  # what follows up to a comma is no answer
 _ASKING = frozenset("which what where when whose whom".split())
 _TURNS_ZH = re.compile("不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|아니|아닌|아닙")
 _PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "today", "currently", "nowadays"})
@@ -43,7 +44,9 @@ _BOUND = re.compile(
     r"(?<! no) (?:(?:more|less|fewer|greater|higher|lower|larger|smaller|earlier|later) than|before|after|prior to"
     r"|out of|at (?:least|most)|between(?: \S+ and)?) $"
 )
-_BEYOND = re.compile(r"(?:more|fewer|less|times (?:as|more|the)|(?:years? )?(?:before|after|earlier|later|ago))\b")
+_BEYOND = re.compile(
+    r"(?:more|fewer|less|times (?:as|more|the)|(?:years? )?(?:before|after|earlier|later|ago|late|early))\b"
+)
 _NAMED_FIRST = re.compile(  # "Sydney. Canberra is a seat", "Ann Lee, a friend of Bob Ray"
     r"\W*(?P<name>[A-Z][\w'.-]*(?: [A-Z][\w'.-]*){0,3})(?:[.;]\s+(?=\S)|, (?:an?|the|his|her) (?:\w+ ){1,3}of )"
 )
@@ -86,7 +89,7 @@ _AFFIRMED_LEFT = re.compile(
 
 _LESS_LEFT = re.compile(  # of two that are compared, the other one
     r" (?:\w+er|more|less|worse)(?: \w+){0,3} than (?:that of )?$"
-    r"| (?:compared|in comparison) (?:to|with) (?:that of )?$"
+    r"| (?:compared|in comparison) (?:to|with) (?:that of )?$| (?:ahead|in front) of $"
 )
 _NOBODY = re.compile(r" (?:no one|none|nothing|nobody) (?:\w+ ){0,6}$")
 
@@ -210,6 +213,9 @@ def _is_of_another(marked: Sequence[str], place: _Place, asked: _Asked, raw: str
         and any(part.capitalize() in raw and part not in asked.words for part in parts)
     ):
         return True
+    start = max((i + 1 for i, word in enumerate(marked[:begin]) if word == _STOP), default=0)
+    if marked[start] in _CONCEDING and _COMMA in itertools.takewhile(lambda word: word != _STOP, marked[end:]):
+        return True
     if kind := _kind(marked[begin]):
         rivals = [i for i, word in enumerate(marked) if word.endswith(f"{kind}other") and marked[i - 1 : i] != ["of"]]
         if any(_counts(marked, i, asked) for i in rivals) and not _counts(marked, begin, asked):
@@ -305,7 +311,7 @@ def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int)
         return True
     if marked[begin][0].isdigit() and (_BOUND.search(f" {' '.join(left)} ") or _BEYOND.match(" ".join(right))):
         return True
-    if _TURNING["plans"] & {*left} and "but" in behind[:2]:
+    if _TURNING["plans"] & {*left, *right} and "but" in behind[:2]:
         return True
     if _PAST & {*left, *right} and _NOW & {*right, *behind}:
         return True

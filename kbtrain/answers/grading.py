@@ -405,10 +405,12 @@ def _comes_near(answer: str, gold: str, question: str) -> bool:
     parts = [part for part in re.split(r"\s*[()]\s*", gold) if part and not part.isdigit()]
     if len(parts) > 1 and any(_holds(answer, part) for part in parts):
         return True
-    held = {_ORDINAL_ENDING.sub("", word) for word in forms.readings(answer)[0].split()}
-    gold_words = {*normalise(gold).split()} - {"no", "number"}
-    ordered = (gold.istitle() and not any(map(str.isdigit, gold))) or len(gold_words) < 2
-    return may_name_another(answer, gold) is None or (not ordered and held >= gold_words)
+    held = [_ORDINAL_ENDING.sub("", word) for word in forms.readings(answer)[0].split()]
+    needed = [word for word in normalise(gold).split() if word not in ("no", "number")]
+    numbers = {word for word in held if word.isdigit()}
+    is_name = gold.istitle() and not numbers
+    anyhow = len(needed) > 1 and not is_name and {*held} >= {*needed} and numbers <= {*needed}
+    return may_name_another(answer, gold) is None or sorted(held) == sorted(needed) or anyhow
 
 
 def _within_a_word(answer: str, gold: str) -> bool:

@@ -9,7 +9,7 @@ from kbtrain.answers.words import LISTS
 
 _NICKNAME = re.compile(r"[\"\u201c]([^\"\u201d]+)[\"\u201d]")
 _BEHIND_NAME = re.compile(r",? (?:Jr|Sr|CBE|OBE|MBE|KBE|PhD)\.?$")
-_NAME = re.compile(r"[A-Z\u00c0-\u00de][^\W\d_]*\.?(?:['\u2019-][^\W\d_]+)*")
+_NAME = re.compile(r"[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f][^\W\d_]*\.?(?:['\u2019-][^\W\d_]+)*")
 _INITIAL = re.compile(r"[A-Z]\.?")
 _OTHER_PLACE = LISTS["parts"]["other_place"]  # with these a shorter name is another one: West Africa, New Guinea
 _NAMESAKES = frozenset({"John Adams", "George Bush", "Johann Bach", "Martin Luther", "Robert Stevenson"})
@@ -70,7 +70,7 @@ def holds_surname(answer: str, name: str) -> bool:
     if not 2 <= len(names) <= 4 or names[0] in _OTHER_PLACE or not all(map(_NAME.fullmatch, names)):
         return False
     alone = re.finditer(rf"(?:(?P<first>[A-Z][\w'-]*\.?)\s)?(?<![\w-]){re.escape(names[-1])}(?!\w|-| [A-Z])", answer)
-    longer = rf"(?<!\w){names[0]} (?:[A-Z][\w.]* ){{1,2}}{names[-1]}(?!\w)"  # with names that the gold one lacks
+    longer = rf"(?<!\w){names[0]} (?:\S+ ){{1,2}}{names[-1]}(?!\w)"  # with names that the gold one lacks
     return any(match["first"] in _BEFORE_SURNAME for match in alone) or (
         len(names) == 2 and re.search(longer, answer) is not None
     )

@@ -102,7 +102,8 @@ _QUANTITY = re.compile(
     rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative)\s)?(?P<money>{_MONEY_NAMES}\s?)?"
     rf"(?:{_NUMBER})(?P<part>\sand\sa\s(?:half|quarter)\b)?"
     rf"(?:(?P<gap>[ \u00a0-]?)(?P<scale>(?:{any_of(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
-    rf"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019])|\s(?-i:[A-Z])\w+\s)(?P<unit>{any_of(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
+    r"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019])|\sof\san?\s|\s(?-i:[A-Z])\w+\s)"
+    rf"(?P<unit>{any_of(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
     r"(?!\w|[.,:/]\d)",
     re.IGNORECASE,
 )
