@@ -44,6 +44,7 @@ _BOUND = re.compile(
     r"(?<! no) (?:(?:more|less|fewer|greater|higher|lower|larger|smaller|earlier|later) than|before|after|prior to"
     r"|out of|at (?:least|most)|between(?: \S+ and)?) $"
 )
+_ONLY = re.compile(r"\b(?:is|was) (?:only|merely) ")
 _BEYOND = re.compile(
     r"(?:more|fewer|less|times (?:as|more|the)|(?:years? )?(?:before|after|earlier|later|ago|late|early))\b"
 )
@@ -307,7 +308,8 @@ def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int)
     if not marked[begin].isascii() and not negative and _TURNS_ZH.search("".join([*left, " ", *right])):
         return True
     elsewhere = _TURNING["negators"].isdisjoint({*left, *right}) and not _TURNING["negators"].isdisjoint(marked)
-    if (negative and elsewhere and right) or (right[:1] in (["is"], ["was"]) and right[1:2] in (["only"], ["merely"])):
+    sentence = itertools.takewhile(lambda word: word != _STOP, marked[end:])
+    if (negative and elsewhere and right) or _ONLY.search(" ".join(sentence)):
         return True
     if marked[begin][0].isdigit() and (_BOUND.search(f" {' '.join(left)} ") or _BEYOND.match(" ".join(right))):
         return True
