@@ -1,6 +1,6 @@
 """The promise of the demo on a handful of questions: from the atlas to a report, in all its stages.
 
-The chain is the installed wheel's (`kbtrain demo --tiny`) on the real model, as a user runs it.
+The chain is the installed wheel's (`kbtrain demo --tiny`) on the real model; that of the KBM is a tiny random one.
 """
 
 import json
@@ -33,12 +33,13 @@ def test_the_chain_ends_in_results_for_every_gate_and_a_report(run):
     schema = json.loads((ROOT / "kbtrain/evaluation/results.schema.json").read_text())
     jsonschema.validate(results, schema)
     assert [g["gate"] for g in results["gates"]] == GATES
-    assert all(g["n"] == 6 for g in results["gates"])
+    assert all(g["n"] == 5 for g in results["gates"])
     assert set(results["conditions"]) == {"llm", "rag", "mask"}
     by_name = {g["gate"]: g for g in results["gates"]}
-    assert by_name["llm_only"]["cost"]["searches"] == 0 and by_name["all_rag"]["cost"]["searches"] == 6
+    assert by_name["llm_only"]["cost"]["searches"] == 0 and by_name["all_rag"]["cost"]["searches"] == 5
     assert by_name["oracle"]["oracle_normalised_area"] in (None, pytest.approx(1.0))
     assert by_name["oracle"]["accuracy"] >= max(by_name["llm_only"]["accuracy"], by_name["all_rag"]["accuracy"])
+    assert by_name["llm_only"]["accuracy"] < by_name["all_rag"]["accuracy"] >= 0.8  # the real model reads its passages
     assert all(name in said for name in GATES)
     page = (run / "report.html").read_text()
     asks_for = r"(src|href|action|data)\s*=\s*[\"']?https?:|url\(\s*[\"']?https?:|@import"

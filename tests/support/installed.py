@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tiny_kbm import make_folder
+
 from kbtrain.demo import run_folder
 from support import scripts
 from support.scripts import Client, Server
@@ -137,15 +139,37 @@ class Installed:
         return subprocess.CompletedProcess(started.args, started.wait(1200), started.stdout, started.stderr)
 
 
-class Demo:
-    """`kbtrain demo --tiny` of the wheel, as a user runs it, on the real model: its run folder and its output.
+SMALLER = """import sys
+from dataclasses import replace
+from kbtrain import cli, demo
+whole, other = demo.chain, {
+    "collect": ("--train", "20", "--dev", "5", "--test", "5"), "pilot": ("--ks", "[1, 2]"),
+    "train_kbm": ("--model", sys.argv[1]),
+}
 
-    The KBM is trained by a Python of its own, so that the messages of its imports are in the output.
+def smaller(step):
+    kept = dict(zip(step.arguments[::2], step.arguments[1::2]))
+    more = other.get(step.script, ())
+    pairs = kept | dict(zip(more[::2], more[1::2]))
+    return replace(step, arguments=tuple(word for pair in pairs.items() for word in pair))
+
+demo.chain = lambda size: [smaller(step) for step in whole(size)]
+sys.exit(cli.main(["demo", "--tiny"]))
+"""
+
+
+class Demo:
+    """`kbtrain demo --tiny` of the wheel on the real model, with fewer questions: its run folder and its output.
+
+    The KBM is trained by a Python of its own, so that the messages of its imports are in the output; its base is tiny
+    and random, as the real one would take half of the time.
     """
 
     def __init__(self, folder: Path) -> None:
         self.installed = Installed(folder)
-        self.done = self.installed.forked("kbtrain", "demo", "--tiny", KBTRAIN_TEST_FRESH="train_kbm.py")
+        base, program = make_folder(folder / "base"), folder / "smaller.py"
+        program.write_text(SMALLER)
+        self.done = self.installed.forked(str(program), str(base), KBTRAIN_TEST_FRESH="train_kbm.py")
         self.run = self.installed.folder / run_folder("tiny")
 
 
