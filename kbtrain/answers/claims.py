@@ -36,6 +36,7 @@ _PART_ENDS = re.compile(
     r"(?!(?:is|are|was|were|has|had|its?|then|also) )"
 )
 _CONCEDING = ("unlike", "although", "though", "while", "whereas")  # what follows up to a comma is no answer
+_OTHERS = frozenset(("other", "others", "another"))
 _ASKING = frozenset("which what where when whose whom".split())
 _TURNS_ZH = re.compile("不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|아니|아닌|아닙")
 _PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "today", "currently", "nowadays"})
@@ -288,7 +289,7 @@ def _is_nearer(marked: Sequence[str], first: range, own: range, place: _Place, a
     said = _SPEAKING.isdisjoint(begun) and all(map(str.isalpha, begun))
     bare = len(begun) < 3 and (said or bool(kind)) and asked.named.isdisjoint(_stems(begun))
     adds = not _stems(begun) <= asked.named
-    nearer = len(asked.named & _stems(begun)) > len(asked.named & _stems(stated))
+    nearer = not _OTHERS.isdisjoint(stated) or len(asked.named & _stems(begun)) > len(asked.named & _stems(stated))
     return bare or (adds and nearer) or _IT_IS.match(" ".join(begun)) is not None
 
 

@@ -59,7 +59,8 @@ _YEAR_AND_MONTH = re.compile(r"(?<![\w\-/.])(\d{4})-(0[1-9]|1[0-2])(?![\w\-/]|\.
 _ERAS = ((re.compile(r"\bB\.? ?C\.? ?(?:E\b\.?)?(?!\w)"), "BC"), (re.compile(r"\b(?:A\.D\.|C\.?E\b\.?)(?!\w)"), "AD"))
 _FOREIGN_MONTHS, _FULL = names_by_word("months"), names_by_word("abbreviations")
 _FOREIGN_DATE = re.compile(
-    rf"(?<![\w.])(\d{{1,2}})(?:\.|er|º|°)?\s+(?:de\s+)?({any_of(_FOREIGN_MONTHS)})\b\.?(?:(?:\s+del?)?\s+(\d{{3,4}})\b)?",
+    rf"(?<![\w.])(\d{{1,2}})(?:\.|er|º|°)?\s+(?:de\s+)?({any_of(_FOREIGN_MONTHS)})\b\.?"
+    r"(?:(?:\s+del?)?\s+(\d{3,4})\b(?: года?\b| г\.)?)?",
     re.IGNORECASE,
 )
 _BOTH_YEARS = re.compile(r"\b(?:(?:from|between) )?(\d{3,4}) (?:to|until|till|through|and|bis|à|a) (\d{3,4})\b")

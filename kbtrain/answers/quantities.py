@@ -192,6 +192,7 @@ _OF_THINGS = re.compile(r"\s(?!(?:for|and|each|was|were|which|including|plus|onl
 _BELOW = re.compile(rf"\s*(?:{any_of(LISTS['falling']['behind'])})\b", re.IGNORECASE)
 _VALUES = names_by_word("numerals")
 _NUMERALS = re.compile(rf"\b(?:{any_of(_VALUES)})\b", re.IGNORECASE)
+_UNIT_NAMES = re.compile(rf"(?<!\w)(?:{any_of(UNITS)})(?!\w)")
 _ASKED_SCALE = re.compile(r"\bhow many (thousand|million|billion|trillion)s?\b", re.I)
 
 
@@ -224,7 +225,8 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
         return False
     if unit == "percent":
         return gold.unit == unit or re.search(r"percent|%|per cent|share|rate\b|proportion", question, re.I) is not None
-    return not gold.unit or any(UNITS.get(word) == unit for word in re.findall(r"[^\W\d_]+", question.lower()))
+    asked = {UNITS[name] for name in _UNIT_NAMES.findall(question.lower())}
+    return unit in asked or not (gold.unit or asked)
 
 
 def plain_digits(text: str) -> str:
