@@ -149,11 +149,19 @@ def with_evidence(
 
 
 def choose_gates(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
-    """The gates asked for, each opened only if something is left to score. Raises :class:`UserError` for none."""
+    """The gates asked for, each opened only if something is left to score. Raises :class:`UserError` for none, for a
+    name that results cannot hold, and for one that two gates give to their scores."""
     gates = _select_named(_possible(config, inputs), config.only)
     if not gates:
         raise UserError(f"nothing to score: no {config.run}/*/{CARD}, and no --model for the prompt baseline")
-    _check_score_names(gates, config.run)
+    if wrong := [name for gate in gates for name in gate.names if not re.fullmatch(GATE_NAME, name)]:
+        raise UserError(
+            f"{config.run}: scores would be named '{wrong[0]}', after a gate's folder: results hold no such name; "
+            "name it by lowercase letters, digits and _"
+        )
+    twice = [name for i, gate in enumerate(gates) for name in gate.names if any(name in o.names for o in gates[:i])]
+    if twice:
+        raise UserError(f"{config.run}: two gates score under the name '{twice[0]}'; rename the folder of one")
     return gates
 
 
@@ -186,18 +194,6 @@ def _select_named(gates: list[GateHandle], only: Sequence[str]) -> list[GateHand
             missing = " (give its --model)" if name in PROMPTS else ""
             raise UserError(f"key 'only': no gate '{name}'{missing}; {did_you_mean(name, names)}")
     return [gate for gate in gates if {gate.name, *gate.names} & set(only)]
-
-
-def _check_score_names(gates: Sequence[GateHandle], run: Path) -> None:
-    """Raise :class:`UserError` for a name that results cannot hold, or that two gates give to their scores."""
-    if wrong := [name for gate in gates for name in gate.names if not re.fullmatch(GATE_NAME, name)]:
-        raise UserError(
-            f"{run}: scores would be named '{wrong[0]}', after a gate's folder: results hold no such name; "
-            "name it by lowercase letters, digits and _"
-        )
-    twice = [name for i, gate in enumerate(gates) for name in gate.names if any(name in o.names for o in gates[:i])]
-    if twice:
-        raise UserError(f"{run}: two gates score under the name '{twice[0]}'; rename the folder of one")
 
 
 FromMembers = Callable[[Sequence[ByName]], dict[str, list[float]]]
