@@ -169,7 +169,7 @@ def test_of_fourteen_gates_that_know_nothing_one_is_called_better_in_a_twentieth
     """Gains and decisions agree within an entity: questions permuted one by one call a gate better in every fifth."""
     rng = np.random.default_rng(0)
     called, one_by_one = [], []
-    for world in range(200):
+    for world in range(100):
         sizes = np.minimum(rng.geometric(0.36, 60), 9)
         names = np.repeat(np.arange(60), sizes)
         value = rng.normal(size=60)[names] + 0.7 * rng.normal(size=len(names))

@@ -76,7 +76,7 @@ def test_no_request_of_the_document_s_kind_or_against_it_is_a_fault(server, sche
         pytest.skip("nothing to spoil")
     checks = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
-    @settings(max_examples=3, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=2, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case):
         reply = case.call_and_validate(base_url=server.url, headers={"authorization": f"Bearer {KEY}"}, checks=checks)
