@@ -7,8 +7,10 @@ of ``kbtrain finish``. No question is asked before its forecast was agreed to, w
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ from kbtrain.evaluation.search_pilot import (
     planning_line,
 )
 from kbtrain.gate.gate import Gate
+from kbtrain.gates.features.additive import LEAST
 from kbtrain.gates.registry import load_gate
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -42,7 +45,7 @@ from kbtrain.llm.forecast import PRICES, forecast, read_prices
 from kbtrain.metrics.significance import Delta, paired_difference, share
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
-from kbtrain.questions.columns import propose_columns
+from kbtrain.questions.columns import propose_columns, table_rows
 from kbtrain.questions.tables import PARQUET, TABLES
 from kbtrain.records import Evidence, Split
 from kbtrain.report.first_screen import aligned_block
@@ -118,14 +121,18 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     """Follow the chain as far as it pays. Raises :class:`UserError`, or SystemExit where a stage failed."""
     settings.check()
     run = settings.run
+    refuse_few(settings.file)
     questions = settings.columns or json.dumps(propose_columns(settings.file))
     say(f"columns of the questions: {questions}")
+    steps = (_search_steps if settings.answers is None else _import_steps)(settings, questions)
+    follow(steps[:1], run, say, "questions.jsonl", lambda _: [_planned(settings)])
     if settings.answers is not None:
-        follow(_import_steps(settings, questions), run, say, "questions.jsonl", lambda _: [_planned(run)])
+        if steps[1:]:
+            follow(steps[1:], run, say, "questions.jsonl", lambda _: [])
         effect = compare_answers(run)
     else:
         config = server_config(settings, say)
-        follow(_search_steps(settings, questions), run, say, "candidates.jsonl", lambda _: [_planned(run)])
+        follow(steps[1:], run, say, "candidates.jsonl", lambda _: [])
         splits, most = _piloted(settings)
         minutes = agree(settings, config, say)
         asking = chain_step("pilot", "does your search help?", 1, run=run, config=config, splits=json.dumps(splits),
@@ -175,8 +182,21 @@ def _retrieval(settings: Fit, **keys: object) -> ChainStep:
                       columns=columns, **keys)  # fmt: skip
 
 
-def _planned(run: Path) -> str:
-    return planning_line(sum(question.split == "test" for _, question in read_questions(run / "questions.jsonl")))
+def refuse_few(file: Path) -> None:
+    """Raise :class:`UserError` for a file of so few questions that half of them train no gate."""
+    n = sum(1 for _ in itertools.islice(table_rows(file), 2 * LEAST))
+    if n < 2 * LEAST:
+        raise UserError(f"{at(file)}: {n} questions; fit needs {2 * LEAST} at least, and 300 are a good start")
+
+
+def _planned(settings: Fit) -> str:
+    """What the questions can show. Raises :class:`UserError` where too few are left to train a gate, or to test it."""
+    n = Counter(q.split for _, q in read_questions(settings.run / "questions.jsonl") if q.answers)
+    if n["train"] < LEAST or not n["dev"] or not n["test"]:
+        left = f"{n['train']} training, {n['dev']} dev and {n['test']} test questions"
+        more = f"add about {max(4 * (LEAST - n['train']), LEAST)} rows"  # half of them train
+        raise UserError(f"{at(settings.file)}: {left}; a gate needs {LEAST} training questions at least: {more}")
+    return planning_line(n["test"])
 
 
 def server_config(settings: Fit, say: Say) -> Path:

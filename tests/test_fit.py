@@ -107,6 +107,28 @@ def test_a_search_that_only_helps_ends_with_advice(tmp_path):
     assert not (tmp_path / "run/labels.jsonl").exists()
 
 
+@pytest.mark.usefixtures("in_this_process")
+def test_too_few_questions_are_refused_before_any_work_or_where_their_splits_are_known(tmp_path):
+    whole = write_answers(tmp_path, breaks=True).read_text().splitlines()
+    for rows in (1, 3, 39):
+        (tmp_path / "few.csv").write_text("\n".join(whole[: rows + 1]))
+        with pytest.raises(UserError, match=rf"few\.csv: {rows} questions; fit needs 40 at least"):
+            kbtrain.fit(tmp_path / "few.csv", tmp_path / "few", answers=ANSWERS)
+        assert not (tmp_path / "few").exists()
+    (tmp_path / "few.csv").write_text("\n".join([whole[0], *whole[-40:]]))
+    with pytest.raises(UserError, match=r"few\.csv: 1\d training, .* a gate needs 20 training"):
+        kbtrain.fit(tmp_path / "few.csv", tmp_path / "few", answers=ANSWERS)
+    assert not (tmp_path / "few/labels.jsonl").exists()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_missing_corpus_is_found_before_the_server_is_asked(tmp_path):
+    path = write_answers(tmp_path, breaks=True)
+    with ModelServer() as server, pytest.raises(UserError, match=r"nothere\.jsonl"):
+        kbtrain.fit(path, tmp_path / "run", server=server.url, corpus=tmp_path / "nothere.jsonl")
+    assert not server.requests
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
