@@ -350,7 +350,8 @@ def next_command(settings: Fit, gate: GateResult) -> str:
     if settings.config is not None:
         model = read_llm_config(settings.config)
         upstream = f"--upstream {model.server_url}" if model.kind.server else f"--model {model.model}"
-    return f"kbtrain serve {folder} {upstream} --policy always --log decisions.jsonl; after a trial --policy gate"
+    command = f"kbtrain serve {folder} {upstream} --prompt trained"
+    return f"{command} --policy always --log decisions.jsonl; after a trial --policy gate"
 
 
 def _say(line: str) -> None:

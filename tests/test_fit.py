@@ -60,7 +60,7 @@ def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill
     names = ("does your search help?", "never searching", "always searching", "repaired by a search", "decision")
     assert all(name in block for name in names)
     assert block["decision"].strip().startswith("Use the gate")
-    follows = f"kbtrain serve runs/mine/features --upstream {server.url} --policy always --log decisions.jsonl;"
+    follows = f"runs/mine/features --upstream {server.url} --prompt trained --policy always --log decisions.jsonl;"
     assert any(line.startswith("next") and follows in line for line in shown.splitlines())
     assert (tmp_path / "runs/mine/report.html").is_file()
     assert len(server.requests) - before < before - checked  # what was answered is not asked again

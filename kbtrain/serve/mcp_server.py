@@ -82,7 +82,7 @@ class GatedSearch:
     def __init__(self, config: ServeConfig) -> None:
         source = search_beside(config.gate) if config.search == "auto" else None
         if config.search == "auto" and source is None:
-            raise UserError(f"key 'search': no index beside {config.gate}; give one, or none (should_search alone)")
+            raise UserError(f"key 'search': no index beside {config.gate}; give --search or none (should_search alone)")
         self.config = config
         self.decider = Decider(config)
         gate = self.decider.loaded.gate

@@ -132,7 +132,7 @@ def test_a_failing_gate_and_a_failing_search(gate, monkeypatch):
     ("words", "message"),
     [
         (["--port", "80"], "unknown key 'port'|unrecognized|port"),
-        ([], "no index beside .*; give one, or none"),
+        ([], "no index beside .*; give --search or none"),
         (["--search", "missing.jsonl"], "no such file"),
     ],
 )
