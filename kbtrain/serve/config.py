@@ -123,8 +123,8 @@ class ServeConfig(Config):
     policy: ServerPolicy = Field(
         "gate",
         description="gate: the gate decides; always, never: search always or never; pass: requests are forwarded "
-        "unchanged. The log says what the gate would do. A request's header x-kbtrain-retrieve overrides "
-        "always and never",
+        "unchanged. The log says what the gate would do. A request's headers x-kbtrain-retrieve, -threshold "
+        "and -budget override always and never",
     )
     shadow: bool = Field(False, description="another name for policy: pass")
     log: Path | None = Field(None, description="decision log, JSON lines")

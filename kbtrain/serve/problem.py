@@ -142,6 +142,12 @@ class Aim(BaseModel):
             raise ValueError(f"give one of {', '.join(AIMS)}")
         return self
 
+    @property
+    def asks_gate(self) -> bool:
+        """True if the request itself wants the gate's decision, which wins over the server's policy."""
+        wishes = self.model_dump(include={"retrieve", *AIMS}, exclude_unset=True)
+        return wishes.pop("retrieve", "") == "auto" or any(value is not None for value in wishes.values())
+
 
 AIMS = tuple(Aim.model_fields)
 NO_AIM = Aim.model_validate({})

@@ -202,7 +202,7 @@ class ProxiedRequest:
             except Exception as error:  # noqa: BLE001 - a gate may raise any, the client gets an answer
                 trace.searches = self._decide_without_gate(error)
             trace.gate_seconds = time.perf_counter() - began
-        trace.follow(self.service.config.policy)
+        trace.follow(self.service.config.policy, policy.asks_gate)
 
     def _decide_without_gate(self, error: Exception) -> bool:
         """True to retrieve. Where the policy decides, a gate that fails or has no room ends no request."""

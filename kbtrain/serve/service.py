@@ -69,15 +69,17 @@ class RequestTrace:
             self.reason, self.searches = "explored", random.random() < 0.5
         self.propensity = 1 - share / 2 if self.searches == self.decision.retrieve else share / 2
 
-    def follow(self, policy: ServerPolicy) -> None:
+    def follow(self, policy: ServerPolicy, asks_gate: bool) -> None:
         """Do what the server's policy says, and note what would be done without it.
 
-        A request's own wish wins over ``always`` and ``never``, and ``pass`` over all.
+        A request's own wish (also ``asks_gate``, if the gate could decide) wins over ``always`` and ``never``, and
+        ``pass`` over all.
         """
         explored = self.decision if self.reason == "explored" else None
         self.wanted = explored.retrieve if explored else self.searches
         self.rule = self.reason if self.reason in BY_RULE else ""
-        if policy == "gate" or (self.reason == "forced" and policy != "pass"):
+        wins = self.reason == "forced" or (asks_gate and self.reason not in ("gate-failed", "no-threshold"))
+        if policy == "gate" or (wins and policy != "pass"):
             return
         self.searches = policy == "always"
         if self.searches != self.wanted and self.reason != "gate-failed":  # a failure is reported in any case
@@ -211,9 +213,9 @@ class Service:
             raise self.gate_slow(0, len(inputs)) from None
         except Exception as error:  # noqa: BLE001 - a gate may raise any
             raise gate_failure(error) from None
-        return [self._recorded(route, value, decision) for value, decision in zip(inputs, decisions, strict=False)]
+        return [self._recorded(route, value, decision, aim) for value, decision in zip(inputs, decisions, strict=False)]
 
-    def _recorded(self, route: str, value: Input, decision: ServedDecision) -> ServedDecision:
+    def _recorded(self, route: str, value: Input, decision: ServedDecision, aim: Aim) -> ServedDecision:
         """The decision as the client gets it, explored or not, after it is counted and logged."""
         trace = RequestTrace(
             route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=user_text(value),
@@ -221,7 +223,7 @@ class Service:
         )  # fmt: skip
         if self.config.explore:
             trace.explore(self.config.explore)
-        trace.follow("gate" if self.config.policy == "pass" else self.config.policy)
+        trace.follow("gate" if self.config.policy == "pass" else self.config.policy, aim.asks_gate)
         self.record(trace, "decided", 200)
         return replace(decision, retrieve=trace.searches, reason=trace.reason, request_id=trace.request_id)
 

@@ -249,6 +249,21 @@ def test_each_policy_does_what_it_says_and_logs_what_the_gate_would_do(gate, stu
     assert tuple(decision["retrieve"] for decision in decided) == handed
 
 
+@pytest.mark.parametrize("policy", ["always", "never"])
+def test_a_request_that_asks_the_gate_wins_over_the_policy(gate, stub, policy):
+    with serving(gate, upstream=stub.url, search="serve_support:echo", policy=policy) as server:
+        for aim in ({"retrieve": "auto"}, {"threshold": "0.5"}):
+            for text, retrieved in ((NEEDS, "1"), (KNOWN, "0")):
+                found = kb(ask(server, chat(text), **aim))
+                assert (found["retrieved"], found["reason"].endswith("-threshold")) == (retrieved, True)
+        assert kb(ask(server, chat(NEEDS), budget="0"))["retrieved"] == "0"
+        always = kb(ask(server, chat(KNOWN), budget="1"))
+        assert (always["retrieved"], always["reason"], always["threshold"]) == ("1", "always", "0")
+        assert kb(ask(server, chat(KNOWN), threshold=always["threshold"]))["retrieved"] == "1"
+        server.service.decider.decide = failing(ArithmeticError("no number"))
+        assert kb(ask(server, chat(KNOWN), retrieve="auto"))["retrieved"] == str(int(policy == "always"))
+
+
 def test_shadow_is_a_name_for_pass(gate):
     for settings in ({}, {"policy": "pass"}):
         assert ServeConfig(gate=gate, shadow=True, **settings).policy == "pass"
