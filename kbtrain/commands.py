@@ -203,13 +203,10 @@ def calibrate(args: argparse.Namespace) -> None:
         raise UserError("command line: give --ratio SHARE, or --check")
     if args.ratio is not None and not 0 <= args.ratio <= 1:
         raise UserError("command line: --ratio: expected a share of searches, from 0 to 1")
-    from kbtrain.evaluation.cost import share_cost
     from kbtrain.llm.forecast import PRICES, read_prices
 
-    prices = read_prices(getattr(args, "prices", PRICES))
-    lines = calibrate_traffic(Path(args.folder), Path(args.log), args.ratio, args.key, args.replace, args.dry_run)
-    if args.ratio is not None:
-        lines.append(share_cost(Path(args.folder).parent, "main", args.ratio, prices))
+    folder, prices = Path(args.folder), read_prices(getattr(args, "prices", PRICES))
+    lines = calibrate_traffic(folder, Path(args.log), args.ratio, args.key, args.replace, args.dry_run, prices)
     sys.stdout.write("\n".join(lines) + "\n")
 
 

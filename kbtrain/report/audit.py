@@ -379,7 +379,8 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     old = read_card(audit.folder).thresholds.get(gate)
     value, rests_on, guarantee, gain = _choose(audit, judged)
     figures = [audit_figures(judged, threshold) for threshold in (*((old.threshold,) if old else ()), value)]
-    words = ("now", "proposed")[-len(figures) :]
+    shown = gain is None or gain.low > 0
+    words = ("now", "proposed" if shown else "best on these turns")[-len(figures) :]
     names = [f"at {row.threshold:.4g}, {word}" for row, word in zip(figures, words, strict=True)]
     source = "people" if audit.verdicts else "the judge" if audit.judge else "the reference answers"
     with_judge = f", and {len(judged.scores)} by a judge that they correct" if judge else ""
@@ -389,7 +390,7 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     lines = [
         f"{gate}: {n} of {len(turns)} drawn turns judged by {source}{with_judge}",
         aligned(("share of the turns, in %", *names), _rows(figures)),
-        f"proposed: {rests_on}",
+        f"{'proposed' if shown else 'do not apply: no gain is shown'}: {rests_on}",
         *(f"{name}: {thousand_questions(used, (scores > row.threshold).astype(float), prices)}"
           for name, row in zip(names, figures, strict=True)),
     ]  # fmt: skip
@@ -413,10 +414,10 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
         obstacle = "the proposal has fewer right answers than the current threshold"
     elif old and old.promise and not guarantee:
         obstacle = f"this promise would end: {old.promise}"
-    elif gain and gain.mean <= 0:
-        obstacle = f"no gain is expected, {points(gain.mean)} points against always searching; judge more turns"
+    elif gain and not shown:
+        obstacle = f"no gain is shown, {_gain_text(gain)} points against always searching; judge more turns"
     if not audit.apply:
-        step = "the same command with --apply stores the proposed threshold; --rollback restores the previous one"
+        step = "the same command with --apply stores this threshold; --rollback restores the previous one"
         return [*lines, f"next: {step}" + (f" (it needs --replace: {obstacle})" if obstacle else "")]
     if obstacle and not audit.replace:
         return [*lines, f"not applied: {obstacle}; --replace notes it anyway"]

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, at
+from kbtrain.evaluation.cost import share_cost
 from kbtrain.gate.card import CARD, Threshold, set_threshold
 from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.handles import gate_identity
@@ -32,6 +33,7 @@ from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.io.files import outcomes_path, path_exists
 from kbtrain.io.jsonl import lines, one_line
 from kbtrain.io.provenance import file_sha256
+from kbtrain.llm.forecast import Prices
 from kbtrain.metrics.calibration import kept_scores, shift
 from kbtrain.metrics.off_policy import Logged, PolicyValue, policy_value
 from kbtrain.metrics.significance import Delta
@@ -166,7 +168,8 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     if not scores and not left_out[OTHER_GATES]:
         raise UserError(f"{log}: no row has a score; expected the decision log of kbtrain serve (--log FILE)")
     if len(scores) < LEAST:
-        raise UserError(f"{log}: {len(scores)} scores of this gate ({left_out_text(left_out)}); {LEAST} are needed")
+        skipped = f" (skipped: {left_out_text(left_out)})" if left_out else ""
+        raise UserError(f"{log}: {len(scores)} turns with a score of this gate{skipped}; {LEAST} are needed")
     distinct = tuple(score for score, _ in once.values())
     numbers = tuple(row for _, row in once.values() if _is_asked(row))
     gate = gates.pop().partition("@")[0]
@@ -181,12 +184,13 @@ def _is_asked(row: object) -> bool:
 
 
 def calibrate_traffic(
-    folder: Path, log: Path, ratio: float | None, key: str | None = None, replace: bool = False, dry_run: bool = False
-) -> list[str]:
+    folder: Path, log: Path, ratio: float | None, key: str | None = None, replace: bool = False,
+    dry_run: bool = False, prices: Prices | None = None,
+) -> list[str]:  # fmt: skip
     """Choose the threshold for a share of searches and write it into the folder, unless ``dry_run``; lines about it.
 
-    ``ratio`` None: only compare the logged scores with those on dev. Raises :class:`UserError`, also for a threshold
-    with a guarantee, unless ``replace``.
+    ``ratio`` None: only compare the logged scores with those on dev. ``prices``: of a last line about the cost.
+    Raises :class:`UserError`, also for a threshold with a guarantee, unless ``replace``.
     """
     traffic = read_traffic(folder, log, key)
     before = read_card(folder).thresholds.get(traffic.gate)
@@ -202,15 +206,18 @@ def calibrate_traffic(
         lines.append(question_shift(before.dev["questions"], traffic.questions).line(traffic.gate))
     if before:
         share = float(np.mean(np.array(traffic.scores) > before.threshold))
-        lines.append(f"the threshold so far, {before.threshold:.4f} ({before.rule}), searches for {share:.1%} of them")
+        so_far = "always" if before.always else f"{before.threshold:.4f}"
+        lines.append(f"the threshold so far, {so_far} ({before.rule}), searches for {share:.1%} of them")
     if ratio is None:
         return lines
     chosen = threshold_of(traffic.scores, ratio)
-    result = f"retrieve if score > {chosen:.4f}: {float(np.mean(np.array(traffic.scores) > chosen)):.1%} of them"
+    share = float(np.mean(np.array(traffic.scores) > chosen))
+    result = f"{'always retrieve' if share == 1 else f'retrieve if score > {chosen:.4f}'}: {share:.1%} of them"
+    cost = [share_cost(folder.parent, "main", share, prices)] if prices else []
     promise = before.promise if before else ""
     if dry_run:
         lost = f"; --replace is needed, and this promise ends: {promise}" if promise else ""
-        return [*lines, f"dry run: {result}{lost}"]
+        return [*lines, f"dry run: {result}{lost}", *cost]
     if before and promise and not replace:
         raise UserError(
             f"{folder}: gate '{traffic.gate}' has threshold {before.threshold:.4f}, which promises: {promise}; a "
@@ -222,6 +229,7 @@ def calibrate_traffic(
         f"{result} -> {folder}; reload the server (SIGHUP)",
         *([f"this promise has ended: {promise}"] if promise else []),
         f"to restore the previous threshold: kbtrain calibrate {shlex.quote(str(folder))} --rollback",
+        *cost,
     ]
 
 
@@ -235,8 +243,10 @@ def roll_back(folder: Path, key: str | None = None) -> str:
         for gate, threshold in read_card(folder).thresholds.items()
         if "before" in threshold.evidence and (key is None or gate.endswith(f"_{key}"))
     }
+    if not replaced:
+        raise UserError(f"{folder}: nothing to roll back: no threshold of an audit or of a calibration from a log")
     if len(replaced) != 1:
-        gates = ", ".join(sorted(replaced)) or "none"
+        gates = ", ".join(sorted(replaced))
         raise UserError(f"{folder}: thresholds of an audit or a calibration: {gates}; expected one (--key chooses)")
     ((gate, entry),) = replaced.items()
     if entry is None:

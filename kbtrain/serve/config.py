@@ -92,7 +92,7 @@ class ServeConfig(Config):
     prompt: PromptRule = Field(
         "auto",
         description="background: passages before the user's own text, as in the KBM paper's figure 10. trained: the "
-        "prompts of the gate's labels, that is your templates or figures 9 and 10. auto: trained for a gate "
+        "prompts of the gate's labels, that is your templates or its figures 9 and 10. auto: trained for a gate "
         "with your templates, else background",
     )
     search_tool: list[str] = Field(

@@ -134,7 +134,7 @@ def _threshold_in_words(loaded: LoadedGate, threshold: float, origin: str, where
 
 def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
     if asks_whole(config.prompt, loaded.own):
-        whose = "the templates" if loaded.own is not None else "figures 9 and 10, the prompts"
+        whose = "the templates" if loaded.own is not None else "figures 9 and 10 of the KBM paper, the prompts"
         return f"{whose} that the gate's labels were made with"
     return (
         f"passages by --injection {config.injection} (--prompt background); the gate learned with another prompt: "

@@ -17,6 +17,7 @@ from kbtrain.gates.handles import gate_identity
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_atomically, write_meta
 from kbtrain.io.store import SampleStore
+from kbtrain.metrics.significance import Delta
 from kbtrain.records import GREEDY, Question, Sample, SampleSet
 from kbtrain.report.audit import AuditTurn, read_sheet
 
@@ -131,7 +132,7 @@ def test_an_audit_leads_from_a_log_to_a_threshold_and_back(folder, log, tmp_path
     set_threshold(folder, "encoder_probe", Threshold.model_validate(before["encoder_probe"]))
     assert read_gate_json(folder)["thresholds"] == before
     assert "certainly worse" not in shown
-    with pytest.raises(UserError, match="thresholds of an audit or a calibration: none"):
+    with pytest.raises(UserError, match="nothing to roll back"):
         main_raises("audit", folder, "--rollback")
 
 
@@ -199,8 +200,14 @@ def test_applied_twice_or_rolled_back_twice_the_first_threshold_is_back(folder, 
     answer(run)
     run_audit(capsys, folder, "--run", run)
     judge(run / "sheet.csv")
+    command = (folder, "--run", run, "--verdicts", run / "sheet.csv", "--apply")
+    with monkeypatch.context() as patched:
+        patched.setattr("kbtrain.report.audit.best_threshold", lambda judged: (0.6, Delta(0.01, -0.02, 0.04)))
+        shown = run_audit(capsys, *command)
+    assert "proposed" not in shown and "do not apply: no gain is shown: the most right" in shown
+    assert "not applied: no gain is shown, +1.0 [-2.0, +4.0] points" in shown
     for _ in range(2):
-        run_audit(capsys, folder, "--run", run, "--verdicts", run / "sheet.csv", "--apply", "--replace")
+        run_audit(capsys, *command, "--replace")
     assert page != (folder / "README.md").read_text()
     with monkeypatch.context() as patched:  # killed between the two files
         patched.setattr("kbtrain.gate.card.write_atomically", write_then_die)

@@ -87,7 +87,8 @@ def test_a_threshold_from_traffic_promises_nothing_that_dev_said_of_another(fold
         )
     assert main(["calibrate", str(folder), "--rollback"]) == 0  # past both calibrations
     assert Threshold.model_validate(read_gate_json(folder)["thresholds"]["encoder_probe"]) == was
-    assert main(["calibrate", str(folder), "--rollback"]) == 2
+    with pytest.raises(UserError, match="nothing to roll back"):
+        roll_back(folder)
 
 
 def test_shifted_scores_are_warned_of_and_check_changes_nothing(folder, tmp_path):
@@ -99,7 +100,7 @@ def test_shifted_scores_are_warned_of_and_check_changes_nothing(folder, tmp_path
 
 def test_too_few_scores_of_this_gate_are_an_error(folder, tmp_path):
     log = write(tmp_path / "log.jsonl", [0.5] * 60, "encoder_probe@0123456789ab")
-    with pytest.raises(UserError, match="0 scores of this gate \\(60 of other gates or versions"):
+    with pytest.raises(UserError, match=r"0 turns with a score of this gate \(skipped: 60 of other gates or versions"):
         calibrate_traffic(folder, log, 0.3)
     with pytest.raises(UserError, match=r"none\.jsonl: no such file"):
         calibrate_traffic(folder, tmp_path / "none.jsonl", 0.3)
@@ -119,6 +120,9 @@ def test_from_the_server_s_log_by_the_command_to_the_server_again(folder, tmp_pa
     assert main(["calibrate", str(folder), "--log", str(log), "--ratio", "0"]) == 0
     out = capsys.readouterr().out
     assert "retrieve if score > " in out and "A thousand questions: 0 searches, 0.00 USD" in out
+    assert main(["calibrate", str(folder), "--log", str(log), "--ratio", "0.6", "--dry-run"]) == 0
+    out = capsys.readouterr().out  # the nearest share that can be attained
+    assert ": 50.0% of them" in out and "A thousand questions: 500 searches" in out
     with serving(folder) as server:
         assert not server.post("/v1/gate", {"questions": [NEEDS]}).json["decisions"][0]["retrieve"]
         budget = server.post("/v1/gate", {"questions": [KNOWN], "budget": 1}).json["decisions"][0]
