@@ -119,6 +119,7 @@ def main(config: BuildConfig) -> None:
     for output in outputs.values():
         write_meta(output, stage="build", config=config, inputs=inputs, extra=extra, started=started)
     skipped = ", ".join(f"{n} {name}" for name, n in left_out.items() if n) or "nothing"
+    skipped = skipped.replace("all targets", "all targets (no verdict on their answers)")
     sizes_text = ", ".join(f"{n} {split}" for split, n in sizes.items())
     print(
         f"{sizes_text} examples; skipped: {skipped}; {time.monotonic() - started:.0f} s -> {config.run / config.folder}"

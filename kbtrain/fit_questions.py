@@ -7,7 +7,6 @@ of ``kbtrain finish``. No question is asked before its forecast was agreed to, w
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import sys
 from collections import Counter
@@ -43,9 +42,10 @@ from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
 from kbtrain.llm.forecast import PRICES, forecast, read_prices
 from kbtrain.metrics.significance import Delta, paired_difference, share
+from kbtrain.metrics.thresholds import fewest_questions
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
-from kbtrain.questions.columns import propose_columns, table_rows
+from kbtrain.questions.columns import propose_columns
 from kbtrain.questions.tables import PARQUET, TABLES
 from kbtrain.records import Evidence, Split
 from kbtrain.report.first_screen import aligned_block
@@ -121,21 +121,21 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     """Follow the chain as far as it pays. Raises :class:`UserError`, or SystemExit where a stage failed."""
     settings.check()
     run = settings.run
-    refuse_few(settings.file)
     questions = settings.columns or json.dumps(propose_columns(settings.file))
     say(f"columns of the questions: {questions}")
-    steps = (_search_steps if settings.answers is None else _import_steps)(settings, questions)
-    follow(steps[:1], run, say, "questions.jsonl", lambda _: [_planned(settings)])
     if settings.answers is not None:
-        if steps[1:]:
-            follow(steps[1:], run, say, "questions.jsonl", lambda _: [])
+        follow(_import_steps(settings, questions), run, say, "questions.jsonl", lambda _: [_planned(settings)])
         effect = compare_answers(run)
     else:
+        steps = _search_steps(settings, questions)  # reads a row of the corpus: before the server is asked
+        follow(steps[:1], run, say, "questions.jsonl", lambda _: [_planned(settings)])
         config = server_config(settings, say)
         follow(steps[1:], run, say, "candidates.jsonl", lambda _: [])
         splits, most = _piloted(settings)
         minutes = agree(settings, config, say)
-        asking = chain_step("pilot", "does your search help?", 1, run=run, config=config, splits=json.dumps(splits),
+        asked = sum(request.n + request.greedy for request in _requests(settings))
+        pilot = minutes * settings.pilot * (1 + len(KS)) / asked
+        asking = chain_step("pilot", "does your search help?", pilot, run=run, config=config, splits=json.dumps(splits),
                             questions=most, ks=json.dumps(KS))  # fmt: skip
         follow([asking], run, say, "pilot.json", lambda _: [])
         effect = read_pilot(run)
@@ -145,7 +145,7 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
         return Fitted(search_pilot.advice(*effect))
     if settings.answers is None:
         drawn = json.dumps({"train": settings.samples, "dev": settings.samples, "test": 0})
-        sampling = chain_step("sample", "answers with and without passages", minutes, run=run, config=config,
+        sampling = chain_step("sample", "answers with and without passages", minutes - pilot, run=run, config=config,
                               samples=drawn)  # fmt: skip
         follow([sampling], run, say, "samples.db", lambda _: [])
     prices = None if settings.prices == PRICES else str(settings.prices)
@@ -182,20 +182,12 @@ def _retrieval(settings: Fit, **keys: object) -> ChainStep:
                       columns=columns, **keys)  # fmt: skip
 
 
-def refuse_few(file: Path) -> None:
-    """Raise :class:`UserError` for a file of so few questions that half of them train no gate."""
-    n = sum(1 for _ in itertools.islice(table_rows(file), 2 * LEAST))
-    if n < 2 * LEAST:
-        raise UserError(f"{at(file)}: {n} questions; fit needs {2 * LEAST} at least, and 300 are a good start")
-
-
 def _planned(settings: Fit) -> str:
-    """What the questions can show. Raises :class:`UserError` where too few are left to train a gate, or to test it."""
+    """What the questions can show. Raises :class:`UserError` where too few train a gate, or none tests it."""
     n = Counter(q.split for _, q in read_questions(settings.run / "questions.jsonl") if q.answers)
     if n["train"] < LEAST or not n["dev"] or not n["test"]:
-        left = f"{n['train']} training, {n['dev']} dev and {n['test']} test questions"
-        more = f"add about {max(4 * (LEAST - n['train']), LEAST)} rows"  # half of them train
-        raise UserError(f"{at(settings.file)}: {left}; a gate needs {LEAST} training questions at least: {more}")
+        few = f"{n['train']} of {n.total()} questions train the gate; fit needs {LEAST} of these at least"
+        raise UserError(f"{at(settings.file)}: {few}, so {3 * LEAST} questions or more; name another --run for them")
     return planning_line(n["test"])
 
 
@@ -228,6 +220,9 @@ def agree(settings: Fit, config: Path, say: Say) -> float:
     noted = jsonl.read_json(note) if path_exists(note) else {}
     if noted.get("agreed") == key:
         return float(noted["minutes"])
+    begun, answers = noted.get("agreed", key).get("samples"), settings.run / "samples.db"
+    if begun != settings.samples and path_exists(answers):
+        raise UserError(f"{at(answers)}: begun with --samples {begun}; give that, or name another folder by --run")
     prices = settings.prices.name, read_prices(settings.prices)
     say(f"{MEASURED} prompts are sent to measure the time")
     expected = forecast(read_llm_config(config), lambda: _requests(settings), MEASURED)
@@ -289,11 +284,11 @@ def search_lines(never: SettingResult, best: SettingResult) -> list[str]:
     k = best.setting.k
     search = f" with {k} passage{'s' * (k != 1)} (the best of {', '.join(map(str, KS))})" if k else ""
     lines = {
-        "does your search help?": f"{n} questions{search}; 95 % intervals",
+        "does your search help?": f"{n} question{'s' * (n != 1)}{search}; 95 % intervals",
         "never searching": _share(never.right, n) + " right",
         "always searching": _share(best.right, n) + " right",
-        "repaired by a search": f"{best.repaired} answers, {_share(best.repaired, n)}",
-        "broken by a search": f"{best.broken} answers, {_share(best.broken, n)}",
+        "repaired by a search": f"{best.repaired} answer{'s' * (best.repaired != 1)}, {_share(best.repaired, n)}",
+        "broken by a search": f"{best.broken} answer{'s' * (best.broken != 1)}, {_share(best.broken, n)}",
         "difference": f"{points(change.mean)} points {points_interval(change)}; {_needed(change, n)}",
         "answer": search_pilot.advice(never, best),
     }
@@ -309,12 +304,9 @@ def _needed(change: Delta, n: int) -> str:
     """How many questions decide a difference that stays as it is."""
     if change.low > 0 or change.high < 0:
         return "decided by these questions"
-    needed = deciding(change, n)
-    return (
-        "no number of questions decides a difference of 0"
-        if needed is None
-        else f"about {needed:,} questions would decide it"
-    )
+    if (needed := deciding(change, n)) is None:
+        return "no number of questions decides a difference of 0"
+    return f"about {needed:,} questions would decide it"
 
 
 def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
@@ -323,7 +315,8 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
     saves = f"it skips {percent(1 - gate.retrieval_ratio)} % of the searches"
     gains = (
         f"{points(over_always.mean)} points {points_interval(over_always)} against always searching, "
-        f"{points(over_never.mean)} {points_interval(over_never)} against never, {gate.n} test questions"
+        f"{points(over_never.mean)} {points_interval(over_never)} against never, "
+        f"{gate.n} test question{'s' * (gate.n != 1)}"
     )
     if gate.retrieval_ratio in (0, 1):
         return f"{'Always' if gate.retrieval_ratio else 'Never'} search: the gate does the same for every question."
@@ -343,6 +336,9 @@ def next_command(settings: Fit, gate: GateResult) -> str:
     always searches: a threshold with a promise."""
     folder, upstream = settings.run / settings.gate, f"--upstream {settings.server or 'URL'}"
     if gate.retrieval_ratio == 1:
+        if (more := fewest_questions(PROMISED, 0.1) - gate.n_dev) > 0:
+            needs = f"a promise needs {gate.n_dev + more} dev questions, there are {gate.n_dev}"
+            return f"for fewer searches, {needs}: add about {4 * more} questions, and name another folder by --run"
         promise = f"--gate {gate.gate} --goal max_loss --max-loss {PROMISED:g}"
         return f"for fewer searches, with a promise: kbtrain run calibrate --run {settings.run} {promise}"
     if settings.answers is not None and settings.corpus is None:

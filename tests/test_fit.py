@@ -16,8 +16,8 @@ from test_own_data import replies, write_files
 import kbtrain
 from kbtrain.demo import ChainStep
 from kbtrain.errors import UserError
-from kbtrain.evaluation.search_pilot import SearchSetting, SettingResult, deciding, reach
-from kbtrain.fit_questions import Fit, decision, fit_questions, search_lines
+from kbtrain.evaluation.search_pilot import SearchSetting, SettingResult, deciding, planning_line, reach
+from kbtrain.fit_questions import Fit, agree, decision, fit_questions, next_command, search_lines
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, control
 from kbtrain.questions.columns import propose_columns
@@ -108,17 +108,15 @@ def test_a_search_that_only_helps_ends_with_advice(tmp_path):
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_too_few_questions_are_refused_before_any_work_or_where_their_splits_are_known(tmp_path):
+def test_too_few_questions_are_refused_before_anything_is_made_of_them(tmp_path):
     whole = write_answers(tmp_path, breaks=True).read_text().splitlines()
-    for rows in (1, 3, 39):
-        (tmp_path / "few.csv").write_text("\n".join(whole[: rows + 1]))
-        with pytest.raises(UserError, match=rf"few\.csv: {rows} questions; fit needs 40 at least"):
-            kbtrain.fit(tmp_path / "few.csv", tmp_path / "few", answers=ANSWERS)
-        assert not (tmp_path / "few").exists()
-    (tmp_path / "few.csv").write_text("\n".join([whole[0], *whole[-40:]]))
-    with pytest.raises(UserError, match=r"few\.csv: 1\d training, .* a gate needs 20 training"):
-        kbtrain.fit(tmp_path / "few.csv", tmp_path / "few", answers=ANSWERS)
-    assert not (tmp_path / "few/labels.jsonl").exists()
+    for n, train in ((1, r"\d"), (40, "17")):
+        (tmp_path / f"{n}.csv").write_text("\n".join([whole[0], *whole[-n:]]))
+        with pytest.raises(
+            UserError, match=rf"{n}\.csv: {train} of {n} questions train the gate; fit needs 20 of these"
+        ):
+            kbtrain.fit(tmp_path / f"{n}.csv", tmp_path / str(n), answers=ANSWERS)
+        assert not (tmp_path / f"{n}/labels.jsonl").exists()
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -177,11 +175,28 @@ def test_the_decision_follows_the_better_of_never_and_always(gate, never, always
     )  # half the interval is twice the difference
 
 
+def test_a_promise_is_proposed_where_dev_can_give_one():
+    gate = SimpleNamespace(gate="features_benefit", retrieval_ratio=1, n_dev=40)
+    says = next_command(Fit(Path("q.jsonl"), Path("run")), gate)
+    assert "a promise needs 59 dev questions, there are 40: add about 76 questions" in says
+    gate.n_dev = 59
+    assert "--goal max_loss --max-loss 0.05" in next_command(Fit(Path("q.jsonl"), Path("run")), gate)
+
+
+def test_other_samples_are_refused_before_the_forecast(tmp_path):
+    for name in ("questions.jsonl", "candidates.jsonl", "server.yaml", "samples.db"):
+        (tmp_path / name).touch()
+    (tmp_path / "fit.json").write_text(json.dumps({"agreed": {"samples": 10}, "minutes": 1}))
+    with pytest.raises(UserError, match=r"samples\.db: begun with --samples 10; give that, or name another folder"):
+        agree(Fit(Path("q.jsonl"), tmp_path, samples=4), tmp_path / "server.yaml", lambda line: None)
+
+
 def test_the_pilot_s_counts_are_shown_with_intervals():
     never = SettingResult(SearchSetting("", 0), 50, 20, 0, 0, 0, 0, 0)
     best = SettingResult(SearchSetting("candidates", 3), 50, 22, 0, 0, 6, 4, 0)
     lines = dict(line.split("  ", 1) for line in search_lines(never, best))
     assert lines["never searching"].strip() == "40.0 % [27.6, 53.8] right"  # Wilson's interval of 20 of 50
+    assert lines["answer"].endswith(" A gate can gain at most 8.0 points here.")
     assert "+4.0 points" in lines["difference"] and "would decide it" in lines["difference"]
 
 
@@ -193,6 +208,7 @@ def test_how_many_questions_show_what():
     assert control(none_lost, reach(75).promise + 1e-6).ratio == 0  # may skip every search
     with pytest.raises(UserError, match="too few"):
         control(none_lost, reach(75).promise - 1e-6)
+    assert planning_line(1).startswith("1 test question: too few to say anything; four times as many measure")
     assert deciding(Delta(0.05, -0.05, 0.15), 100) == 400 and deciding(Delta(0.0, -0.1, 0.1), 100) is None
 
 

@@ -23,7 +23,7 @@ _ADVICE: dict[Effect, tuple[str, str]] = {
     "few": ("A search changes few answers", "A gate cannot gain more than these."),
     "helps": ("A search helps", "Always searching is hard to beat; a gate saves searches."),
     "harms": ("A search harms", "Improve it first, or never search."),
-    "both": ("A search repairs some answers and breaks others", "Here a gate can gain."),
+    "both": ("A search repairs some answers and breaks others", "A gate can gain at most {:.1f} points here."),
 }
 
 
@@ -114,6 +114,7 @@ def effect_of(never: SettingResult, best: SettingResult) -> Effect:
 def advice(never: SettingResult, best: SettingResult) -> str:
     """Whether the search helps at all, in one sentence."""
     before, after = _ADVICE[effect_of(never, best)]
+    after = after.format(100 * best.broken / best.n)  # a gate against always searching
     return f"{before}: it repairs {best.repaired} and breaks {best.broken} of {best.n} answers. {after}"
 
 
@@ -166,8 +167,7 @@ def deciding(value: Delta, n: int) -> int | None:
 
 def planning_line(n_test: int) -> str:
     """What the test questions of a run can show, in one sentence."""
-    here, more = reach(n_test), reach(4 * n_test)
-    return (
-        f"{n_test} test questions measure a difference of right answers to ±{100 * here.half:.1f} points, four times "
-        f"as many to ±{100 * more.half:.1f}"
-    )
+    n, half, more = f"{n_test} test question{'s' * (n_test != 1)}", *(100 * reach(k * n_test).half for k in (1, 4))
+    if half > 20:
+        return f"{n}: too few to say anything; four times as many measure a difference to ±{more:.1f} points"
+    return f"{n} measure a difference of right answers to ±{half:.1f} points, four times as many to ±{more:.1f}"

@@ -31,6 +31,7 @@ from kbtrain.llm.dialect import (
 from kbtrain.llm.replies import LEAST_WINDOW, SEARCHES, choices_of, has_citations, protocol, token_count
 from kbtrain.llm.served_states import SHORT_PROMPT, read_reply, state_request
 from kbtrain.llm.server_requests import (
+    LATE,
     NO_QUOTA,
     PASSING,
     NoReply,
@@ -58,6 +59,7 @@ _LONG = 5  # times the longest silence for an output with room for reasoning
 _TEMPLATE = 64  # tokens that a chat template may put around a prompt
 _GROWS = 1.5  # times the tokens of its half that a long prompt has at least
 SECONDS = 60.0  # longest silence of a server that is asked
+_SLOW = "`kbtrain check-server {} --timeout 600 --output server.yaml`, then `kbtrain fit --config server.yaml`"
 _LISTS_ALL = frozenset({"vllm", "sglang", "llamacpp", "library"})  # owners whose lists of models are whole
 _ALWAYS = ("backend", "model", "server_url", "server_endpoint", "server_n", "server_logprobs", "server_key_env")
 _DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new_tokens", "max_prompt_tokens")}
@@ -159,8 +161,11 @@ class _Probe:
                 headers = key_headers(self.key_env, self.headers[0])
                 reply, text = ask_once(self.url, method, path, headers, self.seconds, body)
             except NoReply as error:
-                message = f"{self.where}: no connection ({error}); is it running, is the address right?"
-                raise UserError(message) from None
+                message = f"no connection ({error}); is it running, is the address right?"
+                if body and str(error) == LATE:
+                    size = f"a prompt of about {len(str(body)) / BYTES_A_TOKEN:.0f} tokens"
+                    message = f"no answer within {self.seconds:g} s to {size}; if it is slow: {_SLOW.format(self.url)}"
+                raise UserError(f"{self.where}: {message}") from None
             failure = _failure(reply.status_code, text)
             if failure is None:
                 return text

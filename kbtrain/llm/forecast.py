@@ -132,11 +132,11 @@ class Forecast:
             most = "at most " if self.server and self.tokens_out is None else "about "
             digits = 4 if 0.00005 <= money < 0.1 else 2  # a few cents do not show as 0.00
             amount = f"{most}{by_price.currency} {money:,.{digits}f}"
-            rows.append(f"money     {amount} by {name} (enter your own prices)")
+            rows.append(f"money     {amount} by {name} (your own: kbtrain ls --copy prices my.yaml, then --prices)")
         if self.measured is not None and self.seconds is not None:
-            took = f"{self.measured.prompts} of them took {self.measured.seconds:.1f} s"
+            took = f"{self.measured.prompts} prompts, asked to measure it, took {self.measured.seconds:.1f} s"
             rows.append(f"time      about {duration(self.seconds)}: {took}")
-            rows.append(f"answers   measured {self.measured.silent.line()}")
+            rows.append(f"answers   of these prompts: {self.measured.silent.line()}")
         return rows
 
 

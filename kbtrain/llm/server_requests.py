@@ -207,6 +207,7 @@ def _codes(value: Any, depth: int) -> Iterator[Any]:
             yield from _codes(value.get(key), depth + 1)
 
 
+LATE = "no whole answer in time"
 NO_QUOTA = "the account has no quota left: add credit or take another key"
 _HINTS = {
     401: "; set the key (see server_key_env)",
@@ -342,8 +343,8 @@ async def exchange(
                 if len(data) > LARGEST:
                     raise NoReply(f"a reply of more than {LARGEST >> 20} MiB")
             return response, data.decode("utf-8", "replace")
-    except TimeoutError:  # of the whole request: a reply may come a byte at a time
-        raise NoReply("no whole answer in time") from None
+    except (TimeoutError, httpx2.ReadTimeout):  # of the whole request: a reply may come a byte at a time
+        raise NoReply(LATE) from None
     except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
         raise UserError(f"key 'server_url': {error}") from None
     except httpx2.TimeoutException as error:

@@ -132,17 +132,12 @@ def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -
         raise native.error(missing[0], f'missing; there is {columns}; map yours: --columns "{mapping}"{none}')
 
 
-def table_rows(path: Path) -> Iterator[SourceRecord]:
-    """Rows of a table, or of all in a folder or archive."""
-    return (row for file in data_files(path, (*OBJECTS, *TABLES)) for row in any_rows(file))
-
-
 def propose_columns(path: Path) -> dict[str, str]:
     """The map of columns that reads questions from a table, by the names in its first row.
 
     Raises :class:`UserError` where no name tells which column holds the questions, or their answers, or two may.
     """
-    row = next(table_rows(path), None)
+    row = next((row for file in data_files(path, (*OBJECTS, *TABLES)) for row in any_rows(file)), None)
     if row is None:
         raise UserError(f"{at(path)}: no rows in it")
     _refuse_both(row, Columns())

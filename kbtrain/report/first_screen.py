@@ -141,7 +141,8 @@ def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
     accuracy where it is not that of greedy answers."""
     model = short_name(meta.get("sampling", {}).get("model", "unknown model"))
     counted = Counter(question.dataset for question in questions)
-    data = ", ".join(f"{n} {meta['split']} questions of {name}" for name, n in sorted(counted.items()))
+    named = [(n, "" if name == "questions" else f" of {name}") for name, n in sorted(counted.items())]
+    data = ", ".join(f"{n} {meta['split']} questions{of}" for n, of in named)
     evidence = meta.get("stages", {}).get("evidence.jsonl", {})
     search, chosen = evidence.get("config", {}), " (chosen on dev)" if evidence.get("chosen_by") == "pilot" else ""
     k = search.get("k")

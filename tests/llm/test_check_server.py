@@ -106,6 +106,12 @@ def test_what_stops_it_is_one_line_with_what_to_do(tmp_path, monkeypatch):
         check_server(server.url, key_env="MY_KEY")
     with pytest.raises(UserError, match="no connection"):
         check_server(server.url)
+    with (
+        ModelServer() as server,
+        pytest.raises(UserError, match=r"no answer within 0\.2 s to a prompt of about \d+ tok.*600"),
+    ):
+        server.delay = 1.0
+        check_server(server.url, seconds=0.2)
     assert not list(Path(tmp_path).iterdir())
 
 
