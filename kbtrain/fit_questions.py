@@ -158,11 +158,10 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
 
 
 def _import_steps(settings: Fit, columns: str) -> list[ChainStep]:
-    steps = [
-        chain_step("import_answers", "questions and both answers", 0.1, run=settings.run, path=settings.file,
-                   model=settings.model or "unnamed", columns=columns, answers=settings.answers, shares=SHARES),
-    ]  # fmt: skip
-    return steps if settings.corpus is None else [*steps, _retrieval(settings)]
+    step = chain_step("import_answers", "questions and both answers", 0.1, run=settings.run, path=settings.file,
+                      model=settings.model or "unnamed", columns=columns, answers=settings.answers,
+                      shares=SHARES)  # fmt: skip
+    return [step] if settings.corpus is None else [step, _retrieval(settings)]
 
 
 def _search_steps(settings: Fit, columns: str) -> list[ChainStep]:
