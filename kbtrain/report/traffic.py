@@ -168,8 +168,7 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     if not scores and not left_out[OTHER_GATES]:
         raise UserError(f"{log}: no row has a score; expected the decision log of kbtrain serve (--log FILE)")
     if len(scores) < LEAST:
-        skipped = f" (skipped: {left_out_text(left_out)})" if left_out else ""
-        raise UserError(f"{log}: {len(scores)} turns with a score of this gate{skipped}; {LEAST} are needed")
+        raise UserError(f"{log}: {len(scores)} turns of this gate, {LEAST} needed; skipped: {left_out_text(left_out)}")
     distinct = tuple(score for score, _ in once.values())
     numbers = tuple(row for _, row in once.values() if _is_asked(row))
     gate = gates.pop().partition("@")[0]
@@ -246,8 +245,7 @@ def roll_back(folder: Path, key: str | None = None) -> str:
     if not replaced:
         raise UserError(f"{folder}: nothing to roll back: no threshold of an audit or of a calibration from a log")
     if len(replaced) != 1:
-        gates = ", ".join(sorted(replaced))
-        raise UserError(f"{folder}: thresholds of an audit or a calibration: {gates}; expected one (--key chooses)")
+        raise UserError(f"{folder}: several audited thresholds: {', '.join(sorted(replaced))}; --key chooses")
     ((gate, entry),) = replaced.items()
     if entry is None:
         raise UserError(f"{folder}: gate '{gate}' had no threshold before; choose one: kbtrain run calibrate")

@@ -267,10 +267,9 @@ class Decider:
         limit, score = loaded.threshold_for(aim), scored.scores[loaded.score_name]
         certain = loaded.gate.unit == "probability"
         retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind, certain)
-        if limit is not None and certain:  # clients get one that they may send back
-            limit = min(max(limit, 0.0), 1.0)
         about = (loaded.name, reason, seconds, scored.scores)
-        return ServedDecision(score, loaded.gate.probability(score), limit, retrieve, *about)
+        shown = min(max(limit, 0.0), 1.0) if certain and limit is not None else limit  # clients may send it back
+        return ServedDecision(score, loaded.gate.probability(score), shown, retrieve, *about)
 
     def reload(self) -> None:
         """Open the folder again and put that gate in place of the old one, which finishes its batch.

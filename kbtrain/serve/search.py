@@ -190,8 +190,7 @@ def automatic(config: ServeConfig) -> str | WebService | None:
     if config.policy in NO_SEARCH:
         return None
     raise UserError(
-        f"key 'search': no index beside {config.gate}; name a corpus, an address or a function by --search, or none "
-        "(gate alone)"
+        f"key 'search': no index beside {config.gate}; name a corpus, an address or a function by --search, or none"
     )
 
 

@@ -72,8 +72,7 @@ class RequestTrace:
     def follow(self, policy: ServerPolicy, asks_gate: bool) -> None:
         """Do what the server's policy says, and note what would be done without it.
 
-        A request's own wish (also ``asks_gate``, if the gate could decide) wins over ``always`` and ``never``, and
-        ``pass`` over all.
+        A request's own wish wins over ``always`` and ``never``, if the gate could decide, and ``pass`` over all.
         """
         explored = self.decision if self.reason == "explored" else None
         self.wanted = explored.retrieve if explored else self.searches

@@ -100,7 +100,7 @@ def test_shifted_scores_are_warned_of_and_check_changes_nothing(folder, tmp_path
 
 def test_too_few_scores_of_this_gate_are_an_error(folder, tmp_path):
     log = write(tmp_path / "log.jsonl", [0.5] * 60, "encoder_probe@0123456789ab")
-    with pytest.raises(UserError, match=r"0 turns with a score of this gate \(skipped: 60 of other gates or versions"):
+    with pytest.raises(UserError, match="0 turns of this gate, 50 needed; skipped: 60 of other gates or versions"):
         calibrate_traffic(folder, log, 0.3)
     with pytest.raises(UserError, match=r"none\.jsonl: no such file"):
         calibrate_traffic(folder, tmp_path / "none.jsonl", 0.3)
