@@ -199,7 +199,7 @@ def note_chosen(
     options = SavingOptions(
         config.accuracy, seed=config.seed, clusters=clusters, settings=thresholds,
         after_search=stored.meta.get("after_search", {}), training={gate.name: gate.train for gate in gates},
-        max_loss=config.max_loss, delta=config.delta,
+        max_loss=config.max_loss, delta=config.delta, draws=config.bootstrap_draws,
     )  # fmt: skip
     figures = savings(dev.outcomes, test.outcomes, scores, options)
     return note_thresholds(

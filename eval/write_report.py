@@ -96,7 +96,7 @@ def read_evaluated(config: ReportConfig) -> Evaluated:
         kind, seed=results.meta["seed"], clusters=clusters, settings=settings,
         training=training_of(scored, stored, labels, texts, dev_kind(dev, kind)),
         after_search=stored.meta.get("after_search", {}), max_loss=results.meta["max_loss"],
-        delta=results.meta["delta"],
+        delta=results.meta["delta"], draws=results.meta["bootstrap_draws"],
     )  # fmt: skip
     files = [*(run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl")), *stored.files]
     found = savings(dev, outcomes, scored, options)
