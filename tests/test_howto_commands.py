@@ -77,7 +77,7 @@ def page_commands(name, section=""):
 
 def run_command(words, *more):
     """What a printed command prints. ``more``: options that make it small."""
-    if words[0] == "accelerate":
+    if words[0] in ("accelerate", "python"):
         at = next(i for i, word in enumerate(words) if word.endswith(".py"))
         return succeed(here(words[at], *words[at + 1 :], *more))
     if words[1] == "run":

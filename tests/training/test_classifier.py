@@ -58,7 +58,7 @@ def test_train_and_dev_may_stand_in_one_file_and_unlabelled_turns_are_counted(tm
         ([turn(1), turn(2), turn(4, "dev"), turn(5, "dev")], "all 2 train examples are of one class"),
         (
             [turn(0), turn(1), replace(turn(0, "dev"), dialogue_id="train1"), turn(5, "dev")],
-            "dialogue 'train1' stands in",
+            "dialogue 'train1' is in train and in dev",
         ),
         ([turn(0), turn(0), turn(4, "dev"), turn(5, "dev")], "duplicate id 'train0:1'"),
         ([turn(0, label=None), turn(4, "dev"), turn(5, "dev")], "no train example has a hard label"),
