@@ -190,7 +190,12 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     demo["effect"] = best[3]
     demo["front"] = [front_row(label, gates[name]) for name, label in _FRONT_ROWS.items() if name in gates]
     # the report's own interval: its bootstrap has other draws than the comparisons', and a last digit may differ
-    demo["front"].insert(-1, [*front_row(f"the best gate on dev, {best[0]}", one)[:-1], best[3]])
+    row = [*front_row(f"the best gate on dev, {best[0]}", one)[:-1], best[3]]
+    if one["gate"] in _FRONT_ROWS:  # it has a row already
+        place = [name for name in _FRONT_ROWS if name in gates].index(one["gate"])
+        demo["front"][place] = [f"{_FRONT_ROWS[one['gate']]}; the best gate on dev", *row[1:]]
+    else:
+        demo["front"].insert(-1, row)
 
 
 def results_of(run: Path) -> dict[str, dict[str, Any]]:
