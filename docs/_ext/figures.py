@@ -189,7 +189,7 @@ def store_run(store: dict[str, Any], run: Path) -> None:
                      FIXED[1]: f"{100 * gates['all_rag']['accuracy']:.1f}", best[0]: best[2]}  # fmt: skip
     demo["effect"] = best[3]
     demo["front"] = [front_row(label, gates[name]) for name, label in _FRONT_ROWS.items() if name in gates]
-    # the report's own interval: its bootstrap has other draws than the comparisons', and a last digit may differ
+    # as the report prints it
     row = [*front_row(f"the best gate on dev, {best[0]}", one)[:-1], best[3]]
     if one["gate"] in _FRONT_ROWS:  # it has a row already
         place = [name for name in _FRONT_ROWS if name in gates].index(one["gate"])

@@ -35,7 +35,7 @@ _PART_ENDS = re.compile(
     rf"{_STOP} (?!{_OPENED})|(?:but|while|whereas|although|though) |(?<={_COMMA} )and "
     r"(?!(?:is|are|was|were|has|had|its?|then|also) )"
 )
-_CONCEDING = ("unlike", "although", "though", "while", "whereas")  # what follows up to a comma is no answer
+_CONCEDING = ("unlike", "although", "though", "while", "whereas")  # what follows up to a comma does not answer
 _OTHERS = frozenset(("other", "others", "another"))
 _ASKING = frozenset("which what where when whose whom".split())
 _TURNS_ZH = re.compile("不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|아니|아닌|아닙")
@@ -158,26 +158,25 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
         return True
     covered = {i for place in places for i in range(place.begin, place.end)}
     negative = _NEGATIVE.search(question) is not None
-    question_words = frozenset(words(question))
+    asked = _Asked.read(question)
     claimed = [
-        place
-        for place in places
-        if not place.within and not _denied(marked, place, names, negative, question_words, raw)
+        place for place in places if not place.within and not _denied(marked, place, names, negative, asked.words, raw)
     ]
     if not claimed or _several(marked, claimed, covered):
         return False
     first = _NAMED_FIRST.match(raw)
     others = (
-        frozenset(words(first["name"])) - question_words - {word for name in names for word in name} if first else None
+        frozenset(words(first["name"])) - asked.words - {word for name in names for word in name} if first else None
     )
     after = len(first[0].split()) if first and others and others.isdisjoint(_SPEAKING) else 0
-    asked = _Asked.read(question)
+    parts = _parts(marked)
     clear = (
         place
         for place in claimed
         if not _is_turned(marked, place, negative, after)
         and not _is_of_another(marked, place, asked, raw)
-        and not _is_overtaken(marked, place, asked, raw)
+        and not _says_opposite(marked, place, asked, parts)
+        and not _is_overtaken(marked, place, asked, raw, parts)
     )
     return True if next(clear, None) else None
 
@@ -202,7 +201,7 @@ def _stems(terms: Iterable[str]) -> frozenset[str]:
 
 
 def _is_of_another(marked: Sequence[str], place: _Place, asked: _Asked, raw: str) -> bool:
-    """True if a place may belong to something else: an opposite, a relative, a longer name, another thing counted."""
+    """True if a place may belong to something else: a relative, a longer name, another thing counted."""
     begin, end, _ = place
     before, behind = "".join(marked[begin - 1 : begin]) if begin else "", "".join(marked[end : end + 1])
     relation = marked[begin - 2 : begin - 1] if before == "of" else marked[end + 1 : end + 2] if behind == "s" else []
@@ -222,7 +221,7 @@ def _is_of_another(marked: Sequence[str], place: _Place, asked: _Asked, raw: str
         rivals = [i for i, word in enumerate(marked) if word.endswith(f"{kind}other") and marked[i - 1 : i] != ["of"]]
         if any(_counts(marked, i, asked) for i in rivals) and not _counts(marked, begin, asked):
             return True
-    return _says_opposite(marked, place, asked.words)
+    return False
 
 
 def _kind(word: str) -> str:
@@ -237,13 +236,13 @@ def _counts(marked: Sequence[str], i: int, asked: _Asked) -> bool:
     return not asked.counted.isdisjoint(_stems(behind))
 
 
-def _says_opposite(marked: Sequence[str], place: _Place, question_words: frozenset[str]) -> bool:
+def _says_opposite(marked: Sequence[str], place: _Place, asked: _Asked, parts: Sequence[range]) -> bool:
     """True if the word before a place, else behind it, is the opposite of a question's: "began in 1618" for an end."""
-    part = next(part for part in _parts(marked) if place.begin in part)
+    part = next(part for part in parts if place.begin in part)
     around = [marked[i] for i in (*reversed(range(part.start, place.begin)), *range(place.end, part.stop))]
     for sides in _OPPOSITES:
         for same, contrary in (sides, sides[::-1]):
-            if not same.isdisjoint(question_words) and contrary.isdisjoint(question_words):
+            if not same.isdisjoint(asked.words) and contrary.isdisjoint(asked.words):
                 nearest = next((word for word in around if word in same or word in contrary), "")
                 if nearest in contrary:
                     return True
@@ -254,11 +253,10 @@ def _parts(marked: Sequence[str]) -> list[range]:
     """The sentences, and the halves of those that "but", "while" or ", and" joins; without a heading "Answer"."""
     text = "".join(f"{word} " for word in marked)
     ends = [text.count(" ", 0, match.start()) for match in _PART_ENDS.finditer(text)]
-    parts = [range(begin + 1, end) for begin, end in itertools.pairwise([-1, *ends, len(marked)])]
-    return parts
+    return [range(begin + 1, end) for begin, end in itertools.pairwise([-1, *ends, len(marked)])]
 
 
-def _is_overtaken(marked: Sequence[str], place: _Place, asked: _Asked, raw: str) -> bool:
+def _is_overtaken(marked: Sequence[str], place: _Place, asked: _Asked, raw: str, parts: Sequence[range]) -> bool:
     """True if another part seems to answer: the first one, if it is nearer to the question, or a conclusion."""
     text, kind = " ".join(marked), _kind(marked[place.begin])
     for conclusion in _CONCLUSION.finditer(text):
@@ -267,7 +265,7 @@ def _is_overtaken(marked: Sequence[str], place: _Place, asked: _Asked, raw: str)
         named = subject[:5] in asked.common and candidate not in asked.words and said
         if (subject == "answer" or named) and place.end <= text.count(" ", 0, conclusion.start("candidate")):
             return True
-    parts = [part for part in _parts(marked) if part and marked[part.start : part.stop] != ["answer"]]
+    parts = [part for part in parts if part and marked[part.start : part.stop] != ["answer"]]
     own = next(i for i, part in enumerate(parts) if place.begin in part)
     return any(
         i != own and _is_nearer(marked, parts[i], parts[own], place, asked)

@@ -110,9 +110,9 @@ class Targets:
             if not self.classes[reference, key, not target]:
                 kind = f"'{key}' with reference" if reference else f"'{key}'"
                 where = "tau_benefit" if key == "benefit" else f"tau_{key} of data_gen/label.py"
-                mend = "collect questions of both kinds" if key in OF_QUESTION else f"change {where}"
+                cure = "collect questions of both kinds" if key in OF_QUESTION else f"change {where}"
                 alike = f"all {self.classes[reference, key, target]} training examples are {target}"
-                raise UserError(f"target {kind}: {alike}; {mend} or remove the key from keys")
+                raise UserError(f"target {kind}: {alike}; {cure} or remove the key from keys")
 
 
 def example(question: Question, label: Label | None, target: BenefitTarget = PLAIN) -> GateExample:

@@ -55,7 +55,7 @@ class CopiedGold:
         """Count one question with the greedy answers to it; case, signs and inner spaces count."""
         if question.grading == "option" or not question.answers or not answers:
             return
-        # five words or more, or thirteen characters of Chinese: a name or a number is no copy
+        # five words or more, or thirteen characters of Chinese: shorter ones may be given by chance
         sentences = (g for g in question.answers if len(g.split()) >= 5 or (len(g) > 12 and language_of(g) == "zh"))
         golds = {gold.strip() for gold in sentences}
         copies = [condition for condition, answer in answers.items() if answer.strip() in golds]

@@ -116,7 +116,7 @@ FIRST = 1000  # prompts that are looked at
 class AlikeAnswers:
     """Likeness of the answers to different prompts: a sign of reasoning with unknown marks, or of errors. Each of the
     first prompts counts by its first drawn answer. ``golds`` (reference answers) is called where all are alike: one
-    answer that is right for many questions (yes, B) is no error."""
+    answer may be right for many questions (yes, B)."""
 
     def __init__(self, golds: Callable[[], Iterable[str]] = tuple) -> None:
         self.n = 0

@@ -252,7 +252,7 @@ def _inputs(service: Service, body: GateBody) -> tuple[list[Input], list[Utteran
 
 async def decisions_route(service: Service, exchange: Exchange) -> None:
     """The gate as a decision model in OpenAI's form. Read in litellm 1.109.1 and langchain-openai 1.7.4."""
-    asked = await _asked(service, exchange, DecisionsBody)
+    asked = await _read_asked(service, exchange, DecisionsBody)
     probability, common = await _decision(service, exchange, "decisions", asked.input, "input")
     rows = [{"name": q.name, "type": "predicate", "probability": probability} for q in asked.questions]
     await exchange.reply(200, {"object": "decision", "answers": rows, **common})
@@ -260,13 +260,13 @@ async def decisions_route(service: Service, exchange: Exchange) -> None:
 
 async def systemone_route(service: Service, exchange: Exchange) -> None:
     """The gate as a decision model in TypeSafe's form. Read in langchain-typesafe 0.0.1a3."""
-    asked = await _asked(service, exchange, SystemOneBody)
+    asked = await _read_asked(service, exchange, SystemOneBody)
     probability, common = await _decision(service, exchange, "systemone", asked.state, "state")
     answers = {name: {"type": "noul", "noul": probability} for name in asked.questions}
     await exchange.reply(200, {"answers": answers, "request_id": secrets.token_hex(12), **common})
 
 
-async def _asked(service: Service, exchange: Exchange, kind: type[M]) -> M:
+async def _read_asked(service: Service, exchange: Exchange, kind: type[M]) -> M:
     body, loaded = read_object(await exchange.read()), service.decider.loaded
     if body.get("model") not in (None, "kbtrain", loaded.name, loaded.gate.name):
         message = f"the decision model here is '{loaded.name}' (or '{loaded.gate.name}', or 'kbtrain')"

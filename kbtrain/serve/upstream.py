@@ -287,26 +287,29 @@ class ErrorEvents:
         self._rest += piece
         if self._streamed:
             lines, _, self._rest = self._rest.rpartition(b"\n")
-            self.found = any(mark in lines for mark in BROKEN) and any(map(_is_error_line, lines.splitlines()))
+            self.found = _holds_error(lines)
         self._rest = self._rest[:LONGEST_ERROR]
 
     def end(self) -> None:
         """Look at the rest behind the last line end."""
-        if any(mark in self._rest for mark in BROKEN):
-            self.found |= _is_error_line(self._rest) if self._streamed else _is_error(self._rest)
+        self.found |= _holds_error(self._rest) if self._streamed else _is_error(self._rest)
+
+
+def _holds_error(lines: bytes) -> bool:
+    return any(mark in lines for mark in BROKEN) and any(map(_is_error_line, lines.splitlines()))
 
 
 def _is_error_line(line: bytes) -> bool:
     field, _, value = line.partition(b":")
     if field == b"event":
         return value.strip() in (b"error", b"response.failed")  # the second one: OpenAI's Responses
-    return field == b"data" and any(mark in value for mark in BROKEN) and _is_error(value)
+    return field == b"data" and _is_error(value)
 
 
 def _is_error(data: bytes) -> bool:
     """True for a JSON object with an error in it, of the type of one, or with an answer that broke off by one."""
     try:
-        value: Any = json.loads(data)
+        value: Any = json.loads(data) if any(mark in data for mark in BROKEN) else None
     except (ValueError, RecursionError):
         return False
     if not isinstance(value, dict):
