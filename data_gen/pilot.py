@@ -3,12 +3,14 @@ r"""Choose how many passages the model reads, before anything is trained: candid
 Asks for greedy answers to the dev questions, without a search and with the first k hits for each k, and prints for
 each k the right answers, what the search repairs and breaks, and the prompt's tokens. Every later stage uses the k with
 the most right answers, unless --k names one. RUN/pilot/ stores the answers: another call requests only missing ones.
-First run: retrieve.py with --pilot true. Several searches: --candidates names a file of hits for each.
+First run: retrieve.py with --pilot true. Several searches: --candidates names a file of hits for each. Several prompts:
+--forms names templates of each, and sampling uses the best.
 
 Examples:
   kbtrain run retrieve --run runs/mine --corpus passages.jsonl --k 5 --pilot true
   kbtrain run pilot --run runs/mine --model smollm2-135m-instruct
   kbtrain run pilot --run runs/mine --config server.yaml --ks "[1, 3, 5]" --questions 50
+  kbtrain run pilot --run runs/mine --config server.yaml --forms "{may ignore: {llm: alone.txt, rag: ignore.txt}}"
   kbtrain run pilot --run runs/mine --model Qwen/Qwen2-7B-Instruct --dry-run
 """
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pydantic import Field
@@ -26,7 +28,7 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.search_pilot import (
-    NEVER,
+    PLAIN,
     SearchSetting,
     advice,
     best_setting,
@@ -42,8 +44,9 @@ from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import ForecastConfig, forecast
 from kbtrain.llm.sample_stage import SamplingJob, SamplingPlan, Shard, answers_of, check_passages_replaceable
+from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.questions.checks import read_questions
-from kbtrain.records import Question, Split
+from kbtrain.records import Condition, Question, Split
 from kbtrain.retrieval.retrieve_stage import EvidenceRule, evidence_of
 from kbtrain.runtime.progress import progress_bar
 
@@ -52,6 +55,10 @@ class PilotConfig(ForecastConfig, LLMConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and candidates.jsonl")
     candidates: tuple[Path, ...] = Field((), description="files of hits to compare; empty: RUN/candidates.jsonl")
     ks: tuple[int, ...] = Field((1, 2, 3, 5), min_length=1, description="numbers of passages to compare")
+    prompts: dict[Part, Path] = Field({}, description="own templates, as of sample; {}: the project's")
+    forms: dict[str, dict[Part, Path]] = Field(
+        {}, description="further prompts to compare: {NAME: {llm: FILE, rag: FILE}}; sampling uses the best"
+    )
     splits: tuple[Split, ...] = Field(("dev",), min_length=1, description="splits whose questions are asked")
     questions: int | None = Field(None, ge=1, description="largest number of questions of each split; null: all")
     k: int | None = Field(
@@ -72,7 +79,10 @@ def main(config: PilotConfig) -> None:
     settings = settings_of(config, by_name)
     jobs = jobs_of(config, asked, by_name, settings)
     total = len(asked) * len(jobs)
-    print(f"pilot: {len(asked)} questions, without a search and with {len(settings)} searches: {total} greedy answers")
+    n_prompts = 1 + len(config.forms)
+    prompts = f", {n_prompts} prompts" * bool(config.forms)
+    searches = f"without a search and with {len(settings) // n_prompts} searches"
+    print(f"pilot: {len(asked)} questions, {searches}{prompts}: {total} greedy answers")
     if config.dry_run:
         prices = config.price_list()
 
@@ -81,20 +91,22 @@ def main(config: PilotConfig) -> None:
 
         return print("\n".join(forecast(config, requests).lines(prices)))
     correct, tokens = ask(config, asked, jobs, total)
-    never, results = compare_settings(settings, correct, tokens)
+    nevers, results = compare_settings(settings, correct, tokens)
     best = best_setting(results)
-    chosen = best.setting if config.k is None else SearchSetting(best.setting.candidates, config.k)
+    never = nevers[best.setting.form]
+    chosen = best.setting if config.k is None else replace(best.setting, k=config.k)
     write_evidence(config, by_name[chosen.candidates], chosen)
     report = {
-        "chosen": {"candidates": chosen.candidates, "k": chosen.k},
+        "chosen": asdict(chosen),
         "given": config.k is not None,
         "best": asdict(best),
         "never": asdict(never),
         "settings": [asdict(result) for result in results],
     }
     write_atomically(config.run / "pilot.json", json.dumps(report, indent=2) + "\n")
-    print("\n".join([*table(never, results, chosen), advice(never, best)]))
-    print(f"{chosen.k} passages a question -> {config.run / 'evidence.jsonl'}")
+    print("\n".join([*table(nevers, results, chosen), advice(never, best)]))
+    form = f", prompt '{chosen.form}'" * bool(chosen.form)
+    print(f"{chosen.k} passages a question{form} -> {config.run / 'evidence.jsonl'}")
 
 
 def names_of(files: Sequence[Path]) -> dict[str, Path]:
@@ -110,7 +122,7 @@ def names_of(files: Sequence[Path]) -> dict[str, Path]:
 
 
 def settings_of(config: PilotConfig, by_name: dict[str, Path]) -> list[SearchSetting]:
-    """Every search with every number of passages that its file can give. Raises :class:`UserError`."""
+    """Every search with every number of passages that its file can give, for each prompt. Raises :class:`UserError`."""
     most = {
         name: max((len(row.hits) for row in cut_evidence(path, max(config.ks))), default=0)
         for name, path in by_name.items()
@@ -122,22 +134,31 @@ def settings_of(config: PilotConfig, by_name: dict[str, Path]) -> list[SearchSet
             f"{by_name[name]}: at most {most[name]} hits a question, but key 'ks' asks for {max(config.ks)}; "
             f"run retrieve with --k {max(config.ks)} --pilot true, or give smaller ks"
         )
-    return [SearchSetting(name, k) for name in by_name for k in sorted(set(config.ks))]
+    ks = sorted(set(config.ks))
+    return [SearchSetting(name, k, form) for form in (PLAIN, *config.forms) for name in by_name for k in ks]
+
+
+def files_of(config: PilotConfig, form: str) -> dict[Part, Path]:
+    """Templates of a form of the prompt; none: the project's."""
+    return config.prompts if form == PLAIN else config.forms[form]
 
 
 def jobs_of(
     config: PilotConfig, asked: list[Question], by_name: dict[str, Path], settings: list[SearchSetting]
 ) -> list[SamplingJob]:
-    """A sampling of greedy answers for no search, then for each setting; what they read is in RUN/pilot."""
+    """Samplings of greedy answers, for each prompt without a search and for each setting; what they read is in
+    RUN/pilot."""
     folder = config.run / "pilot"
     folder.mkdir(exist_ok=True)
     questions, ids = folder / "questions.jsonl", {question.id for question in asked}
     jsonl.write(questions, asked)
     jobs = []
-    for name, setting in [(NEVER, settings[0]), *((setting.name, setting) for setting in settings)]:
-        evidence = folder / f"{setting.name.replace(' ', '-')}.jsonl"
+    named = {setting.without: setting for setting in reversed(settings)} | {s.name: s for s in settings}
+    for name, setting in named.items():
+        evidence = folder / f"{setting.candidates}-{setting.k}.jsonl".replace(" ", "-")
         jsonl.write(evidence, cut_evidence(by_name[setting.candidates], setting.k, ids))
-        plan = SamplingPlan(questions, evidence, ("llm",) if name == NEVER else ("rag",), {})
+        conditions: tuple[Condition, ...] = ("llm",) if name == setting.without else ("rag",)
+        plan = SamplingPlan(questions, evidence, conditions, {}, prompts=read_prompts(files_of(config, setting.form)))
         jobs.append(SamplingJob.from_config(config, name, plan, Shard(), len(asked)))
     return jobs
 
@@ -165,17 +186,22 @@ def ask(
 
 
 def write_evidence(config: PilotConfig, candidates: Path, chosen: SearchSetting) -> None:
-    """The hits of the chosen setting as the run's evidence, noted as the search that found them with its k."""
+    """The hits of the chosen setting as the run's evidence, noted as the search that found them with its k, and the
+    templates of the chosen prompt."""
     target, found = config.run / "evidence.jsonl", meta_of(candidates)
+    templates = {part: str(path.resolve()) for part, path in files_of(config, chosen.form).items()}
     search = {**found.get("config", {}), "k": chosen.k, "pilot": False}
     evidence = Artifact(target, found.get("stage", "retrieve"), search, [config.run / "questions.jsonl", candidates])
+    noted = {"chosen_by": "pilot", "form": chosen.form, "prompts": templates}
+    if evidence.is_current() and all(meta_of(target).get(key) == value for key, value in noted.items()):
+        return
     if not evidence.is_current():
         check_passages_replaceable(evidence)
         questions = (question for _, question in read_questions(config.run / "questions.jsonl"))
         rows = zip(questions, cut_evidence(candidates, chosen.k), strict=True)
         made = (evidence_of(q, row.hits, EvidenceRule(row.retriever, row.titles)) for q, row in rows)
         jsonl.write(target, made)
-        evidence.finish({"chosen_by": "pilot"})
+    evidence.finish(noted)
 
 
 if __name__ == "__main__":

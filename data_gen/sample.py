@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.errors import at
-from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, write_meta
+from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, write_meta
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
@@ -107,12 +107,19 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
         return self
 
 
+def prompts_of_pilot(evidence: Path) -> dict[Part, Path]:
+    """Templates that the pilot chose with these passages; none: the project's."""
+    return {part: Path(path) for part, path in meta_of(evidence).get("prompts", {}).items()}
+
+
 def main(config: SampleConfig) -> None:
     started, shard = time.monotonic(), Shard.parse(config.shard)
     questions, evidence = config.run / "questions.jsonl", config.run / "evidence.jsonl"
     check_unchanged(questions)
     check_current(evidence, questions)
     counts = check_files(questions, evidence)
+    if not config.prompts:
+        config = config.model_copy(update={"prompts": prompts_of_pilot(evidence)})
     prompts = read_prompts(config.prompts)
     plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, prompts)
     total = plan.n_requests(counts)

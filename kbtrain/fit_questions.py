@@ -23,6 +23,7 @@ from kbtrain.evaluation.results import GateResult, Results, load
 from kbtrain.evaluation.savings import LIMIT
 from kbtrain.evaluation.search_pilot import (
     NEVER,
+    PLAIN,
     SearchSetting,
     SettingResult,
     compare_settings,
@@ -273,8 +274,8 @@ def compare_answers(run: Path) -> tuple[SettingResult, SettingResult]:
         for row in store.iterate("main"):
             if row.question_id in by_id and row.condition in names:
                 correct[names[row.condition]][row.question_id] = grade(by_id[row.question_id], row).correct
-    never, results = compare_settings([setting], correct, {name: dict.fromkeys(by_id, 0) for name in correct})
-    return never, results[0]
+    nevers, results = compare_settings([setting], correct, {name: dict.fromkeys(by_id, 0) for name in correct})
+    return nevers[PLAIN], results[0]
 
 
 def search_lines(never: SettingResult, best: SettingResult) -> list[str]:

@@ -1,4 +1,4 @@
-"""The search at its best, before anything is trained: which number of passages gives most right answers right.
+"""The search at its best, before anything is trained: the number of passages and the prompt with most right answers.
 
 Hits are ordered, so k passages are the first k of more. Each setting is asked greedily about the same questions. A gate
 is worth its cost only against the best setting (:func:`best_setting`). :func:`reach`: what so many questions can show.
@@ -18,6 +18,7 @@ from kbtrain.metrics.significance import Delta, paired_difference, wilson
 from kbtrain.records import Evidence, Question, Split
 
 NEVER = "never"
+PLAIN = ""  # the form of the prompt that sampling uses without a choice
 Effect = Literal["few", "helps", "harms", "both"]
 _ADVICE: dict[Effect, tuple[str, str]] = {
     "few": ("A search changes few answers", "A gate cannot gain more than these."),
@@ -29,15 +30,21 @@ _ADVICE: dict[Effect, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class SearchSetting:
-    """A search, by the file of its hits, and how many of them the model reads."""
+    """A search, by the file of its hits, how many of them the model reads, and the form of the prompt."""
 
     candidates: str
     k: int
+    form: str = PLAIN
 
     @property
     def name(self) -> str:
         """Name of its answers in the pilot's store."""
-        return f"{self.candidates} {self.k}"
+        return f"{self.candidates} {self.k} {self.form}".rstrip()
+
+    @property
+    def without(self) -> str:
+        """Name of the answers that no search precedes, in the same form of the prompt."""
+        return f"{NEVER} {self.form}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -61,25 +68,27 @@ def compare_settings(
     settings: Sequence[SearchSetting],
     correct: Mapping[str, Mapping[str, bool | None]],
     prompt_tokens: Mapping[str, Mapping[str, int]],
-) -> tuple[SettingResult, list[SettingResult]]:
-    """Never searching, then each setting, on the questions that have a verdict under all of them.
+) -> tuple[dict[str, SettingResult], list[SettingResult]]:
+    """Never searching by form of the prompt, and each setting, on the questions that have a verdict under all of them.
 
-    ``correct`` and ``prompt_tokens``: by the name of the setting, or :data:`NEVER`, and the question's id.
+    ``correct`` and ``prompt_tokens``: by :attr:`SearchSetting.name` or :attr:`SearchSetting.without` and the question's
+    id.
     """
-    names = [NEVER, *(setting.name for setting in settings)]
-    ids = [name for name in correct[NEVER] if all(correct[of].get(name) is not None for of in names)]
+    ids = [name for name in next(iter(correct.values())) if all(of.get(name) is not None for of in correct.values())]
     if not ids:
         raise UserError("pilot: no question has a verdict under every setting; check the answers and their columns")
-    results = []
-    for setting, name in zip([SearchSetting("", 0), *settings], names, strict=True):
-        pairs = [(bool(correct[NEVER][question]), bool(correct[name][question])) for question in ids]
+
+    def result(setting: SearchSetting, name: str) -> SettingResult:
+        pairs = [(bool(correct[setting.without][question]), bool(correct[name][question])) for question in ids]
         right = sum(with_search for _, with_search in pairs)
         low, high = wilson(right, len(ids))
         repaired = sum(with_search and not without for without, with_search in pairs)
         broken = sum(without and not with_search for without, with_search in pairs)
         tokens = sum(prompt_tokens[name][question] for question in ids) / len(ids)
-        results.append(SettingResult(setting, len(ids), right, low, high, repaired, broken, tokens))
-    return results[0], results[1:]
+        return SettingResult(setting, len(ids), right, low, high, repaired, broken, tokens)
+
+    nevers = {setting.form: result(SearchSetting("", 0, setting.form), setting.without) for setting in settings}
+    return nevers, [result(setting, setting.name) for setting in settings]
 
 
 def best_setting(results: Sequence[SettingResult]) -> SettingResult:
@@ -87,14 +96,15 @@ def best_setting(results: Sequence[SettingResult]) -> SettingResult:
     return min(results, key=lambda result: (-result.right, result.prompt_tokens))
 
 
-def table(never: SettingResult, results: Sequence[SettingResult], chosen: SearchSetting) -> list[str]:
+def table(nevers: Mapping[str, SettingResult], results: Sequence[SettingResult], chosen: SearchSetting) -> list[str]:
     """The settings as lines of text, the chosen one marked."""
-    width = max(len(result.setting.candidates) for result in results)
+    rows = [(f"{NEVER} {form}".rstrip(), result) for form, result in nevers.items()]
+    rows += [(f"{result.setting.candidates} {result.setting.form}".rstrip(), result) for result in results]
+    width = max(len(name) for name, _ in rows)
     lines = [f"{'search':<{width}}  passages  right with passages      repaired  broken  prompt tokens"]
-    for result in (never, *results):
+    for name, result in rows:
         share = f"{result.right / result.n:6.1%} [{result.low:.1%}, {result.high:.1%}]"
-        name = "never" if result is never else result.setting.candidates
-        mark = "  <- chosen" if result is not never and result.setting == chosen else ""
+        mark = "  <- chosen" if result.setting == chosen else ""
         lines.append(
             f"{name:<{width}}  {result.setting.k:>8}  {share:<23}  {result.repaired:>8}  {result.broken:>6}  "
             f"{result.prompt_tokens:>13.0f}{mark}"

@@ -147,7 +147,8 @@ def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
     search, chosen = evidence.get("config", {}), " (chosen on dev)" if evidence.get("chosen_by") == "pilot" else ""
     k = search.get("k")
     passages = "" if k is None else f", {k} passage{'s' * (k != 1)} a question{chosen}"
-    retriever = [f"retriever {search['retriever']}{passages}"] if "retriever" in search else []
+    form = f", prompt '{evidence['form']}'{chosen}" if evidence.get("form") else ""
+    retriever = [f"retriever {search['retriever']}{passages}{form}"] if "retriever" in search else []
     kind = [KIND["expected"]] if meta.get("accuracy_kind") == "expected" else []
     return " · ".join([f"model {model}", data, *retriever, *([meta["date"]] if meta.get("date") else []), *kind])
 

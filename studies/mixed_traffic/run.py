@@ -1,7 +1,8 @@
 """Gates on mixed traffic: one model's answers, each gate with and without the questions' source, one table.
 
-Answers are greedy; the number of passages is the one with most right answers on dev. Gates learn from training
-questions, thresholds come from dev, the test questions are evaluated once. Every stage resumes where it was.
+Answers are greedy; the number of passages and the prompt (the project's, or one that may ignore the passages) are those
+with most right answers on dev. Gates learn from training questions, thresholds come from dev, the test questions are
+evaluated once. Every stage resumes where it was.
 
 Examples:
   python studies/mixed_traffic/run.py --run runs/mixed --model smollm2-135m-instruct
@@ -19,6 +20,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.demo import ChainStep, chain_step, follow
 from kbtrain.io import jsonl
+from kbtrain.io.provenance import meta_of
 from kbtrain.records import GateExample
 
 GREEDY = "{train: 0, dev: 0, test: 0}"
@@ -48,23 +50,40 @@ class MixedConfig(Config):
 
 
 def main(config: MixedConfig) -> None:
-    follow(answering(config), config.run, print, "labels.jsonl", lambda _: [])
+    templates = write_free_prompts(config.run)
+    follow([piloting(config, templates)], config.run, print, "evidence.jsonl", lambda _: [])
+    chosen = templates if meta_of(config.run / "evidence.jsonl")["form"] else {}
+    follow(answering(config, {} if chosen else templates), config.run, print, "labels.jsonl", lambda _: [])
     for split in ("train", "dev"):
         strip_source(config.run / "examples" / f"{split}.jsonl", config.run / "examples_no_source" / f"{split}.jsonl")
-    follow(gates(config), config.run, print)
+    follow(gates(config, json.dumps(chosen) if chosen else None), config.run, print)
 
 
-def answering(config: MixedConfig) -> list[ChainStep]:
-    """Greedy answers without a search and with the best number of passages, their labels and examples."""
+def asked(config: MixedConfig) -> dict[str, object]:
+    """Keys of every stage that asks the model for answers."""
+    return {
+        "run": config.run, "model": config.model, "config": config.sampling, "max_new_tokens": config.max_new_tokens
+    }  # fmt: skip
+
+
+def piloting(config: MixedConfig, templates: dict[str, str]) -> ChainStep:
+    return chain_step(
+        "pilot", "which number of passages and which prompt give most right answers", 10, **asked(config),
+        ks=json.dumps(config.ks), questions=config.pilot, forms=json.dumps({"free": templates}),
+    )  # fmt: skip
+
+
+def answering(config: MixedConfig, other: dict[str, str]) -> list[ChainStep]:
+    """Greedy answers without a search and with the best one, their labels and examples. ``other``: templates of the
+    free prompt, where it is not the best: then it is always searched with, too."""
     run = config.run
-    asked = {"run": run, "model": config.model, "config": config.sampling, "max_new_tokens": config.max_new_tokens}
+    greedy = {**asked(config), "samples": GREEDY}
+    free = chain_step("sample", "answers to a prompt that may ignore the passages", 5, **greedy, conditions="[rag]",
+                      sampling_run="free", prompts=json.dumps(other))  # fmt: skip
     return [
-        chain_step("pilot", "which number of passages gives most right answers", 5, **asked, ks=json.dumps(config.ks),
-                   questions=config.pilot),
-        chain_step("sample", "answers with and without them", 15, **asked, samples=GREEDY, conditions="[llm, rag]",
+        chain_step("sample", "answers with and without them", 15, **greedy, conditions="[llm, rag]",
                    keep_states="true"),
-        chain_step("sample", "answers to a prompt that may ignore the passages", 5, **asked, samples=GREEDY,
-                   conditions="[rag]", sampling_run="free", prompts=json.dumps(write_free_prompts(run))),
+        *([free] if other else []),
         chain_step("label", "right or wrong", 0.1, run=run, by="greedy"),
         chain_step("build", "training examples", 0.1, run=run, keys="[mastery, benefit]", benefit_greedy=1.0,
                    on_leak="drop"),
@@ -86,8 +105,8 @@ def strip_source(examples: Path, target: Path) -> None:
     jsonl.write(target, [replace(example, source="") for example in jsonl.read(GateExample, examples)])
 
 
-def gates(config: MixedConfig) -> list[ChainStep]:
-    """Every gate of the table, its scores, the figures and the report."""
+def gates(config: MixedConfig, prompts: str | None) -> list[ChainStep]:
+    """Every gate of the table, its scores, the figures and the report. ``prompts``: templates of the answers."""
     run = config.run
     examples, bare = data_of(run / "examples"), data_of(run / "examples_no_source")
     features = {"index": run / "bm25", "keys": "[benefit]"}
@@ -106,8 +125,9 @@ def gates(config: MixedConfig) -> list[ChainStep]:
                    states=run / "states/llm", output=run / "probe"),
         chain_step("train_probe", "one that reads its draft, too", 1, **probe, condition="draft",
                    states=run / "states/draft", output=run / "draft_probe"),
-        chain_step("make_draft", "TARG: a gate without training", 0.1, model=config.model, output=run / "draft"),
-        *untrained_and_kbm(config),
+        chain_step("make_draft", "TARG: a gate without training", 0.1, model=config.model, prompts=prompts,
+                   output=run / "draft"),
+        *untrained_and_kbm(config, prompts),
         chain_step("score", "their scores of training questions", 3, run=run, splits="[train, dev, test]",
                    only=OF_TRAINING, dtype=config.dtype),
         chain_step("score", "all gates' scores", 8, run=run, model=config.model, dtype=config.dtype),
@@ -119,12 +139,12 @@ def gates(config: MixedConfig) -> list[ChainStep]:
     ]  # fmt: skip
 
 
-def untrained_and_kbm(config: MixedConfig) -> list[ChainStep]:
+def untrained_and_kbm(config: MixedConfig, prompts: str | None) -> list[ChainStep]:
     """SeaKR and the KBM, where they are asked for."""
     run, steps = config.run, list[ChainStep]()
     if config.seakr:
         steps.append(chain_step("make_seakr", "SeaKR: a gate without training", 0.1, model=config.model,
-                                k=config.seakr, output=run / "seakr"))  # fmt: skip
+                                k=config.seakr, prompts=prompts, output=run / "seakr"))  # fmt: skip
     if config.kbm:
         steps.append(chain_step("train_kbm", "a fine-tuned model as a gate", 5, config=config.kbm,
                                 model=config.model, keys="[mastery, benefit]", epochs=1, **data_of(run / "examples"),

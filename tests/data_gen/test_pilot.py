@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from support.scripts import run
+from support.scripts import load, run
 
-from kbtrain.evaluation.search_pilot import NEVER, SearchSetting, advice, best_setting, compare_settings
+from kbtrain.evaluation.search_pilot import NEVER, PLAIN, SearchSetting, advice, best_setting, compare_settings
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import meta_of, write_meta
+from kbtrain.io.store import SampleStore
+from kbtrain.llm.base import ScriptedLLM
 from kbtrain.records import Evidence, Hit, Question
 
 SCRIPTED = ("--model", "scripted", "--backend", "scripted")
@@ -29,7 +31,8 @@ def tokens(n, each=(10, 20, 40)):
 
 
 def test_repaired_and_broken_answers_are_counted_on_questions_with_every_verdict():
-    never, (one, three) = compare_settings(SETTINGS, verdicts("1100?", "10110", "0101?"), tokens(5))
+    nevers, (one, three) = compare_settings(SETTINGS, verdicts("1100?", "10110", "0101?"), tokens(5))
+    never = nevers[PLAIN]
     assert (never.n, never.right) == (4, 2)
     assert (one.right, one.repaired, one.broken, one.prompt_tokens) == (3, 2, 1, 20.0)
     assert (three.right, three.repaired, three.broken) == (2, 1, 1)
@@ -53,8 +56,8 @@ def test_the_best_setting_has_most_right_answers_and_of_equals_the_shortest_prom
     ],
 )
 def test_the_advice_follows_the_counts(never, one, text):
-    baseline, results = compare_settings(SETTINGS[:1], verdicts(never, one, one), tokens(90))
-    assert advice(baseline, results[0]).startswith(text)
+    nevers, results = compare_settings(SETTINGS[:1], verdicts(never, one, one), tokens(90))
+    assert advice(nevers[PLAIN], results[0]).startswith(text)
 
 
 @pytest.fixture
@@ -114,3 +117,31 @@ def test_two_searches_are_compared_by_their_files(folder):
     names = [(setting["setting"]["candidates"], setting["setting"]["k"]) for setting in report["settings"]]
     assert [k for _, k in names] == [1, 2, 1, 2] and len({name for name, _ in names}) == 2
     assert "other-candidates" in {name for name, _ in names}
+
+
+def test_a_prompt_is_compared_with_its_own_answers_without_a_search():
+    free = SearchSetting("bm25", 1, "free")
+    of_free = {free.without: {"a": True, "b": True}, free.name: {"a": True, "b": False}}
+    both = {NEVER: {"a": False, "b": False}, "bm25 1": {"a": True, "b": True}, **of_free}
+    nevers, (one, other) = compare_settings([SETTINGS[0], free], both, {name: dict.fromkeys("ab", 1) for name in both})
+    assert (nevers[PLAIN].right, nevers["free"].right) == (0, 2)
+    assert (one.repaired, one.broken, other.repaired, other.broken) == (2, 0, 0, 1)
+
+
+def test_the_best_prompt_is_that_of_sampling(folder, monkeypatch):
+    files = {"llm": folder / "llm.txt", "rag": folder / "rag.txt"}
+    for part, text in {"llm": "{question} alone", "rag": "{evidence} {question}"}.items():
+        files[part].write_text(text)
+    monkeypatch.setattr(
+        ScriptedLLM, "_hashed", lambda _, request, index: request.question.answers[0] if request.prompts else "unknown"
+    )
+    pilot = load("data_gen/pilot.py")
+    asked = {"run": folder, "model": "scripted", "backend": "scripted"}
+    pilot.main(pilot.PilotConfig(**asked, ks=(1,), forms={"mine": files}))
+    report = json.loads((folder / "pilot.json").read_text())
+    assert [(row["setting"]["form"], row["right"]) for row in report["settings"]] == [("", 0), ("mine", 8)]
+    assert report["chosen"]["form"] == "mine" and report["never"]["right"] == 8
+    run("data_gen/sample.py", "--run", folder, *SCRIPTED, "--samples", "{train: 0, dev: 0, test: 0}")
+    assert meta_of(folder / "samples.db")["config"]["prompts"] == {part: str(path) for part, path in files.items()}
+    with SampleStore(folder / "samples.db", read_only=True) as store:
+        assert store.run_meta("main")["own_prompts"]["llm"] == "{question} alone"

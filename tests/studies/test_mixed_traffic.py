@@ -18,7 +18,8 @@ def test_every_stage_takes_its_keys(tmp_path, name):
     study = scripts.load(f"studies/mixed_traffic/{name}.py")
     if name == "run":
         config = study.MixedConfig(run=tmp_path, model="some/model", ks=(1, 3))
-        steps = [*study.answering(config), *study.gates(config)]
+        free = study.write_free_prompts(tmp_path)
+        steps = [study.piloting(config, free), *study.answering(config, free), *study.gates(config, json.dumps(free))]
     else:
         config = study.MixedDataConfig(data=tmp_path, run=tmp_path / "mixed")
         steps = [*study.collecting(config, tmp_path / "c.csv"), *study.pooling(config, tmp_path / "corpus.jsonl")]
