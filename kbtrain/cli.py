@@ -101,7 +101,7 @@ def _command(parsers: Parsers, name: str, run: Callable[..., None], about: str, 
     """A command's parser; its help says what the list of commands says, and shows its examples of that page."""
     lines = [line.strip() for line in (__doc__ or "").splitlines() if line.strip().startswith(f"kbtrain {name} ")]
     examples = "Examples:\n" + "\n".join(f"  {line}" for line in lines) if lines else None
-    settings = {"description": f"{about[0].upper()}{about[1:]}.", "epilog": examples, **more}
+    settings = {"description": about[0].upper() + about[1:] + "." * (about[-1] != "?"), "epilog": examples, **more}
     parser = parsers.add_parser(name, help=about, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
     parser.set_defaults(run=run)
     return parser
