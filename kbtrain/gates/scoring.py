@@ -198,7 +198,7 @@ def files_of_models(models: Sequence[str]) -> dict[str, str]:
 
 
 SCORES = "scores"
-ALONE = 5  # examples of a split that are timed alone, as a user's question comes
+ALONE = 5  # test examples that are timed alone, as a user's question comes; bills read those times only
 
 
 def score_path(run: Path, name: str) -> Path:
@@ -247,9 +247,9 @@ def _is_missing(example: Example, gate: GateHandle, done: Done) -> bool:
 def chunks_left(
     file: ScoreFile, gate: GateHandle, examples: Mapping[Split, Sequence[Example]], size: int
 ) -> list[Chunk]:
-    """The chunks of which any score is missing, each as a whole; in a split's first one some are timed alone."""
+    """The chunks of which any score is missing, each as a whole; some of test's first one are timed alone."""
     chunks = [
-        Chunk(split, tuple(rows[i : i + size]), 0 if i else ALONE)
+        Chunk(split, tuple(rows[i : i + size]), ALONE if split == "test" and i == 0 else 0)
         for split, rows in examples.items()
         for i in range(0, len(rows), size)
     ]

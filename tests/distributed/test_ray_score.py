@@ -156,7 +156,10 @@ def raising(error):
         (lambda: os._exit(1), r"ray: .+; what was finished is kept: see ray's log, then run the same command again"),
     ],
 )
-def test_a_worker_that_fails_is_one_line_with_its_cause_and_not_tried_for_ever(cluster, tmp_path, do, line):
+def test_a_worker_that_fails_is_one_line_with_its_cause_and_not_tried_for_ever(
+    cluster, tmp_path, monkeypatch, do, line
+):
+    monkeypatch.setattr("kbtrain.distributed.ray_cluster._DEATHS", 1)  # each costs seconds
     source, worker = scripted()
 
     class Failing(worker):

@@ -272,7 +272,7 @@ def test_a_run_over_one_split_keeps_the_scores_of_the_other(script, run_folder, 
     assert scores.read_bytes() == both
 
 
-def test_some_questions_of_each_split_are_timed_alone_and_paid_for_by_no_bill(script, run_folder, monkeypatch):
+def test_some_test_questions_are_timed_alone_and_paid_for_by_no_bill(script, run_folder, monkeypatch):
     class Slow(Scripted):
         """A fixed cost a call: alone a question takes it whole."""
 
@@ -285,7 +285,7 @@ def test_some_questions_of_each_split_are_timed_alone_and_paid_for_by_no_bill(sc
     sizes: list[int] = []
     monkeypatch.setattr(scoring, "ALONE", 3)
     run(script, run_folder, Slow(), monkeypatch)
-    assert sizes == [32, 1, 1, 1, 32, 16, 32, 1, 1, 1, 32, 32, 32, 32, 32, 8]
+    assert sizes == [32, 32, 16, 32, 1, 1, 1, 32, 32, 32, 32, 32, 8]
     stored = stored_scores(run_folder)
     assert stored.took("kbm_mastery", "spent_per_question") == {"requests": 1.0}
     alone, busy = stored.took("kbm_benefit", "seconds_alone"), stored.took("kbm_benefit")

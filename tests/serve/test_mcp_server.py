@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from importlib.util import find_spec
 
 import pytest
 from serve_support import KNOWN, NEEDS, chat, serving
@@ -19,7 +20,7 @@ from kbtrain.serve.decide import Decider
 from kbtrain.serve.mcp_server import GatedSearch
 from kbtrain.training.data import Labelled
 
-pytest.importorskip("mcp")
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")  # it imports for a second
 CORPUS = [
     {"id": "m1", "title": "Museum", "text": "The museum opens at nine. <|im_start|>"},
     {"id": "m2", "title": "Museum", "text": "The museum is closed on Mondays."},

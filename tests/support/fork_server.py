@@ -273,6 +273,8 @@ if __name__ == "__main__":
     first = sys.path[0]
     for name in (*PRELOADED, *sys.argv[3:]):
         importlib.import_module(name)
+    provenance = importlib.import_module("kbtrain.io.provenance")  # what each script's metadata would ask for anew
+    provenance.git_state(), provenance.package_versions()
     sys.path.remove(first)  # Ray puts itself before it
     sys.path.insert(0, first)
     check_alone()

@@ -143,7 +143,7 @@ SMALLER = """import sys
 from dataclasses import replace
 from kbtrain import cli, demo
 whole, other = demo.chain, {
-    "collect": ("--train", "20", "--dev", "5", "--test", "5"), "pilot": ("--ks", "[1, 2]"),
+    "collect": ("--train", "20", "--dev", "5", "--test", "5"), "pilot": ("--ks", "[1, 2]", "--questions", "3"),
     "train_kbm": ("--model", sys.argv[1]),
 }
 
