@@ -47,9 +47,10 @@ def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill
         while len(server.requests) < checked + 500:  # the pilot is over
             assert begun.poll() is None
             time.sleep(0.05)
-        for process in [*psutil.Process(begun.pid).children(recursive=True), begun]:
-            process.kill()
+        stages = psutil.Process(begun.pid).children(recursive=True)
+        begun.kill()  # the stage ends with it
         begun.wait()
+        assert stages and not psutil.wait_procs(stages, timeout=60)[1]
         before, server.delay = len(server.requests), 0.0
         assert (tmp_path / "runs/mine/samples.db").exists()
         again = command(tmp_path, server.url)

@@ -1,4 +1,4 @@
-"""Processes of a chain's stages, which end with the process that started them: at SIGTERM, SIGHUP and Ctrl-C."""
+"""Processes of a chain's stages, which end with the process that started them: at SIGTERM, SIGHUP, Ctrl-C, SIGKILL."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 _GRACE = 2.0  # seconds that an interrupted stage has to end by itself
+# its input ends with the process that started it, of whatever that died
+_GUARD = f'read -r _; kill -s TERM -- "-$1"; sleep {_GRACE:.0f}; kill -s KILL -- "-$1"'
 
 
 def run_to_end(command: Sequence[str]) -> tuple[int, str]:
@@ -18,7 +20,7 @@ def run_to_end(command: Sequence[str]) -> tuple[int, str]:
     it), and what it wrote to stdout."""
     with _signals_as_exceptions():
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8", start_new_session=True)
-        with _ending(process.pid, process.poll):
+        with _guarded(process.pid), _ending(process.pid, process.poll):
             output, _ = process.communicate()
     return process.returncode, output
 
@@ -40,6 +42,18 @@ def _signals_as_exceptions() -> Iterator[None]:
     finally:
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _guarded(group: int) -> Iterator[None]:
+    """End a process group if this process is killed, and can do nothing itself: a small shell does it."""
+    command = ["/bin/sh", "-c", _GUARD, "guard", str(group)]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+    with guard:
+        try:
+            yield
+        finally:
+            guard.kill()
 
 
 @contextlib.contextmanager
