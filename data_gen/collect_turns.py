@@ -27,6 +27,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import Artifact, meta_of, meta_path, unchanged
 from kbtrain.records import Snippet, Split, TurnExample
 from kbtrain.runtime.progress import progress_bar
+from kbtrain.show import count_of
 
 
 class CollectTurnsConfig(Config):
@@ -66,7 +67,7 @@ def main(config: CollectTurnsConfig) -> None:
     unlabelled = f"; {counts['unlabelled']} without a label" if counts["unlabelled"] else ""
     n_opening = counts["opening system turns"]
     dropped = f"; skipped: {n_opening} SYSTEM turns that open a dialogue" if n_opening else ""
-    dialogues = f"{counts['dialogues']} dialogue{'s' if counts['dialogues'] > 1 else ''}"
+    dialogues = count_of(counts["dialogues"], "dialogue")
     summary = f"{n} turns of {dialogues}: {', '.join(parts)}{unlabelled}{dropped}"
     print(f"{summary}; {len(snippets)} snippets -> {target}")
 

@@ -59,6 +59,7 @@ class ImportConfig(Config):
         0.2, ge=0, lt=1, description="share of the train rows that becomes dev, by a hash of the id"
     )
     shares: Shares | None = Field(None, description="shares of train, dev, test, as 0.5,0.25,0.25: splits by a hash")
+    group_by: str | None = Field(None, description="column whose equal values stay in one split; needs shares")
     grading: Literal["contains", "exact"] = Field("contains", description="grading rule of open questions")
     language: Language = Field("en", description="language of the questions")
     placeholders: tuple[str, ...] = Field((), description="additional texts that mean a missing answer, as [None]")
@@ -77,6 +78,8 @@ class ImportConfig(Config):
             raise ValueError("stated names a condition without answers")
         if self.shares is not None and (self.splits or "dev_share" in self.model_fields_set):
             raise ValueError("shares make all three splits; give them, or splits and dev_share")
+        if self.group_by is not None and self.shares is None:
+            raise ValueError("group_by keeps questions together where shares make the splits; give shares, too")
         return self
 
     def writes(self) -> tuple[Path, ...]:
@@ -97,9 +100,9 @@ def main(config: ImportConfig) -> None:
         return
     if meta_of(questions.path).get("stage", "import_answers") != "import_answers":  # its own the store knows
         check_replaceable(questions)
-    columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,
-                            config.scores, config.splits, config.grading, config.dev_share, config.shares,
-                            config.placeholders)  # fmt: skip
+    read = Columns(config.columns, language=config.language, group_by=config.group_by)
+    columns = AnswerColumns(read, config.answers, config.stated, config.scores, config.splits, config.grading,
+                            config.dev_share, config.shares, config.placeholders)  # fmt: skip
     imported, other_scores = ImportCounts(), added_scores(files["imported_scores.jsonl"], config.scores)
     run = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
            "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it

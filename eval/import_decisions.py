@@ -31,7 +31,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.savings import four_fold
-from kbtrain.evaluation.scores import added_gates, check_gate_name, first_ids, read_scores
+from kbtrain.evaluation.scores import added_gates, check_gate_name, read_scores
 from kbtrain.gate.card import CARD
 from kbtrain.gates.scoring import SCORES, score_path
 from kbtrain.io import jsonl
@@ -43,6 +43,7 @@ from kbtrain.questions.files import data_files
 from kbtrain.questions.rows import SourceRecord, format_value
 from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import GateScore, Outcome, Question
+from kbtrain.show import first_ids
 
 _WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 

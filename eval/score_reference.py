@@ -20,7 +20,6 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_work import ScoringConfig
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.scores import first_ids
 from kbtrain.gates.handles import handle
 from kbtrain.gates.scoring import ScoreFile, chunks_left, files_of_models, score_chunks
 from kbtrain.io import jsonl
@@ -30,6 +29,7 @@ from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, GateExample, Split
 from kbtrain.runtime.progress import progress_bar
+from kbtrain.show import first_ids
 
 
 class ScoreReferenceConfig(ScoringConfig):

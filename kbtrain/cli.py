@@ -173,6 +173,7 @@ def _add_fit(parsers: Parsers) -> None:
     _add(fit, "--corpus", "FILE", "passages to search: a file, or a folder of documents", type=Path)
     _add(fit, "--answers", "{llm: A, rag: B}", "columns of both answers, if the file has them: no request is sent")
     _add(fit, "--columns", "{text: A, answers: B}", "columns of question and answers (default: the usual names)")
+    _add(fit, "--group-by", "COLUMN", "column whose equal values, as a document's, stay in one split")
     _add(fit, "--gate", "NAME", "gate to fit; others read more and cost more", default="features")
     _add(fit, "--pilot", "N", "questions of the pilot, which says whether a search helps", type=_count, default=50)
     _add(fit, "--samples", "N", "answers sampled for each question of train and dev", type=_count, default=10)

@@ -25,6 +25,7 @@ from kbtrain.models import embedded
 from kbtrain.records import Evidence, Label, Question
 from kbtrain.runtime.scripts import find, launch_command
 from kbtrain.runtime.stage_process import run_to_end
+from kbtrain.show import count_of
 
 Size = Literal["tiny", "demo", "full"]
 Say = Callable[[str], None]
@@ -288,7 +289,7 @@ def follow(
     """
     started = time.monotonic()
     expected = _about(sum(step.minutes for step in steps))
-    say(f"{len(steps)} stage{'s' * (len(steps) != 1)}, {expected} on 2 cores -> {run.resolve()}")
+    say(f"{count_of(len(steps), 'stage')}, {expected} on 2 cores -> {run.resolve()}")
     run.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     with (run / "chain.log").open("a", encoding="utf-8") as log:

@@ -52,6 +52,8 @@ from kbtrain.records import Evidence, Split
 from kbtrain.report.first_screen import aligned_block
 from kbtrain.report.words import percent, percent_interval, points, points_interval
 from kbtrain.retrieval import corpus as passages
+from kbtrain.runtime.progress import say_line
+from kbtrain.show import count_of
 
 PROMISED = 0.05  # share of right answers that a threshold with a promise may lose
 KS = (1, 2, 3, 5)  # numbers of passages that the pilot compares
@@ -64,9 +66,9 @@ class Fit:
     """Options of a fit; ``columns`` and ``answers`` as the scripts read them (YAML).
 
     With ``answers`` (condition -> column) nothing is asked; else ``corpus`` is searched, and the model asked that
-    ``server`` (an address) or ``config`` (of data_gen/sample.py) names. ``pilot``: questions asked first; ``samples``:
-    answers drawn to each question of train and dev; ``yes``: begin without a question; ``go_on``: also where nothing is
-    to be gained.
+    ``server`` (an address) or ``config`` (of data_gen/sample.py) names. ``group_by``: column whose equal values stay in
+    one split; ``pilot``: questions asked first; ``samples``: answers drawn to each question of train and dev; ``yes``:
+    begin without a question; ``go_on``: also where nothing is to be gained.
     """
 
     file: Path
@@ -76,6 +78,7 @@ class Fit:
     corpus: Path | None = None
     answers: str | None = None
     columns: str | None = None
+    group_by: str | None = None
     model: str | None = None
     gate: str = FEATURES
     pilot: int = 50
@@ -113,7 +116,7 @@ def fit(file: Path | str, run: Path | str, **options: Any) -> Fitted:
     settings = Fit(Path(file), Path(run), **{**options, **paths, **texts})
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            return fit_questions(settings, _say)
+            return fit_questions(settings, say_line)
     except SystemExit:
         raise UserError(f"{at(settings.run)}: a stage failed; chain.log shows why") from None
 
@@ -161,7 +164,7 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
 def _import_steps(settings: Fit, columns: str) -> list[ChainStep]:
     step = chain_step("import_answers", "questions and both answers", 0.1, run=settings.run, path=settings.file,
                       model=settings.model or "unnamed", columns=columns, answers=settings.answers,
-                      shares=SHARES)  # fmt: skip
+                      shares=SHARES, group_by=settings.group_by)  # fmt: skip
     return [step] if settings.corpus is None else [step, _retrieval(settings)]
 
 
@@ -169,7 +172,7 @@ def _search_steps(settings: Fit, columns: str) -> list[ChainStep]:
     is_table = plain_name(settings.file.name).lower().endswith((*TABLES, PARQUET))
     return [
         chain_step("collect", "your questions", 0.1, run=settings.run, dataset="csv" if is_table else "jsonl",
-                   path=settings.file, shares=SHARES, columns=columns),
+                   path=settings.file, shares=SHARES, columns=columns, group_by=settings.group_by),
         _retrieval(settings, k=max(KS), pilot="true"),
     ]  # fmt: skip
 
@@ -282,13 +285,13 @@ def search_lines(never: SettingResult, best: SettingResult) -> list[str]:
     """Does the search help? Counts with their 95 % intervals, and how many questions would decide."""
     n, change = best.n, paired_difference(best.repaired, best.broken, best.n)
     k = best.setting.k
-    search = f" with {k} passage{'s' * (k != 1)} (the best of {', '.join(map(str, KS))})" if k else ""
+    search = f" with {count_of(k, 'passage')} (the best of {', '.join(map(str, KS))})" if k else ""
     lines = {
-        "does your search help?": f"{n} question{'s' * (n != 1)}{search}; 95 % intervals",
+        "does your search help?": f"{count_of(n, 'question')}{search}; 95 % intervals",
         "never searching": _share(never.right, n) + " right",
         "always searching": _share(best.right, n) + " right",
-        "repaired by a search": f"{best.repaired} answer{'s' * (best.repaired != 1)}, {_share(best.repaired, n)}",
-        "broken by a search": f"{best.broken} answer{'s' * (best.broken != 1)}, {_share(best.broken, n)}",
+        "repaired by a search": f"{count_of(best.repaired, 'answer')}, {_share(best.repaired, n)}",
+        "broken by a search": f"{count_of(best.broken, 'answer')}, {_share(best.broken, n)}",
         "difference": f"{points(change.mean)} points {points_interval(change)}; {_needed(change, n)}",
         "answer": search_pilot.advice(never, best),
     }
@@ -315,8 +318,7 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
     saves = f"it skips {percent(1 - gate.retrieval_ratio)} % of the searches"
     gains = (
         f"{points(over_always.mean)} points {points_interval(over_always)} against always searching, "
-        f"{points(over_never.mean)} {points_interval(over_never)} against never, "
-        f"{gate.n} test question{'s' * (gate.n != 1)}"
+        f"{points(over_never.mean)} {points_interval(over_never)} against never, {count_of(gate.n, 'test question')}"
     )
     if gate.retrieval_ratio in (0, 1):
         return f"{'Always' if gate.retrieval_ratio else 'Never'} search: the gate does the same for every question."
@@ -348,10 +350,6 @@ def next_command(settings: Fit, gate: GateResult) -> str:
         upstream = f"--upstream {model.server_url}" if model.kind.server else f"--model {model.model}"
     command = f"kbtrain serve {folder} {upstream} --prompt trained"
     return f"{command} --policy always --log decisions.jsonl; after a trial --policy gate"
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
 
 
 def _tell(*lines: str) -> None:

@@ -43,6 +43,17 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
 
 
+def count_of(n: int, noun: str, ending: str = "s") -> str:
+    """``1 question`` or ``3 questions``; ``ending``: that of the plural."""
+    return f"{n} {noun}{ending * (n != 1)}"
+
+
+def first_ids(ids: Sequence[str], unit: str = "question") -> str:
+    """ "3 questions (a, b, c)" or "7 questions (a, b, c, ...)"."""
+    more = ", ..." if len(ids) > 3 else ""
+    return f"{count_of(len(ids), unit)} ({', '.join(ids[:3])}{more})"
+
+
 def p_value(p: float | None) -> str:
     """A probability as :func:`number`, ``<.001`` where that would be ``.000``: none that is tested for is 0."""
     return "<.001" if p is not None and p < 0.0005 else number(p)

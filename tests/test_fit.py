@@ -17,7 +17,16 @@ import kbtrain
 from kbtrain.demo import ChainStep
 from kbtrain.errors import UserError
 from kbtrain.evaluation.search_pilot import SearchSetting, SettingResult, deciding, planning_line, reach
-from kbtrain.fit_questions import Fit, agree, decision, fit_questions, next_command, search_lines
+from kbtrain.fit_questions import (
+    Fit,
+    _import_steps,
+    _search_steps,
+    agree,
+    decision,
+    fit_questions,
+    next_command,
+    search_lines,
+)
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, control
 from kbtrain.questions.columns import propose_columns
@@ -126,6 +135,21 @@ def test_a_missing_corpus_is_found_before_the_server_is_asked(tmp_path):
     with ModelServer() as server, pytest.raises(UserError, match=r"nothere\.jsonl"):
         kbtrain.fit(path, tmp_path / "run", server=server.url, corpus=tmp_path / "nothere.jsonl")
     assert not server.requests
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize("more", [{"answers": json.dumps(ANSWERS)}, {"corpus": Path("passages.jsonl")}])
+def test_questions_of_one_document_stay_in_one_split(tmp_path, monkeypatch, more):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "passages.jsonl").write_text('{"text": "a passage"}\n')
+    head, *rows = write_answers(tmp_path, breaks=True).read_text().splitlines()
+    Path("grouped.csv").write_text("\n".join([f"{head},doc", *(f"{row},d{i // 4}" for i, row in enumerate(rows))]))
+    settings = Fit(Path("grouped.csv"), Path("run"), group_by="doc", **more)
+    steps = _import_steps if settings.answers else _search_steps
+    assert steps(settings, json.dumps(propose_columns(settings.file)))[0].run()[0] == 0
+    splits = [json.loads(line)["split"] for line in Path("run/questions.jsonl").read_text().splitlines()]
+    of_documents = [set(splits[i : i + 4]) for i in range(0, 160, 4)]
+    assert all(len(names) == 1 for names in of_documents) and len(set().union(*of_documents)) == 3
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,14 @@ from kbtrain.answers.grading import is_yes_no
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
-from kbtrain.evaluation.scores import Seen, StoredScores, first_ids, seen_of, stored_scores
+from kbtrain.evaluation.scores import Seen, StoredScores, seen_of, stored_scores
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of, short_name
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, Condition, Label, Outcome, Question, SampleSet, Split
+from kbtrain.show import first_ids
 
 Reason = Literal["missing", "refused", "abstained", "unanswered", "without_gold"]
 

@@ -20,6 +20,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of
 from kbtrain.metrics.turns import SeedScores, best_f1_threshold
 from kbtrain.records import GATE_NAME, GateScore, Split, TurnExample
+from kbtrain.show import first_ids
 
 # made by every evaluation
 BASELINES = frozenset(
@@ -56,12 +57,6 @@ def seen_of(meta: Mapping[str, Any], gate: str) -> Seen:
     """``meta``: of a run's scores (``StoredScores``) or of one score file."""
     by_split = meta.get("seen", {}).get(gate, {})
     return Seen(*(by_split.get(split, {}).get(of, 0) for split in ("test", "dev") for of in ("questions", "entities")))
-
-
-def first_ids(ids: Sequence[str], unit: str = "question") -> str:
-    """ "3 questions (a, b, c)" or "7 questions (a, b, c, ...)"."""
-    more = ", ..." if len(ids) > 3 else ""
-    return f"{len(ids)} {unit}{'s' * (len(ids) != 1)} ({', '.join(ids[:3])}{more})"
 
 
 def check_gate_name(name: str, place: str) -> None:

@@ -16,6 +16,7 @@ from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.metrics.significance import Delta, paired_difference, wilson
 from kbtrain.records import Evidence, Question, Split
+from kbtrain.show import count_of
 
 NEVER = "never"
 PLAIN = ""  # the form of the prompt that sampling uses without a choice
@@ -177,7 +178,7 @@ def deciding(value: Delta, n: int) -> int | None:
 
 def planning_line(n_test: int) -> str:
     """What the test questions of a run can show, in one sentence."""
-    n, half, more = f"{n_test} test question{'s' * (n_test != 1)}", *(100 * reach(k * n_test).half for k in (1, 4))
+    n, half, more = count_of(n_test, "test question"), *(100 * reach(k * n_test).half for k in (1, 4))
     if half > 20:
         return f"{n}: too few to say anything; four times as many measure a difference to ±{more:.1f} points"
     return f"{n} measure a difference of right answers to ±{half:.1f} points, four times as many to ±{more:.1f}"

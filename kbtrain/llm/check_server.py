@@ -43,7 +43,9 @@ from kbtrain.llm.server_requests import (
     whole_reply,
 )
 from kbtrain.net import Retry, check_url, key_headers, reply_json, retry_after
+from kbtrain.runtime.progress import say_line
 from kbtrain.runtime.scripts import as_commands
+from kbtrain.show import count_of
 
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}
@@ -104,7 +106,7 @@ class ServerAbilities:
         abilities = {
             "server": f"{s['server_url']} ({self.model.owner}), model {self.model.name}",
             "endpoint": f"{'; '.join(ends)} -> server_endpoint: {s['server_endpoint']}",
-            "n": f"{self.answers} answer{'s' * (self.answers > 1)} in one request{several}",
+            "n": f"{count_of(self.answers, 'answer')} in one request{several}",
             "logprobs": "yes" if s["server_logprobs"] else "no: 0 is stored for them",
             "reasoning": self.thoughts.line(),
         }
@@ -188,7 +190,9 @@ class _Probe:
                 raise _Refused(failure)
             patience = min(_WAITS.patience, self.seconds)
             asked_wait = retry_after(reply.headers.get("retry-after"), patience)
-            time.sleep(_WAITS.seconds(failed, min(failure.wait or 0.0, patience) if asked_wait is None else asked_wait))
+            pause = _WAITS.seconds(failed, min(failure.wait or 0.0, patience) if asked_wait is None else asked_wait)
+            say_line(f"{self.where}: {failure.text}; the next try in {pause:.1f} s")
+            time.sleep(pause)
 
     def models(self) -> list[ListedModel]:
         """The server's models; empty where it lists none. Raises :class:`UserError` as :meth:`send`."""

@@ -22,6 +22,7 @@ import httpx2
 from kbtrain.errors import UserError, strike
 from kbtrain.net import LARGEST, LONGEST_ASKED, Retry, reply_json, retry_after, split_query
 from kbtrain.runtime.event_loop import run
+from kbtrain.runtime.progress import say_line
 
 RefusalKind = Literal["content_filter", "context_length", "other"]
 PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
@@ -207,6 +208,7 @@ def _codes(value: Any, depth: int) -> Iterator[Any]:
             yield from _codes(value.get(key), depth + 1)
 
 
+SILENCE = 5.0  # seconds after which a user is told what is waited for
 LATE = "no whole answer in time"
 NO_QUOTA = "the account has no quota left: add credit or take another key"
 _HINTS = {
@@ -356,10 +358,13 @@ async def exchange(
 def ask_once(
     url: str, method: str, path: str, headers: Mapping[str, str], seconds: float, body: Mapping[str, Any] | None = None
 ) -> tuple[httpx2.Response, str]:
-    """:func:`exchange` with its own client, and at most ``seconds`` for connecting and for reading."""
+    """:func:`exchange` with its own client, and at most ``seconds`` for connecting and for reading; a line on stderr
+    says what is waited for."""
     address, query = split_query(url)
+    waits = f"server {address}: waiting for its answer to /{path}, {seconds - SILENCE:.0f} s left"
 
     async def ask() -> tuple[httpx2.Response, str]:
+        asyncio.get_running_loop().call_later(SILENCE, say_line, waits)  # unless the loop ends before
         async with httpx2.AsyncClient(
             base_url=address, params=query, headers=dict(headers), timeout=seconds, verify=tls()
         ) as client:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.io.files import check_regular, path_exists
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.text_files import first_line, read_text
+from kbtrain.show import first_ids
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -31,7 +32,6 @@ _CONFIGS = (
     _ADAPTER_CONFIG,
 )
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_NAMED = 3  # tensors that an error names
 
 
 def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **options: Any) -> PreTrainedModel:
@@ -55,7 +55,8 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
     for names, problem in ((missing, "lacks"), (unexpected, "has no place for")):
         if names:
             raise UserError(
-                f"model '{model}': {problem} {_list_tensors(names)}; check that the file is complete and of this model"
+                f"model '{model}': {problem} {first_ids(sorted(names), 'tensor')}; check that the file is complete and "
+                "of this model"
             )
     return cast("PreTrainedModel", loaded)
 
@@ -102,7 +103,9 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
     expected = {name: tuple(value.shape) for name, value in adapter.items()}
     for names, problem in ((expected.keys() - shapes, "lacks"), (shapes.keys() - expected.keys(), "has no place for")):
         if names:
-            raise UserError(f"{weights}: the adapter {problem} {_list_tensors(names)}; check that it is complete")
+            raise UserError(
+                f"{weights}: the adapter {problem} {first_ids(sorted(names), 'tensor')}; check that it is complete"
+            )
     check_finite(adapter.items(), str(weights))
     return model
 
@@ -217,12 +220,6 @@ def _refuse_pickles(where: str, model: str) -> None:
             f"model '{model}': {pickles[0]} is a pickle, which can run code; kbtrain reads safetensors only "
             "(convert it: AutoModel.from_pretrained(...).save_pretrained(...))"
         )
-
-
-def _list_tensors(names: Collection[str]) -> str:
-    first = sorted(names)[:_NAMED]
-    n_more = len(names) - len(first)
-    return f"{len(names)} tensor{'s' * (len(names) > 1)} ({', '.join(first)}{', ...' * (n_more > 0)})"
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ class AnswerColumns:
     ``answers`` and ``stated`` (the file's own verdict: true, false, 1, 0, or nothing) are by condition; ``scores``
     by the gate's name, a leading ``-`` where lower means that retrieval is more needed; rows may lack some of both.
     ``splits``: the file's names -> kbtrain's. ``dev_share`` of the train rows becomes dev, by a hash of the id;
-    ``shares`` of train, dev and test make all splits instead, by a hash of the question.
+    ``shares`` of train, dev and test make all splits instead, by a hash of the question, or of its group.
     """
 
     questions: Columns
@@ -107,7 +107,7 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
     if question.form == "open":
         question = dataclasses.replace(question, grading=columns.grading)
     if columns.shares is not None:
-        question = dataclasses.replace(question, split=split_of(leak_key(question), columns.shares))
+        question = dataclasses.replace(question, split=split_of(loaded.group or leak_key(question), columns.shares))
     elif question.split == "train" and share_of(question.id) < columns.dev_share:
         question = dataclasses.replace(question, split="dev")
     _refuse_one_arm(row, columns.answers)

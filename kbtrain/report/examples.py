@@ -15,12 +15,12 @@ import numpy as np
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.groups import GroupRow, group_rows
 from kbtrain.evaluation.outcomes import answers
-from kbtrain.evaluation.scores import first_ids
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.store import SampleStore
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Evidence, Hit, Outcome, Question, SampleSet
+from kbtrain.show import first_ids
 
 WORST = 25  # errors of a kind on a gate's page
 TEXT = 1_500  # characters of a passage shown

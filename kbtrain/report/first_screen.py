@@ -18,6 +18,7 @@ from kbtrain.records import Question
 from kbtrain.report.curves import SlidingCurve
 from kbtrain.report.summary import KIND, bootstrap_units
 from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval, points, points_interval
+from kbtrain.show import count_of
 
 HEAD = (
     "gate", "searches skipped, %", "right answers, %", "against always searching, points", "against chance, points",
@@ -146,7 +147,7 @@ def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
     evidence = meta.get("stages", {}).get("evidence.jsonl", {})
     search, chosen = evidence.get("config", {}), " (chosen on dev)" if evidence.get("chosen_by") == "pilot" else ""
     k = search.get("k")
-    passages = "" if k is None else f", {k} passage{'s' * (k != 1)} a question{chosen}"
+    passages = "" if k is None else f", {count_of(k, 'passage')} a question{chosen}"
     form = f", prompt '{evidence['form']}'{chosen}" if evidence.get("form") else ""
     retriever = [f"retriever {search['retriever']}{passages}{form}"] if "retriever" in search else []
     kind = [KIND["expected"]] if meta.get("accuracy_kind") == "expected" else []

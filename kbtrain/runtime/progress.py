@@ -57,6 +57,9 @@ class _Lines(tqdm):  # type: ignore[type-arg]  # tqdm is generic for the type ch
         sys.stderr.flush()
 
 
+say_line = _Lines.write
+
+
 def _speed(rate: float, unit: str) -> str:
     """Units a second, a minute where they are slow."""
     number, time_unit = (rate, "s") if rate >= 0.1 else (rate * 60, "minute")

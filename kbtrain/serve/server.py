@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import logging
 import resource
 import signal
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import folder_of
+from kbtrain.io.provenance import meta_of
 from kbtrain.runtime.cores import freeze_objects
 from kbtrain.serve.config import NO_SEARCH, ServeConfig
 from kbtrain.serve.exchange import place_of
@@ -135,11 +137,20 @@ def _threshold_in_words(loaded: LoadedGate, threshold: float, origin: str, where
 def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
     if asks_whole(config.prompt, loaded.own):
         whose = "the templates" if loaded.own is not None else "figures 9 and 10 of the KBM paper, the prompts"
-        return f"{whose} that the gate's labels were made with"
+        return f"{whose} that the gate's labels were made with{_fields_in_words(config)}"
     return (
         f"passages by --injection {config.injection} (--prompt background); the gate learned with another prompt: "
         "where clients send single questions, add --prompt trained"
     )
+
+
+def _fields_in_words(config: ServeConfig) -> str:
+    """The fields that ended the labels' answers, which the server adds to no request; empty without the run's note."""
+    sampled = meta_of(config.gate.resolve().parent / "samples.db").get("config", {})
+    thought = sampled.get("max_thought_tokens", 0)  # beside it no stop string was sent
+    fields = {"stop": not thought and sampled.get("stop"), "max_tokens": sampled.get("max_new_tokens", 0) + thought}
+    named = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items() if value)
+    return f"; to get answers like these, clients send {named}" if named else ""
 
 
 def reload(service: Service) -> None:

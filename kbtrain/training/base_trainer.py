@@ -26,6 +26,7 @@ from kbtrain.io.provenance import write_atomically
 from kbtrain.kernels.memory import FreedMemory, give_back, keep_freed_memory
 from kbtrain.models.weights import check_finite
 from kbtrain.runtime.progress import progress_bar
+from kbtrain.show import count_of
 
 
 def epoch_order(lengths: Sequence[int], group: int, seed: int, epoch: int) -> list[int]:
@@ -235,7 +236,7 @@ def check_processes(checkpoint: Path, processes: int) -> None:
     before = len([*checkpoint.glob("rng_state_*.pth")]) or 1
     if before != processes:
         raise UserError(
-            f"{at(checkpoint)}: was written by {before} process{'es' * (before > 1)}, and now {processes} would "
+            f"{at(checkpoint)}: was written by {count_of(before, 'process', 'es')}, and now {processes} would "
             f"resume; start {before}, or delete {checkpoint.parent.parent} to train again"
         )
 

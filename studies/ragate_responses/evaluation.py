@@ -16,12 +16,12 @@ import numpy as np
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.scores import first_ids
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of
 from kbtrain.metrics.significance import Delta, cluster_counts, interval, wilson
 from kbtrain.records import Evidence, Hit, TurnExample
+from kbtrain.show import first_ids
 from ragate_responses.ranker import Candidates, recall
 from ragate_responses.responder import ResponderCard, deviations, read_responder_card
 from ragate_responses.responses import (

@@ -1,5 +1,6 @@
 """kbtrain check-server: what it finds out is what the server can, and the configuration it writes works at once."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,7 +69,7 @@ def test_the_configuration_fits_the_server(case, tmp_path, capsys, question):
     build(scripts.load("data_gen/judge.py").JudgeConfig, path, {"run": tmp_path, "judge": "llm"})  # the same file
 
 
-def test_a_busy_server_is_waited_for_and_keeps_its_endpoint(monkeypatch):
+def test_a_busy_server_is_waited_for_and_keeps_its_endpoint(monkeypatch, capsys):
     waited = []
     monkeypatch.setattr("kbtrain.llm.check_server.time", SimpleNamespace(sleep=waited.append))
     with ModelServer(("busy_seconds", "", "", "broken")) as server:
@@ -77,6 +78,8 @@ def test_a_busy_server_is_waited_for_and_keeps_its_endpoint(monkeypatch):
     assert found.n_requests == 17 and len(waited) == 2 and waited[0] >= 0.4
     with ModelServer(("broken",) * 30) as server, pytest.raises(UserError, match=r"chat: status 500 \(internal\)"):
         check_server(server.url)
+    said = rf"server {server.url}: status 500 \(internal\); the next try in \d\.\d s"
+    assert re.fullmatch(said, capsys.readouterr().err.splitlines()[-1])
 
 
 def test_an_error_in_place_of_an_answer_is_waited_for_and_is_not_an_answer(monkeypatch):
@@ -92,7 +95,7 @@ def test_an_error_in_place_of_an_answer_is_waited_for_and_is_not_an_answer(monke
         check_server(server.url)
 
 
-def test_what_stops_it_is_one_line_with_what_to_do(tmp_path, monkeypatch):
+def test_what_stops_it_is_one_line_with_what_to_do(tmp_path, monkeypatch, capsys):
     with ModelServer(models=("a-model", "b-model")) as server:
         with pytest.raises(UserError, match="has 2 models; choose one by --model: a-model, b-model"):
             check_server(server.url)
@@ -111,7 +114,9 @@ def test_what_stops_it_is_one_line_with_what_to_do(tmp_path, monkeypatch):
         pytest.raises(UserError, match=r"no answer within 0\.2 s to a prompt of about \d+ tok.*600"),
     ):
         server.delay = 1.0
+        monkeypatch.setattr("kbtrain.llm.server_requests.SILENCE", 0.1)
         check_server(server.url, seconds=0.2)
+    assert f"server {server.url}: waiting for its answer to /chat/completions, 0 s left\n" in capsys.readouterr().err
     assert not list(Path(tmp_path).iterdir())
 
 

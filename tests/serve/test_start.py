@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import json
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -147,6 +149,23 @@ def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stu
         "threshold 0.4 (--threshold): searches for 50% of the dev questions",
         "its savings on test questions are not measured (eval/end_to_end.py, which reads reference answers)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("sampled", "says"),
+    [
+        ({"stop": ["\n", "Q:"], "max_new_tokens": 64},
+         '; to get answers like these, clients send "stop": ["\\n", "Q:"], "max_tokens": 64'),
+        ({"stop": ["\n"], "max_new_tokens": 64, "max_thought_tokens": 500},
+         '; to get answers like these, clients send "max_tokens": 564'),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_the_fields_that_ended_the_labels_answers_are_said_beside_the_prompt(gate, tmp_path, stub, sampled, says):
+    folder = shutil.copytree(gate, tmp_path / "gate")
+    (tmp_path / "samples.db.meta.json").write_text(json.dumps({"schema": 1, "config": sampled}))
+    (prompt,) = (line for line in lines(folder, upstream=stub.url, prompt="trained") if line.startswith("prompt: "))
+    assert prompt.endswith(f"the prompts that the gate's labels were made with{says}")
 
 
 @pytest.mark.parametrize("policy", ["plain", "error"])
