@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from kbtrain.config import Config, run_script
-from kbtrain.gates.decision_model import DecisionModel, DecisionModelCard, DecisionServer, Route
+from kbtrain.config import run_script
+from kbtrain.gates.decision_model import DecisionModel, DecisionModelCard, DecisionServer
 from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.net import check_url
 from kbtrain.training.model_card import write_made
@@ -26,15 +26,9 @@ from kbtrain.training.model_card import write_made
 WHAT = "Asks a server whether answering needs retrieval; nothing is trained."
 
 
-class MakeDecisionModelConfig(Config):
-    url: str = Field(description="address of the server, up to and with /v1")
-    name: str = Field(description="the model's name on the server")
+class MakeDecisionModelConfig(DecisionServer):
     output: Path = Field(description="folder of the gate, e.g. RUN/decision_model")
-    route: Route = Field("chat", description="decisions, systemone, or chat: a chat model's yes or no")
     about: str = Field("", description="what the search covers, in one sentence for the model")
-    key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
-    tries: int = Field(8, ge=1, description="number of tries for a failing request")
-    timeout: float = Field(600.0, gt=0, description="seconds to wait for an answer")
 
     @field_validator("url")
     @classmethod
@@ -48,9 +42,8 @@ class MakeDecisionModelConfig(Config):
 
 def main(config: MakeDecisionModelConfig) -> None:
     """Ask the server one question, and write the card."""
-    values = config.model_dump(include={"url", "name", "route", "key_env", "tries", "timeout"})
     run = {**git_state(), "config": config.model_dump(mode="json")}
-    server = DecisionServer(**values)
+    server = DecisionServer(**config.model_dump(include=set(DecisionServer.model_fields)))
     card = DecisionModelCard(server=server, about=config.about, run=run, versions=package_versions())
     (score,) = DecisionModel(card).score(["What is the capital of France?"])  # refuses a server that cannot be read
     write_made(config.output, card, WHAT)

@@ -81,11 +81,7 @@ class MakeDraftConfig(Config):
 
     def server(self) -> DraftServer | None:
         """The server as configured, by this script's keys or by the file of ``kbtrain check-server``."""
-        waits: dict[str, Any] = {
-            "tries": self.server_tries,
-            "timeout": self.server_timeout,
-            "patience": self.server_patience,
-        }
+        waits: dict[str, Any] = {key: getattr(self, f"server_{key}") for key in ("tries", "timeout", "patience")}
         if self.server_config is not None:
             llm = build(LLMConfig, self.server_config, {})
             return DraftServer(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from pydantic import Field
+
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
 from kbtrain.gates.registry import QUESTION, Kind
@@ -29,7 +31,9 @@ _CHAT = "{instructions}\nAnswer yes or no, nothing else.\n\nMessage: {question}"
 
 
 class DecisionServer(AskedServer):
-    route: Route = "chat"
+    """What it is asked by."""
+
+    route: Route = Field("chat", description="decisions, systemone, or chat: a chat model's yes or no")
 
 
 class DecisionModelCard(GateCard):

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from kbtrain.config import Config
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
 from kbtrain.llm.dialect import Server
 from kbtrain.runtime.event_loop import run
 
 
-class AskedServer(BaseModel):
-    """Address up to and with ``/v1``, the model's name there, and the variable that holds the key.
+class AskedServer(Config):
+    """The server that is asked. In a gate's card, and as keys of the recipe that makes it."""
 
-    ``tries`` of a request, ``timeout`` in seconds.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    url: str
-    name: str
-    key_env: str = "OPENAI_API_KEY"
-    tries: int = Field(8, ge=1)
-    timeout: float = Field(600.0, gt=0)
+    url: str = Field(description="address of the server, up to and with /v1")
+    name: str = Field(description="the model's name on the server")
+    key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
+    tries: int = Field(8, ge=1, description="number of tries for a failing request")
+    timeout: float = Field(600.0, gt=0, description="seconds to wait for an answer")
 
 
 class ServerGate(Gate):
