@@ -36,10 +36,13 @@ def test_every_text_with_figures_is_on_a_page():
     assert [name for name in figures.sentences() if f"<!-- figures: {name} -->" not in shown] == []
 
 
-def test_readme_s_example_prints_the_stored_decisions():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for decided in map(json.loads, figures.read_store()["demo"]["decide"]):
-        assert f"# {decided['score']:.2f} {decided['retrieve']}" in readme
+def test_readme_s_example_prints_the_stored_decisions(tmp_path):
+    store, text = figures.read_store(), (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = [f"# {decided['score']:.2f} {decided['retrieve']}" for decided in map(json.loads, store["demo"]["decide"])]
+    assert len(shown) == 2 and all(line in text for line in shown)
+    (tmp_path / "README.md").write_text(text.replace(shown[0], "# 0.01 True"), encoding="utf-8")
+    figures.write_example(store, tmp_path / "README.md")
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == text
 
 
 def test_intervals_by_hand_that_stand_on_two_pages_are_in_the_store():

@@ -304,6 +304,15 @@ def store_tables(store: dict[str, Any], paths: Sequence[Path]) -> None:
         store.setdefault("tables", {}).update(json.loads(path.read_text(encoding="utf-8"))["tables"])
 
 
+def write_example(store: Mapping[str, Any], readme: Path) -> None:
+    """Put the stored decisions into README's Python example: a block's marks would be code there."""
+    decisions = map(json.loads, store["demo"]["decide"])
+    printed = (f"# {decided['score']:.2f} {decided['retrieve']}" for decided in decisions)
+    text = readme.read_text(encoding="utf-8")
+    shown = re.sub(r"^# \d\.\d\d (?:True|False)$", lambda _: next(printed), text, flags=re.MULTILINE)
+    readme.write_text(shown, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the blocks of the pages from docs/results/figures.json.")
     parser.add_argument("--run", type=Path, help="run folder of the demo, whose figures are stored first")
@@ -322,6 +331,7 @@ def main() -> None:
     if args.run or args.pilot or args.tables:
         STORE.write_text(json.dumps(store, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write_blocks(pages(), "figures", lambda name: render(name, store))
+    write_example(store, ROOT / "README.md")
 
 
 if __name__ == "__main__":
