@@ -1,7 +1,7 @@
 """Numbers and tables as text and as Markdown."""
 
 from kbtrain.report.tables import Column, Table, as_markdown, as_text, escape_markdown, format_cell
-from kbtrain.show import aligned, number, p_value, signed
+from kbtrain.show import aligned, count_of, first_ids, number, p_value, signed
 
 COLUMNS = [Column("set", "text"), Column("n", "count"), Column("A/E"), Column("gain", "points"), Column("p", "decimal")]
 TABLE = Table(
@@ -35,6 +35,12 @@ def test_text_and_markdown_have_every_row_and_the_note():
 def test_numbers_lose_the_leading_zero_and_the_sign_of_zero():
     assert [number(v) for v in (0.5, 1.0, -0.25, -0.0001, None)] == [".500", "1.000", "-.250", ".000", "-"]
     assert [signed(v) for v in (0.5, -0.25, 0.0, -0.0001)] == ["+.500", "-.250", "+.000", "+.000"]
+
+
+def test_counts_take_their_plural():
+    assert [count_of(n, "answer") for n in (0, 1, 2)] == ["0 answers", "1 answer", "2 answers"]
+    assert count_of(2, "process", "es") == "2 processes"
+    assert [first_ids(list(ids), "turn") for ids in ("a", "abcd")] == ["1 turn (a)", "4 turns (a, b, c, ...)"]
 
 
 def test_columns_are_aligned():
