@@ -109,7 +109,8 @@ def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
     assert set(listed) == set(commands.choices)
     for name, parser in commands.choices.items():
         page = " ".join(parser.format_help().split())
-        assert f"{listed[name][0].upper()}{listed[name][1:]}." in page, name
+        ended = listed[name] if listed[name].endswith("?") else f"{listed[name]}."
+        assert f"{ended[0].upper()}{ended[1:]}" in page and "?." not in page, name
         for action in parser._actions:
             words = [option.lstrip("-").replace("-", "_").upper() for option in action.option_strings]
             assert action.nargs == 0 or not words or action.metavar or action.choices, (name, words)
