@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kbtrain.answers import forms
-from kbtrain.answers.words import CJK_OR_NUMERAL, LISTS, any_of, without_articles, words
+from kbtrain.answers.words import CJK_OR_NUMERAL, LISTS, any_of, pattern, without_articles, words
 from kbtrain.answers.writing import has_chinese
 
 # letters that no answer has: ends of a part and of a sentence, the latter followed by a mark where it is a question's
@@ -27,102 +27,70 @@ _MARKS = re.compile(
 _TURNING = LISTS["turning"]
 _OPPOSITES = [(frozenset(asked.split(", ")), contrary) for asked, contrary in LISTS["opposites"].items()]
 _IT_IS = re.compile(r"(?:i (?:think|believe) )?(?:it|this|that|he|she|they)(?: is| was| s| are| were) ")
-_CONCLUSION = re.compile(
-    rf"\b(?P<subject>\w+) (?:is|was|are|were|would be|(?<=answer ){_STOP} {_OPENED}) (?P<candidate>(?!{_STOP})\S+)"
-)
 _COUNTED = re.compile(r"\bhow many (?:of (?:the |these |his |her )?)?(.*)")
-_PART_ENDS = re.compile(
-    rf"{_STOP} (?!{_OPENED})|(?:but|while|whereas|although|though) |(?<={_COMMA} )and "
-    r"(?!(?:is|are|was|were|has|had|its?|then|also) )"
-)
-_CONCEDING = ("unlike", "although", "though", "while", "whereas")  # what follows up to a comma does not answer
+_CONCEDING = (
+    "unlike",
+    "although",
+    "though",
+    "while",
+    "whereas",
+    "of",
+    "between",
+    "among",
+    "besides",
+    "unless",
+)  # what follows up to a comma does not answer
 _OTHERS = frozenset(("other", "others", "another"))
 _ASKING = frozenset("which what where when whose whom".split())
 _TURNS_ZH = re.compile("不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|아니|아닌|아닙")
 _PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "today", "currently", "nowadays"})
 _JOINS = frozenset("but although though while whereas because since however".split())
-_BOUND = re.compile(
-    r"(?<! no) (?:(?:more|less|fewer|greater|higher|lower|larger|smaller|earlier|later) than|before|after|prior to"
-    r"|out of|at (?:least|most)|between(?: \S+ and)?) $"
-)
+_COMPARATIVE = rf"\b({any_of(LISTS['asking']['comparatives'])})\b"
 _ONLY = re.compile(r"\b(?:is|was) (?:only|merely) ")
-_BEYOND = re.compile(
-    r"(?:more|fewer|less|times (?:as|more|the)|(?:years? )?(?:before|after|earlier|later|ago|late|early))\b"
-)
 _NAMED_FIRST = re.compile(  # "Sydney. Canberra is a seat", "Ann Lee, a friend of Bob Ray"
     r"\W*(?P<name>[A-Z][\w'.-]*(?: [A-Z][\w'.-]*){0,3})(?:[.;]\s+(?=\S)|, (?:an?|the|his|her) (?:\w+ ){1,3}of )"
 )
 _SPEAKING = _TURNING["speaking"]
+(
+    _CONCLUSION,
+    _PART_ENDS,
+    _BOUND,
+    _BEYOND,
+    _DENIED_LEFT,
+    _FORMER_LEFT,
+    _DENIED_RIGHT,
+    _NOT_WHAT,
+    _AFFIRMED_LEFT,
+    _LESS_LEFT,
+    _OR_RIGHT,
+    _OR_LEFT,
+    _PERHAPS,
+    _LEFT_ZH,
+    _OR_RIGHT_ZH,
+    _OR_LEFT_ZH,
+) = (
+    pattern(f"claim_{name}")
+    for name in (
+        "conclusion part_ends bound beyond denied_left former_left denied_right not_what "
+        "affirmed_left less_left or_right or_left perhaps left_zh or_right_zh or_left_zh"
+    ).split()
+)
 
-_OTHERWISE, _NO_CANDIDATE, _CLAUSE = (any_of(LISTS["reach"][name]) for name in ("otherwise", "no_candidate", "clause"))
-_REACH = rf"(?: (?!(?:{_OTHERWISE}) )[^\s{_COMMA}{_STOP}]+){{0,4}} $"
-_DENIED_LEFT = re.compile(
-    rf" (?:not|n t|\w+n t|never|cannot){_REACH}"
-    r"| (?:neither|nor|rather than|instead of|other than|unlike|except|except for|excluding|without|as opposed to"
-    r"|opposed to|contrary to|no longer|not just any|any(?:thing|body|one) but|all but|everything but|apart from)"
-    r"(?: (?:in|at|on|by|from|to|for|of)){0,1} $"
-    rf"| (?:neither|rather than|instead of|other than|unlike|nor)(?: [^\s{_COMMA}{_STOP}]+){{1,3}} (?:or|nor) $"
-    r"| (?:don t|doesn t|didn t|not|doubt|doubts) (?:think|believe|say|mean|that|if|whether)"
-    r"(?: that)?(?: \w+){0,2} (?:is|was|be|s) $"
-)
-_FORMER_LEFT = re.compile(
-    r" (?:used to be|formerly|originally|once|previously)(?: (?:called|known as|named|in|at))? $"
-    r"| (?:people|many|some|most|others|they)(?: \w+){0,2}"
-    r" (?:say|think|believe|assume|claim|guess|answer|thought|believed)(?: that)?"
-    r"(?: (?:it|this|he|she|they))?(?: (?:is|was|s|are|were))?(?: in| at)? $"
-    r"| (?:mention|mentions|mentioned|mentioning) $"
-)
 _WAS_LEFT = re.compile(r" (?:was|were) $")
 _NOW_RIGHT = re.compile(rf"^(?: {_COMMA})?(?: (?:but|now|today|until|and now|and is now|before|others))\b")
 _DENIED_NEAR = re.compile(r" (?:not|\w+n t|never|neither|nor|rather than|instead of|other than|except) $")
-_WRONG = "incorrect|wrong|false|mistaken|ruled out|excluded"
-_NOT = r"(?:is|are|was|were|isn|aren|wasn|weren)(?: not| t)"
-_DENIED_RIGHT = re.compile(
-    rf"^ (?:(?:is|are|was|were|would be) )?(?:{_WRONG})(?: |$)"
-    rf"|^ {_NOT}(?:$| [{_COMMA}{_STOP}]| (?:correct|right|true|case|answer|one|it|him|her|them)(?: |$))"
-)
-_NOT_WHAT = re.compile(rf"^ {_NOT} (?!only |just |merely |simply )(\w+)")
 _NEGATIVE = re.compile(
-    r"\b(?:not|never|no|except|without|neither|nor|false|incorrect|wrong)\b|n['’]t\b|[不非没未错]", re.I
-)
-_AFFIRMED_LEFT = re.compile(
-    r" (?:none|nothing|nobody|no one|who else|cannot be|could not be) (?:other|but)(?: than)? $"
+    r"\b(?:not|never|no|except|without|neither|nor|false|incorrect|wrong|fail\w*)\b|n['’]t\b|[不非没未错]", re.I
 )
 
-_LESS_LEFT = re.compile(  # of two that are compared, the other one
-    r" (?:\w+er|more|less|worse)(?: \w+){0,3} than (?:that of )?$"
-    r"| (?:compared|in comparison) (?:to|with) (?:that of )?$| (?:ahead|in front) of $"
-)
 _NOBODY = re.compile(r" (?:no one|none|nothing|nobody) (?:\w+ ){0,6}$")
 
-_ITEM = rf"(?!(?:{_CLAUSE}) )[^\s{_COMMA}{_STOP}]+(?: (?!(?:{_CLAUSE}|or) )[^\s{_COMMA}{_STOP}]+){{0,2}}"
-_PLACE = "in|at|on|by|from|perhaps|maybe|possibly|even|around|about|near|during"
-_OR_RIGHT = re.compile(
-    rf"^(?: {_COMMA} {_ITEM}){{0,4}}(?: {_COMMA})? or (?:(?:{_PLACE}) )?"
-    rf"(?!(?:{_NO_CANDIDATE}) )(?P<other>[^\s{_COMMA}{_STOP}].*)"
-)
-_OR_LEFT = re.compile(rf"[^\s{_COMMA}{_STOP}](?: {_COMMA})?(?P<or> or )(?:(?:{_PLACE}) )?$")
 _UNSURE = re.compile(
     r"\b(?:maybe|perhaps|possibly|probably|either|whether|could|might|may|not sure|unsure|guess|think|believe)\b", re.I
 )
-_PERHAPS = re.compile(
-    r" (?:perhaps|maybe|possibly|probably|alternatively|may be|might be|could be|could also be|might also be"
-    r"|may also be|may have been|might have been|could have been) "
-)
 _ALSO_CALLED = re.compile(rf"^ (?:{_COMMA} )?(?:also|formerly|better|commonly|otherwise|officially) ")
 
-_LEFT_ZH = re.compile(
-    r"(?<!是)(?<!难道)(?:不是|并不是|绝不是|不可能是|不应该?是|而不是|并非|而非|不在|不叫|不属于|不位于|没有?在|没有?去)"
-    r"(?:在|于|叫)?$"
-)
 _RIGHT_ZH = re.compile(r"^(?:这个答案)?(?:是|就是)?(?:错误?的|不对|不正确|错误|有误)")
-_OR_RIGHT_ZH = re.compile(
-    rf"^(?:[{_COMMA}][^{_COMMA}{_STOP}是]{{1,8}}){{0,3}}{_COMMA}?(?:或者?(?!许|多|以上|更|其)|还是)(?=.)"
-)
-_OR_LEFT_ZH = re.compile(
-    r"[^是在]或者?(?:是|在)?$|(?:是|在|可能|也许|大概)[^是]{1,8}还是$"
-    rf"|(?:^|[{_COMMA}{_STOP}])(?!答案|他|她|它|那|这|应该|最终|就|我)[^是{_COMMA}{_STOP}]{{2,6}}还是$"
-)
 _PERHAPS_ZH = re.compile(r"可 能|也 许|或 许|大 概|说 不 定|要 么")
 
 # Other places and persons whose name holds the name of one.
@@ -151,6 +119,8 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
     """True if an answer that holds one of the gold answers gives it; False if all of its places are denied, one of
     several candidates, or part of another name; None where no rule can tell. ``question``: its words tell what "is not
     the capital" denies."""
+    if _compares_otherwise(answer, question):
+        return None
     names = [needle for gold in golds for needle in _needles(gold)]
     marked, raw = _words_with_ends(answer), forms.unaccented(answer)
     places = _places(marked, names)
@@ -181,6 +151,13 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
     return True if next(clear, None) else None
 
 
+def _compares_otherwise(answer: str, question: str) -> bool:
+    """True if "shorter than" answers who is taller: which of two it gives takes a reader."""
+    said = re.findall(rf"{_COMPARATIVE}(?: \w+){{0,2}} than\b", answer.lower()) if " than" in answer else []
+    asked = re.findall(_COMPARATIVE, question.lower()) if said else []
+    return bool(asked) and set(asked).isdisjoint(said)
+
+
 class _Asked(NamedTuple):
     """What a question asks: its words, stems of those that name something or are no names, and of what it counts."""
 
@@ -204,6 +181,8 @@ def _is_of_another(marked: Sequence[str], place: _Place, asked: _Asked, raw: str
     """True if a place may belong to something else: a relative, a longer name, another thing counted."""
     begin, end, _ = place
     before, behind = "".join(marked[begin - 1 : begin]) if begin else "", "".join(marked[end : end + 1])
+    if before in ("after", "before") and before not in asked.words and not marked[begin][0].isdigit():
+        return True
     relation = marked[begin - 2 : begin - 1] if before == "of" else marked[end + 1 : end + 2] if behind == "s" else []
     if not _TURNING["relations"].isdisjoint(relation):
         return True
@@ -263,7 +242,9 @@ def _is_overtaken(marked: Sequence[str], place: _Place, asked: _Asked, raw: str,
         subject, candidate = conclusion["subject"], conclusion["candidate"]
         said = candidate.endswith(f"{kind}other") if kind else candidate.isalpha() and candidate.capitalize() in raw
         named = subject[:5] in asked.common and candidate not in asked.words and said
-        if (subject == "answer" or named) and place.end <= text.count(" ", 0, conclusion.start("candidate")):
+        if (subject == "answer" or conclusion["so"] or named) and place.end <= text.count(
+            " ", 0, conclusion.start("candidate")
+        ):
             return True
     parts = [part for part in parts if part and marked[part.start : part.stop] != ["answer"]]
     own = next(i for i, part in enumerate(parts) if place.begin in part)
@@ -314,7 +295,9 @@ def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int)
         return True
     if _TURNING["plans"] & {*left, *right} and "but" in behind[:2]:
         return True
-    if _PAST & {*left, *right} and _NOW & {*right, *behind}:
+    if not _TURNING["buts"].isdisjoint(behind[1:2]) or (left[-1:] == ["from"] and right[:1] in (["to"], ["into"])):
+        return True
+    if _PAST & {*left, *right} and (_NOW & {*right, *behind} or (behind and {"thought", "believed"} & {*left, *right})):
         return True
     if left[-1:] in (["about"], ["of"]) and behind[:1] == ["but"] and not _TURNING["negators"].isdisjoint(behind[:8]):
         return True
@@ -332,8 +315,8 @@ def _turns(clause: Sequence[str], i: int, negative: bool) -> bool:
             or f"{before} "[0].isdigit()
             or behind[:1].isdigit()
         )
-    if word == "would":
-        return behind == "have"
+    if word in ("would", "d"):
+        return behind in ("have", "ve")
     if word in _TURNING["doubts"]:
         return True
     idle = behind in {"only", "just", "merely", "simply", "doubt", "until", "more", "less"} or behind[:1].isdigit()

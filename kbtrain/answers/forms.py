@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from kbtrain.answers.names import either_or, middle_and_last, writings
+from kbtrain.answers.names import either_or, middle_and_last, other_number, writings
 from kbtrain.answers.quantities import MONEY, UNITS
 from kbtrain.answers.words import (
     CJK_OR_NUMERAL,
@@ -25,6 +25,7 @@ from kbtrain.answers.words import (
     normalise,
     number_at,
     number_words,
+    pattern,
     without_articles,
     words,
 )
@@ -101,6 +102,7 @@ _NO_COUNT_AFTER = frozenset(
 )
 _NO_COUNT_BEFORE = frozenset("no any every some this that which each another only someone other".split())
 _TIME_BEFORE = frozenset("per a each every one".split())
+_NOUN_AND_NUMBER = pattern("noun_and_number")
 _FULL_NUMERAL = re.compile(rf"{NUMERAL}+")
 _MEASURES = "月日号年岁个人次名座位条只本部种天届世国州米千克公里小时分秒元度章季集支颗所口点楼层级倍万亿"
 _YEAR_CHARS = re.compile("[零〇一二三四五六七八九]{3,4}")
@@ -330,7 +332,18 @@ def gold_readings(text: str) -> tuple[str, ...]:
     bare = without_year(text)
     for variant in (bare, _BEFORE.sub("", bare), *writings(bare)):
         forms += readings(variant) if variant not in ("", text) else ()
+    if month := _MONTH.get(text.lower().rstrip(".")):
+        forms += [month, month[:3]]
+    forms += [other for form in forms for other in _renumbered(form)]
     return tuple(dict.fromkeys(form for form in forms if form.strip()))
+
+
+def _renumbered(form: str) -> tuple[str, ...]:
+    """Other forms of "symphony number 9": 9th symphony."""
+    if not (match := _NOUN_AND_NUMBER.fullmatch(form)):
+        return ()
+    noun, number = match["noun"] or match["counted"], int(match["number"] or match["nth"])
+    return f"{noun} {number}", f"{noun} number {number}", f"{ordinal(number)} {noun}"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -340,7 +353,7 @@ def short_readings(gold: str, question: str) -> frozenset[str]:
 
     As a whole answer they are right; in a longer one they may be another's.
     """
-    shorter = [_PARENTHESIS.sub("", gold), *either_or(gold)]
+    shorter = [_PARENTHESIS.sub("", gold), *either_or(gold), *other_number(gold)]
     if (name := middle_and_last(gold)) and re.search(r"\bwho(?:m|se)?\b", question, re.IGNORECASE):
         shorter.append(name)
     place, comma, state = gold.partition(", ")

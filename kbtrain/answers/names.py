@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import unicodedata
 from collections.abc import Iterator
 
-from kbtrain.answers.words import LISTS
+from kbtrain.answers.words import LISTS, pattern, read_data
 
 _NICKNAME = re.compile(r"[\"\u201c]([^\"\u201d]+)[\"\u201d]")
 _BEHIND_NAME = re.compile(r",? (?:Jr|Sr|CBE|OBE|MBE|KBE|PhD)\.?$")
 _NAME = re.compile(r"[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f][^\W\d_]*\.?(?:['\u2019-][^\W\d_]+)*")
 _INITIAL = re.compile(r"[A-Z]\.?")
 _OTHER_PLACE = LISTS["parts"]["other_place"]  # with these a shorter name is another one: West Africa, New Guinea
-_NAMESAKES = frozenset({"John Adams", "George Bush", "Johann Bach", "Martin Luther", "Robert Stevenson"})
+_NAMESAKES = LISTS["parts"]["namesakes"]
+_PARTICLES, _JOINING = LISTS["parts"]["particles"], LISTS["parts"]["joining"]
+_SAME = {name.casefold(): row for row in LISTS["same"].values() for name in row}
+_NOUNS = read_data("patterns.toml")["rewritten"]["nouns"]
+_NEGATED = re.compile(r"(?:un|in|im|il|ir|non-?)([a-z]{4,})")
+_PREFIXES = {"HEBREW": "[והבכלמש]{1,2}", "ARABIC": "(?:[وفبك]|و?لل)"}  # and, the, in, as, to, from
+_IN_CASE = r"(?:(?<=[воу] )|(?<=(?:на|из|до|от|об|во) )|(?<=(?:под|при) ))"
 _ROMAN = "(?:(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{1,3}|V)|XC|XL|LX{0,3}|X{1,3})"
 _NUMBERED = re.compile(rf"^(?P<name>.*[^\W\d_]) (?P<numeral>{_ROMAN})$")
 _BEARER = re.compile(
     rf"\s+(?P<numeral>{_ROMAN})(?!\w)|,?\s(?:the |der |le )?(?:Jr|Sr|Junior|Senior|Elder|Younger|fils|p\u00e8re|Jeune"
     r"|\u00c4ltere|J\u00fcngere)\b\.?"
 )
-_SEQUEL = re.compile(r"\s\d{1,2}(?=\W*$|[,;)]|\.\s| (?:is|was|by|in|from)\b)")  # Toy Story 2
+_SEQUEL = pattern("sequel")
 _LETTERS = ("I", "V", "X")  # names themselves, as in Malcolm X
 _CAPITAL = re.compile(r"\s+(?:the |der |le )?[^\W\da-z_]")
 _BEFORE_SURNAME = (None, "Mr.", "Mr", "Mrs.", "Ms.", "Dr.", "Sir", "By", "Professor")
 _THE_ORDINAL = re.compile(r"^(?P<name>[A-Z][^\W\d_]*) the (?P<ordinal>[A-Z][a-z]+|\d{1,2}(?:st|nd|rd|th))$")
-_FORMER = re.compile(
-    r"^(?P<name>[^()]+?)\s*\((?:formerly|previously|originally|also(?: known as| called)?|aka|a\.k\.a\.|now|today|or)\s"
-    r"(?P<other>[^()]+)\)$",
-    re.IGNORECASE,
-)
+_FORMER = pattern("former")
 _SHORTENED = re.compile(r"^(?P<name>[^()]{4,}?)\s*\((?P<other>[A-Z]{2,6})\)$")  # World Health Organization (WHO)
 _CELL, _IN_CELL = re.compile(r"\[\s*(['\"]).*\1\s*\]", re.DOTALL), re.compile(r"(?<=[\[,\s]['\"])[^'\"]+(?=['\"])")
 _EITHER = re.compile(r"\s*[|\n]\s*|;\s+|\s+/\s+|\s+OR\s+")
@@ -39,9 +43,16 @@ _VIETNAMESE = re.compile("[\u1ea0-\u1ef9\u0110\u0111\u01a0\u01a1\u01af\u01b0]|[\
 
 
 def numeral_of(roman: str) -> int:
-    """The value of a Roman numeral below 100."""
-    values = [{"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}[char] for char in roman]
+    """The value of a Roman numeral."""
+    values = [{"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}[char] for char in roman]
     return sum(-v if v < later else v for v, later in zip(values, [*values[1:], 0], strict=True))
+
+
+def other_number(noun: str) -> tuple[str, ...]:
+    """The plural of a noun in small letters, or its singular."""
+    if not re.fullmatch(r"(?:[a-z'-]+ )*[a-z]{3,}", noun):
+        return ()
+    return next(((re.sub(ending, other, noun),) for _, ending, other in _NOUNS if re.search(ending, noun)), ())
 
 
 def may_name_another(answer: str, name: str) -> bool | None:
@@ -98,15 +109,51 @@ def either_or(gold: str) -> tuple[str, ...]:
     return tuple(sides) if len(sides) == 2 else ()
 
 
-def spelled_out(answer: str, name: str) -> str:
-    """An answer in which a name's initials are spelled out, with the name as it is: George Herbert Walker Bush."""
+def as_named(answer: str, name: str, person: bool) -> str:
+    """An answer with the gold name where it has another writing of it: initials, all of a person's names, a prefix."""
+    others = _others(name, person)
+    return others.sub(lambda _: name, answer) if others else answer
+
+
+@functools.lru_cache(maxsize=1024)
+def _others(name: str, person: bool) -> re.Pattern[str] | None:
+    same = _SAME.get(name.casefold().removeprefix("the "), frozenset())
+    patterns = [
+        f"(?i:{re.escape(one)})" if one.islower() else re.escape(one) for one in same if one.lower() != name.lower()
+    ]
+    patterns += _all_names(name, person) if " " in name or "." in name else _inflected(name)
+    if negated := _NEGATED.fullmatch(name):
+        patterns.append(rf"(?:not|never)(?: been| at all| yet)? {negated[1]}")
+    return re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)") if patterns else None
+
+
+def _all_names(name: str, person: bool) -> list[str]:
+    """WHO for World Health Organization; George Herbert Walker for George H. W.; Mary Wollstonecraft for Mary."""
     words = name.replace(".", ". ").split()
-    if len(words) < 2 or not any(map(_INITIAL.fullmatch, words[:-1])) or _INITIAL.fullmatch(words[-1]):
-        return answer
-    if not all(map(_NAME.fullmatch, words)):
-        return answer
-    parts = (rf"{word[0]}[^\W\d_]+" if _INITIAL.fullmatch(word) else re.escape(word) for word in words)
-    return re.sub(rf"(?<!\w){' '.join(parts)}(?!\w)", lambda _: name, answer)
+    initials = "".join(word[0] for word in words if word[0].isupper())
+    if (
+        not person
+        and not _NUMBERED.match(name)
+        and len(initials) > 1
+        and all(word[0].isupper() or word in _JOINING for word in words)
+    ):
+        return [rf"(?:the )?{'[.]?'.join(initials)}"]
+    if not all(_NAME.fullmatch(word) or word in _PARTICLES for word in words) or _INITIAL.fullmatch(words[-1]):
+        return []
+    parts = [rf"{word[0]}[^\W\d_]+" if _INITIAL.fullmatch(word) else re.escape(word) for word in words]
+    if person and words[0] not in _OTHER_PLACE and name not in _NAMESAKES and not _NUMBERED.match(name):
+        parts[0] += r"(?: [^\W\d_a-z]\w*\.?)*"
+        parts[-1] = rf"(?:[^\W\d_a-z]\w+-)?{parts[-1]}"
+    return [" ".join(parts)]
+
+
+def _inflected(name: str) -> list[str]:
+    """International Business Machines for IBM; בחיפה for חיפה, в Москве for Москва."""
+    if name.isupper() and name.isalpha() and 1 < len(name) < 7:
+        return [rf"(?:{'|'.join(f' {word}' for word in _JOINING)}|[ -])+".join(rf"{letter}[a-z]+" for letter in name)]
+    if prefix := _PREFIXES.get(unicodedata.name(name[:1] or "a", "").partition(" ")[0]):
+        return [prefix + re.escape(name)]
+    return [rf"{_IN_CASE}{name.rstrip('аяьейоы')}[а-яё]{{1,2}}"] if re.match("[А-Я][а-яё]{3}", name) else []
 
 
 _LISTED = re.compile(r"\s*(?:[,;&\u3001\uff0c]|\n\s*[-*\u2022]?|\band\b|\u548c)\s*(?:and\s+)?")

@@ -15,14 +15,17 @@ from typing import NamedTuple
 
 import regex
 
+from kbtrain.answers.names import numeral_of
 from kbtrain.answers.words import (
     LISTS,
     NUMERAL,
     any_of,
+    forms_of,
     from_chinese,
     names_by_word,
     number_at,
     number_words,
+    pattern,
     read_data,
 )
 from kbtrain.answers.writing import CJK, has_chinese, simplified
@@ -59,32 +62,29 @@ _MEASURES["lasting"] = [
     _Unit("time", Fraction(1), Fraction(0)),
     _Unit("clock", Fraction(1, 60), Fraction(0)),
 ]  # 2:01:39
+_MEASURES["h"].append(_Unit("clock", Fraction(60), Fraction(0)))  # 20 h
 _UNIT_NUMBERS = {unit: number for number, unit in enumerate(_MEASURES)}
 _SCALES = {word: int(size) for word, size in names_by_word("scales").items()}
 _SHORT_SCALES = frozenset("kmbt")  # 5M is five million, 5 m five metres, $5 m five million
 _WORD = any_of({*number_words(), "hundred", "thousand", "million", "billion"})
-_DIGITS = (
-    r"\d{1,3}(?:,\d{2})+,\d{3}(?!\d)(?:\.\d+)?"  # 1,00,000
-    r"|\d{1,3}(?:[ \u00a0\u202f\u2009]\d{3})+(?!\d)(?:[.,]\d+)?"  # 1 000 000
-    r"|\d{1,3}(?:\.\d{3}){2,}(?!\d)(?:,\d+)?"  # 1.000.000
-    r"|\d{1,3}(?:[,'\u2019]\d{3})+(?!\d)(?:\.\d+)?"  # 1,000 and 1'000
-    r"|\d+(?:[.,]\d+)?e[+-]?\d+|\d+[.,]\d+|\d+|\.\d+"
-)
+_DIGITS = "|".join(forms_of("digits"))
 _PARTS_OF_ONE = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "tenth": 10}
 _NUMBER = (
-    rf"(?P<count>a|one|two|three|four)[ -](?P<of_one>{'|'.join(_PARTS_OF_ONE)})s?\b|"
+    rf"(?:(?P<count>a|one|two|three|four)[ -]|(?=(?:half|quarter)\sof\s))(?P<of_one>{'|'.join(_PARTS_OF_ONE)})s?\b|"
     rf"(?:(?P<whole>\d+)[ \u00a0-])?(?P<top>\d+)\s?[/\u2044]\s?(?P<bottom>\d+)(?![/\d])"
-    rf"|(?P<digits>{_DIGITS})|(?P<words>(?:{_WORD})(?:(?:[ -]|,? and )(?:{_WORD}))*)"
+    rf"|(?P<digits>{_DIGITS})"
+    rf"|(?P<words>(?:{_WORD})(?:(?:[ -]|(?:(?<=hundred)|(?<=thousand)|(?<=million)),? and )(?:{_WORD}))*)"
 )
-_LASTING = re.compile(r"(?<![\w:.])(\d{1,2}):([0-5]\d):([0-5]\d)(?![\w:]| ?[ap]\.?m)")
-_HALF_OF_DAY = r"\s?(?:(?P<half>[ap])\.?\s?m\b\.?|in the (?P<part>morning|afternoon|evening)\b|at (?P<night>night)\b)"
+_PARTS_OF_DAY = names_by_word("parts_of_day")
+_HALF_OF_DAY = rf"\s?(?:(?P<half>[ap])\.?\s?m\b\.?|(?P<part>{any_of(_PARTS_OF_DAY)})(?!\w))"
+_HOURS = rf" o['\u2019]clock|\s?(?:{any_of(LISTS['asking']['hours'])})"
 _CLOCK = re.compile(
-    rf"(?<![\w:.])(?P<hour>\d{{1,2}})(?:[:.](?P<minute>[0-5]\d)(?::[0-5]\d)?| o['\u2019]clock)?{_HALF_OF_DAY}"
-    r"|(?<![\w:.])(?P<hour24>\d{1,2})(?::(?P<minute24>[0-5]\d)(?![\w:])| o['\u2019]clock)"
+    rf"(?<![\w:.])(?P<hour>\d{{1,2}})(?:[:.](?P<minute>[0-5]\d)(?::[0-5]\d)?)?(?:{_HOURS})?{_HALF_OF_DAY}"
+    r"|(?<![\w:.])(?P<hour24>\d{1,2})(?::(?P<minute24>[0-5]\d)(?![\w:])| o['\u2019]clock|(?= ?Uhr\b))(?P<uhr> ?Uhr\b)?"
     r"|(?P<named>\b(?:noon|midday|midnight)\b)",
     re.IGNORECASE,
 )
-_SEASON = re.compile(r"(?<![\w/-])(?P<first>\d{4})\s?[-/\u2010-\u2015]\s?(?P<second>\d{2}|\d{4})(?![\w/-]|\.\d)")
+_SEASON, _LASTING, _ABOUT, _SCIENTIFIC = map(pattern, ("season", "lasting", "about", "scientific"))
 _RATIO = re.compile(r"(?<![\w:.])(\d+):(\d+)(?![\w:]|\.\d)")
 _TALL = re.compile(
     r"(?<![\w.])(\d{1,2})\s?(?:['\u2019\u2032]|-?(?:ft|foot|feet)\b\.?[ -]?)\s?(\d{1,2})"
@@ -101,15 +101,10 @@ _QUANTITY = re.compile(
     rf"(?<![\w.,/:\\])(?P<era>(?:AD|A\.D\.)\s)?(?P<lead>{_MONEY_NAMES}\s?)?"
     rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative)\s)?(?P<money>{_MONEY_NAMES}\s?)?"
     rf"(?:{_NUMBER})(?P<part>\sand\sa\s(?:half|quarter)\b)?"
-    rf"(?:(?P<gap>[ \u00a0-]?)(?P<scale>(?:{any_of(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
-    r"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019])|\sof\san?\s|\s(?-i:[A-Z])\w+\s)"
+    rf"(?:(?P<gap>[ \u00a0-]?|\sof\san?\s)(?P<scale>(?:{any_of(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
+    r"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019])|\sof\san?\s|\s(?P<nation>(?-i:[A-Z])\w+)\s)"
     rf"(?P<unit>{any_of(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
     r"(?!\w|[.,:/]\d)",
-    re.IGNORECASE,
-)
-_ABOUT = re.compile(
-    r"^(?:(?:about|around|approximately|approx\.?|circa|c\.|ca\.|nearly|almost|roughly|some|over|in|on|at|the year|year"
-    r"|only|just|exactly)\s+|[~\u2248]\s*)+(?=\S)",
     re.IGNORECASE,
 )
 
@@ -136,7 +131,7 @@ class Quantity(NamedTuple):
 def quantities(text: str) -> list[Quantity]:
     """The quantities of a text (digits are ASCII ones, see :func:`plain_digits`), from left to right."""
     matches: list[Quantity] = []
-    for pattern, read in (
+    for form, read in (
         (_SEASON, _season),
         (_LASTING, _lasting),
         (_CLOCK, _clock),
@@ -145,7 +140,7 @@ def quantities(text: str) -> list[Quantity]:
         (_LABELLED, _label),
         (_QUANTITY, _plain),
     ):
-        for match in pattern.finditer(text):
+        for match in form.finditer(text):
             quantity = read(match)
             if quantity and not any(q.begin < quantity.end and quantity.begin < q.end for q in matches):
                 matches.append(quantity)
@@ -209,8 +204,8 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
     pair = {quantity.unit, gold.unit}
     if len(pair) == 1:
         return True
-    if "" not in pair:
-        return False
+    if "" not in pair:  # French francs are francs
+        return any(one.endswith(f" {other}") for one in pair for other in pair)
     (unit,) = pair - {""}
     if unit in MONEY:
         return True
@@ -229,8 +224,9 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
     return unit in asked or not (gold.unit or asked)
 
 
+@functools.lru_cache(maxsize=512)
 def plain_digits(text: str) -> str:
-    """Digits of any script as ASCII, vulgar fractions as 3/4, and TeX's numbers without its commands."""
+    """Digits of any script as ASCII, fractions as 3/4, counts in words (half a dozen) and TeX without its commands."""
     text = _SUBSCRIPT.sub(lambda match: match[1] or match[2], text)
     if not {"\\", "$", "~"}.isdisjoint(text):
         text = _without_tex(text)
@@ -239,7 +235,9 @@ def plain_digits(text: str) -> str:
     text = _SCIENTIFIC.sub(r"\1e\2", text)
     if "^" in text:
         text = _POWER.sub(_power, text)
-    text = _HALF_A.sub("0.5 ", _ONE_SCALE.sub("1 ", text))
+    for part, form, plain in _REWRITTEN["counts"]:
+        text = form.sub(plain, text) if part in text else text
+    text = _ROMAN.sub(lambda match: f"{match[1]}{numeral_of(match[2])}", text)
     text = _HOUR_WORD.sub(lambda match: str(number_words()[match[0].lower()]), _CLOCK_WORDS.sub(_clock_digits, text))
     if text.isascii():
         return text
@@ -256,9 +254,15 @@ def _power(match: re.Match[str]) -> str:
 
 
 def _clock_digits(match: re.Match[str]) -> str:
-    hour = int(str(number_words().get(match["hour"].lower(), match["hour"])))
+    if match["next"]:
+        return f"{(int(_VALUES.get(match['next'].lower(), match['next'])) - 2) % 12 + 1}:30"
+    hour = int(_in_digits(match["hour"]))
     minutes = 30 if match["part"].lower() == "half" else 15
     return f"{hour}:{minutes}" if match["side"].lower() == "past" else f"{(hour - 2) % 12 + 1}:{60 - minutes}"
+
+
+def _in_digits(word: str) -> str:
+    return str(number_words().get(word.lower(), word))
 
 
 def _with_digits(text: str) -> str:
@@ -293,13 +297,17 @@ def _digit(char: str, before: str) -> str:
 
 _RAISED = re.compile("(?<=[0-9])\u207b?[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]+")
 _POWER = re.compile(r"(?<![\w.^])(\d{1,3})\s?\^\s?[{(]?(-?\d{1,2})[})]?(?![\w^])")
-_SCIENTIFIC = re.compile(
-    r"(?<![\w.])(\d+(?:[.,]\d+)?)\s?(?:[x\u00d7*\u00b7]|\\times|\\cdot)\s?10\s?\^\s?[{(]?([-+]?\d{1,3})[})]?(?!\w)"
+_REWRITTEN = {
+    name: [(part, re.compile(form), plain) for part, form, plain in rows]
+    for name, rows in read_data("patterns.toml")["rewritten"].items()
+}
+_ROMAN = re.compile(  # of single letters and behind names it may be a part of the name
+    rf"(^|\b[a-z]+[,.;:]?\s|\b(?:{any_of(map(str.capitalize, names_by_word('labels')))})\s)"
+    r"((?=[IVX]{2}|[MDCLXVI]{4})M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3}))(?!\w)"
 )
-_ONE_SCALE = re.compile(r"\ba (?=(?:dozen|hundred|thousand|million|billion|trillion)\b)", re.I)
-_HALF_A = re.compile(r"\bhalf an? (?=\w)", re.I)
 _CLOCK_WORDS = re.compile(
-    rf"\b(?:a )?(?P<part>half|quarter) (?P<side>past|to) (?P<hour>\d{{1,2}}|{'|'.join([*number_words()][1:13])})\b",
+    rf"\b(?:a )?(?P<part>half|quarter) (?P<side>past|to) (?P<hour>\d{{1,2}}|{'|'.join([*number_words()][1:13])})\b"
+    rf"|\bhalb (?P<next>\d{{1,2}}|{any_of(_VALUES)})\b",
     re.IGNORECASE,
 )
 _HOUR_WORD = re.compile(rf"\b(?:{'|'.join([*number_words()][1:13])})(?= o['\u2019]clock)", re.IGNORECASE)
@@ -313,22 +321,13 @@ _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]+)\}\s*\{([^{}]+)\}|(\d)\s*(\d
 _STYLE = re.compile(r"\\(?:boxed|fbox|text\w*|math\w*|operatorname)\s*\{([^{}]*)\}")
 _MATHS = re.compile(r"\$\$?(?=\S)([^$\n]{1,80}?)(?<=\S)\$\$?(?!\d)|\\[(\[](.*?)\\[)\]]", re.DOTALL)
 _SUBSCRIPT = re.compile(r"(?<=[^\W_])\$?_(?:\{(\d+)\}|(\d))(?:\$(?=\w|\W*$))?")  # H$_2$O
-_TEX = (
-    (re.compile(r"(?<=\d)(?:\{,\}|\\[,!;: ]\s?|~|\\thinspace\s?)(?=\d{3}(?!\d))"), ","),
-    (re.compile(r"\\(?:[,;:! ]|q?quad\b)|(?<=\d)~"), " "),
-    (re.compile(r"\\sqrt\s*(?:\{([^{}]*)\}|(\w))"), r"√\1\2"),
-    (re.compile(r"(?<=[A-Za-z])[\s·]*\b([a-z]+)\^-1"), r"/\1"),  # m s^{-1}
-    (re.compile(r"\^\{?\\circ\}?"), "°"),
-    (re.compile(r"\\pi\b"), "π"),
-    (re.compile(r"\\([%$])"), r"\1"),
-)
 
 
 def _without_tex(text: str) -> str:
     text = re.sub(r"\^\{(-?\w{1,3})\}", r"^\1", text)
     text = _STYLE.sub(r"\1", _STYLE.sub(r"\1", text))
-    for pattern, plain in _TEX:
-        text = pattern.sub(plain, text)
+    for part, form, plain in _REWRITTEN["tex"]:
+        text = form.sub(plain, text) if part in text else text
     text = _FRACTION.sub(lambda match: f"{match[1] or match[3]}/{match[2] or match[4]}", text)
     return _MATHS.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
 
@@ -344,21 +343,22 @@ def _season(match: re.Match[str]) -> Quantity | None:
 
 
 def _lasting(match: re.Match[str]) -> Quantity:
-    hours, minutes, seconds = map(int, match.groups())
-    return Quantity(*match.span(), frozenset({Fraction((hours * 60 + minutes) * 60 + seconds)}), "lasting")
+    hours, minutes, seconds, others = (int(group or 0) for group in match.groups())
+    return Quantity(*match.span(), frozenset({Fraction((hours * 60 + minutes + others) * 60 + seconds)}), "lasting")
 
 
 def _clock(match: re.Match[str]) -> Quantity | None:
     if match["named"]:
         minutes = {720} if match["named"].lower() != "midnight" else {0}
     elif match["hour"]:
-        late = (match["half"] or "").lower() == "p" or match["part"] in ("afternoon", "evening") or match["night"]
-        minutes = {(int(match["hour"]) % 12 + (12 if late else 0)) * 60 + int(match["minute"] or 0)}
-        if int(match["hour"]) > 12:
+        hour, part = int(match["hour"]), (match["half"] or _PARTS_OF_DAY[match["part"].lower()])[0].lower()
+        late = part == "p" or (part == "n" and 6 <= hour < 12)
+        minutes = {(hour % 12 + (12 if late else 0)) * 60 + int(match["minute"] or 0)}
+        if hour > 12:
             return None
     else:
         hour, minute = int(match["hour24"]), int(match["minute24"] or 0)
-        either = 0 < hour < 12 and match["hour24"][0] != "0"
+        either = 0 < hour < 12 and match["hour24"][0] != "0" and not (match["uhr"])
         minutes = {hour * 60 + minute} | ({(hour + 12) * 60 + minute} if either else set())
     return Quantity(*match.span(), frozenset(map(Fraction, minutes)), "clock")
 
@@ -384,6 +384,8 @@ def _plain(match: re.Match[str]) -> Quantity | None:
     begin, end = match.span()
     unit = match["lead"] or match["money"] or match["unit"] or ("ad" if match["era"] else "")
     scale = match["scale"]
+    if match["nation"] and UNITS.get(unit.lower()) in MONEY:
+        unit = f"{match['nation']} {UNITS[unit.lower()]}"
     money = bool(match["lead"] or match["money"]) or UNITS.get((match["unit"] or "").lower()) in MONEY
     attached = scale and ((not match["gap"] and (scale.isupper() or scale == "k")) or scale in ("B", "M"))
     sign = -1 if match["sign"] and match["sign"].strip() != "+" else 1
@@ -399,7 +401,7 @@ def _plain(match: re.Match[str]) -> Quantity | None:
         begin,
         end,
         frozenset(factor * v for v in values),
-        UNITS.get(unit.strip().lower(), "amp" if unit == "A" else ""),
+        UNITS.get(unit.strip().lower(), "amp" if unit == "A" else unit.lower() * (" " in unit.strip())),
     )
 
 
@@ -418,7 +420,7 @@ def _values(match: re.Match[str]) -> frozenset[Fraction]:
         bottom = int(match["bottom"])
         return frozenset({int(match["whole"] or 0) + Fraction(int(match["top"]), bottom)} if bottom else ())
     if match["of_one"]:
-        count = {"a": 1, **number_words()}[match["count"].lower()]
+        count = {"a": 1, **number_words()}[(match["count"] or "a").lower()]
         return frozenset({Fraction(count, _PARTS_OF_ONE[match["of_one"].lower()])})
     if match["words"]:
         run = re.split(r"[ ,-]+", match["words"].lower())

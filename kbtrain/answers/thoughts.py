@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kbtrain.answers.words import is_empty
+from kbtrain.answers.words import is_empty, pattern
 from kbtrain.records import Finish, Sample
 
 _WORD = r"think(?:ing)?|thoughts?|reasoning|scratchpad|reflection|thought_process|inner_monologue|chain_of_thought"
@@ -39,21 +39,8 @@ _WORDED = (  # marks of plain words count at the text's beginning alone
     # gpt-oss without its special tokens
     (re.compile(r"\s*analysis(?=[A-Z])"), re.compile(r"assistant(?:commentary.*?assistant)?final", re.DOTALL)),
 )
-_WRAPPER = r"answer|response|output|solution"  # Hunyuan, Granite 3.3, ERNIE 4.5; only after reasoning
-_WRAPPED = re.compile(
-    rf"\s*(?:<(?:{_WRAPPER})>|<\|START_(?:RESPONSE|TEXT)\|>|<\|begin_of_solution\|>|\[BEGIN FINAL RESPONSE\])\s*",
-    re.IGNORECASE,
-)
-_UNWRAPPED = re.compile(
-    rf"\s*(?:</(?:{_WRAPPER})>|<\|END_(?:RESPONSE|TEXT)\|>|<\|end_of_solution\|>|\[END FINAL RESPONSE\]"
-    r"|<\|(?:end|return|start)\|>).*",
-    re.IGNORECASE | re.DOTALL,
-)
-_BLANK_LINES = re.compile(  # or a first line that says only that an answer follows
-    r"^\s*(?:[*#]*\s*(?:(?:the )?(?:final )?(?:answer|response)|(?:最终)?(?:答案|回答))"
-    r"[*]*\s*[:：][*]*[^\S\n]*(?:\n\s*|\Z)|\n)",
-    re.IGNORECASE,
-)
+
+_WRAPPED, _BLANK_LINES, _UNWRAPPED = pattern("wrapped"), pattern("blank_lines"), pattern("unwrapped", re.DOTALL)
 
 
 @dataclass(frozen=True)

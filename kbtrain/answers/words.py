@@ -42,12 +42,17 @@ def any_of(words: Iterable[str]) -> str:
 _PATTERNS = read_data("patterns.toml")
 
 
-def pattern(name: str) -> re.Pattern[str]:
-    """A regular expression of the table of patterns, with its parts; line breaks are none of it."""
-    text = "|".join(f"(?:{form})" for form in _PATTERNS["patterns"][name])
-    for part, form in _PATTERNS["parts"].items():
-        text = text.replace(f"<{part}>", form)
-    return re.compile(re.sub(r"\n\s*", "", text), re.IGNORECASE)
+def forms_of(name: str) -> list[str]:
+    """The forms that the table of patterns has of one, with their parts; line breaks are none of them."""
+    texts = _PATTERNS["patterns"][name]
+    for part, form in (_PATTERNS["parts"] | {part: any_of(words) for part, words in LISTS["reach"].items()}).items():
+        texts = [text.replace(f"<{part}>", form) for text in texts]
+    return [re.sub(r"\n\s*", "", text) for text in texts]
+
+
+def pattern(name: str, flags: int = 0) -> re.Pattern[str]:
+    """A regular expression of the forms of one pattern."""
+    return re.compile("|".join(f"(?:{form})" for form in forms_of(name)), re.IGNORECASE | flags)
 
 
 NUMERAL = "[零〇一二两兩三四五六七八九十百千万萬亿億]"  # a regular expression's class
