@@ -98,8 +98,8 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
     started, target = time.monotonic(), score_path(config.run, gate.name)
     to_score, hashes = with_evidence(config.run, gate, to_score, hashes)
     trained = seen_in_training(gate, to_score.examples, to_score.reads, config.allowed())
-    for line in seen_messages(gate.name, trained, to_score.reads):
-        print(line)
+    if trained:
+        print("\n".join(seen_messages(gate.name, trained, to_score.reads)))
     inputs = inputs_of(config, gate, hashes)
     with ScoreFile(target, inputs) as scores:
         chunks = chunks_left(scores, gate, to_score.examples, config.chunk)
@@ -108,7 +108,7 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
             engine = (members_engine(config, to_score, gate, hashes) if chunks else None) or config.scoring()
             for n in score_chunks(scores, gate, chunks, engine):
                 bar.update(n)
-        within = within_answer(config.run, gate, config.dtype)
+        within = gate.within_answer and within_answer(config.run, gate, config.dtype)
         extra: dict[str, Any] = {
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
             **({"within_answer": dict.fromkeys(gate.names, True)} if within else {}),
@@ -126,6 +126,8 @@ def members_engine(
     config: ChoiceConfig, inputs: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]
 ) -> Engine | None:
     """For a gate made of others whose scores are all stored: one that reads them. None: the members are asked."""
+    if gate.card is None or not gate.card.parts():
+        return None
 
     def is_stored(member: GateHandle) -> bool:
         member_inputs, files = with_evidence(config.run, member, inputs, hashes)

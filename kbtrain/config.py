@@ -287,16 +287,6 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     return values, lines
 
 
-def _files_to_lock(config: Config) -> tuple[Path, ...]:
-    """Files to lock while the script runs: in the first of ranks that share its work, not where it only says what it
-    would do. Raises :class:`UserError` in a launcher's further processes, if they would do the same work again."""
-    further = os.environ.get("RANK", "0") != "0"
-    if further and not config.shared_work and "LOCAL_RANK" in os.environ:
-        raise UserError("launcher: several processes would do the same work; start this script without a launcher")
-    alone = not (further and config.shared_work) and not getattr(config, "dry_run", False)
-    return config.writes() if alone else ()
-
-
 def run_script(main: Callable[[C], None], kind: type[C], description: str | None = None) -> None:
     """Entry point of every script: parse, run, turn a user's error into one line on stderr and exit code 2."""
     share_cores()
@@ -305,7 +295,12 @@ def run_script(main: Callable[[C], None], kind: type[C], description: str | None
 
     def work() -> None:
         config = parse_args(kind, sys.argv[1:], description)
-        with writing(*_files_to_lock(config)):
+        further = os.environ.get("RANK", "0") != "0"
+        if further and not config.shared_work and "LOCAL_RANK" in os.environ:
+            raise UserError("launcher: several processes would do the same work; start this script without a launcher")
+        # of ranks that share the work the first locks the files; who only says what it would do locks none
+        alone = not (further and config.shared_work) and not getattr(config, "dry_run", False)
+        with writing(*(config.writes() if alone else ())):
             main(config)
 
     code = exit_code(work, "what was finished is kept; run the same command again to resume")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, TypeAdapter
 
@@ -16,12 +16,13 @@ from kbtrain.distributed.ray_cluster import EngineConfig, RayCluster, RowWorker,
 from kbtrain.errors import UserError
 from kbtrain.gates.handles import GateHandle, GateOpening, check_bases, handle_of_opening
 from kbtrain.gates.scoring import Chunk, Engine, ScoredChunk, local, scored_chunk
-from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.llm.base import AnswerRequest
-from kbtrain.llm.sample_stage import AnswersWithFacts
 from kbtrain.records import DtypeName, SampleSet, Split
 
-_REQUESTS = TypeAdapter(list[AnswerRequest])
+if TYPE_CHECKING:  # scoring needs no back end
+    from kbtrain.llm.backends import LLMConfig
+    from kbtrain.llm.base import AnswerRequest
+    from kbtrain.llm.sample_stage import AnswersWithFacts
+
 _SETS = TypeAdapter(list[SampleSet])
 _CHUNK = TypeAdapter(Chunk)
 _SCORED = TypeAdapter(ScoredChunk)
@@ -31,13 +32,17 @@ class SampleWorker(RowWorker):
     """Answers windows."""
 
     def open(self, config: Any) -> None:
-        """``config``: the fields of an :class:`LLMConfig`."""
-        self._llm = open_llm(LLMConfig(**config))
+        """``config``: the fields of an :class:`LLMConfig`, and others."""
+        from kbtrain.llm.backends import LLMConfig, open_llm
+        from kbtrain.llm.base import AnswerRequest
+
+        self._llm = open_llm(LLMConfig(**{name: config[name] for name in LLMConfig.model_fields}))
+        self._requests = TypeAdapter(list[AnswerRequest])
 
     def do(self, row: Any) -> Any:
         """Requests of a window, and which are answered already -> facts of the model and the sets of answers."""
         done = {(question, condition) for question, condition in row["done"]}
-        groups = self._llm.answer(_REQUESTS.validate_python(row["requests"]), done)
+        groups = self._llm.answer(self._requests.validate_python(row["requests"]), done)
         sets = [answers for group in groups for answers in group]
         return {"facts": self._llm.facts(), "sets": sets}
 
@@ -58,8 +63,7 @@ class RaySampling(RayCluster):
             stored = [key for key in keys if key in done]
             if len(stored) < len(keys):
                 rows[number] = {"requests": window, "done": stored}
-        plain = config.model_dump(mode="json", include=set(LLMConfig.model_fields))
-        for _, reply in self.map_rows(self.worker, plain, rows, config.tensor_parallel):
+        for _, reply in self.map_rows(self.worker, config.model_dump(mode="json"), rows, config.tensor_parallel):
             yield reply["facts"], _SETS.validate_python(reply["sets"])
 
 

@@ -45,13 +45,14 @@ if TYPE_CHECKING:
 
 
 def within_answer(run: Path, gate: GateHandle, dtype: str) -> bool:
-    """True if the run's plain answers begin with the gate's pass: drawn in the number format in which it scores.
+    """True if plain answers begin with the pass of a gate whose pass can be theirs: those of the run are drawn in the
+    number format in which it scores.
 
     ``dtype``: of the scoring; auto: the card's. A server's states are those of its own passes.
     """
     path = run / "samples.db"
-    if not gate.within_answer or gate.opening is None or gate.opening.states or not path_exists(path):
-        return gate.within_answer
+    if gate.opening is None or gate.opening.states or not path_exists(path):
+        return True
     from kbtrain.io.store import SampleStore
 
     with SampleStore(path, read_only=True) as store:
@@ -151,7 +152,8 @@ def with_evidence(
 def choose_gates(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
     """The gates asked for, each opened only if something is left to score. Raises :class:`UserError` for none, for a
     name that results cannot hold, and for one that two gates give to their scores."""
-    gates = _select_named(_possible(config, inputs), config.only)
+    gates = _possible(config, inputs)
+    gates = _select_named(gates, config.only) if config.only else gates
     if not gates:
         raise UserError(f"nothing to score: no {config.run}/*/{CARD}, and no --model for the prompt baseline")
     if wrong := [name for gate in gates for name in gate.names if not re.fullmatch(GATE_NAME, name)]:
@@ -185,9 +187,7 @@ def _possible(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
 
 
 def _select_named(gates: list[GateHandle], only: Sequence[str]) -> list[GateHandle]:
-    """Those with one of these names, or a score with it; without names all."""
-    if not only:
-        return gates
+    """Those with one of these names, or a score with it."""
     names = {name for gate in gates for name in (gate.name, *gate.names)}
     for name in only:
         if name not in names:

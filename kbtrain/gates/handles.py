@@ -16,7 +16,6 @@ from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
 from kbtrain.gates.registry import GATES, QUESTION, TURN, cards_of, kind_named, load_gate, read_card
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
-from kbtrain.models.files_read import folder_of as model_folder
 from kbtrain.prompts.kbm import need_fingerprint
 from kbtrain.prompts.ragate import RAGATE_PROMPTS, ragate_fingerprint
 from kbtrain.records import Example, GateExample, Statistic
@@ -186,8 +185,10 @@ def check_bases(folder: Path) -> None:
 
     One that is not here passes: where the gate is opened it may be.
     """
+    from kbtrain.models.files_read import folder_of
+
     for place, card in single_gates(folder):
-        if card.base_model and model_folder(card.base_model):
+        if card.base_model and folder_of(card.base_model):
             card.check_base(place)
 
 

@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from kbtrain.errors import HALVES, UserError, at
 
+path_exists = os.path.lexists  # also for a dangling symlink
 _PARTIAL = ".partial"
 _OWN_PARTIAL = re.compile(rf"\.\d+-[0-9a-f]{{8}}{re.escape(_PARTIAL)}$")  # as :func:`replacing` names it
 _PROBLEMS = {
@@ -117,11 +118,6 @@ def check_regular(path: Path | str) -> None:
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
         raise UserError(f"{at(path)}: is {kind}, expected a file")
-
-
-def path_exists(path: Path | str) -> bool:
-    """True if the path exists; also for a dangling symlink."""
-    return os.path.lexists(path)
 
 
 def has_content(path: Path | str) -> bool:

@@ -272,9 +272,9 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         Where that changes the file, its metadata go, as in :meth:`put`: a run that ended while this one had the log
         open noted the bytes without it.
         """
-        before = self._modified()
+        before = None if self.read_only else self._modified()
         self._db.close()
-        if not self.read_only and self._modified() not in (None, before):
+        if before is not None and self._modified() not in (None, before):
             with files.errors_of(self.path):
                 meta_path(self.path).unlink(missing_ok=True)
 

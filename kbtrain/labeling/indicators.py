@@ -58,7 +58,7 @@ def grade(question: Question, answers: Iterable[str], verdicts: grading.Verdicts
     for text, times in texts.items():
         is_empty = grading.is_empty(text)
         empty += times * is_empty
-        right = _verdict(question, text) if verdicts is None else grading.graded(question, text, verdicts)
+        right = _by_rule(question, text) if verdicts is None else grading.graded(question, text, verdicts)
         correct += times * (right is True)
         abstained += times * (right is None and bool(question.answers))
         if question.grading == "option" and not is_empty:
@@ -72,16 +72,10 @@ def grade_answer(question: Question, answer: Sample | None, verdicts: grading.Ve
     """Verdict on one stored answer; None without one, for one that is skipped, and without a verdict on it."""
     if answer is None or is_left_out(answer):
         return None
-    if verdicts is None:
-        return _verdict(question, answer.text)
-    return grading.graded(question, answer.text, verdicts)
+    return _by_rule(question, answer.text) if verdicts is None else grading.graded(question, answer.text, verdicts)
 
 
-@functools.lru_cache(maxsize=64)  # a text comes again: sampled, greedy, and with passages
-def _verdict(question: Question, answer: str) -> bool | None:
-    return grading.graded(question, answer)
-
-
+_by_rule = functools.lru_cache(maxsize=64)(grading.graded)  # a text comes again: sampled, greedy, with passages
 MAX_EMPTY = 0.5  # share of empty answers above which nothing is known of how the answers agree
 DRAWS = 1000  # bootstrap samples
 SEED = 20_241

@@ -133,7 +133,8 @@ def label_questions(
     counts, tally.unread = tally.counts, Counter(store.counts(run))
     for question in questions:
         counts["questions"] += 1
-        parts = _indicators(store, run, question, tally, verdicts_on(verdicts, question))
+        judged = None if verdicts is None else verdicts_on(verdicts, question)
+        parts = _indicators(store, run, question, tally, judged)
         llm = parts.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
@@ -155,10 +156,8 @@ def label_questions(
         counts[f"stored_{condition}_of_unknown_questions"] = left
 
 
-def verdicts_on(verdicts: Aligned[QuestionVerdicts] | None, question: Question) -> grading.Verdicts | None:
-    """The judge's verdicts on the question's answers; None without a judge."""
-    if verdicts is None:
-        return None
+def verdicts_on(verdicts: Aligned[QuestionVerdicts], question: Question) -> grading.Verdicts:
+    """The judge's verdicts on the question's answers."""
     record = verdicts.record_of(question)
     return {} if record is None else record.right
 

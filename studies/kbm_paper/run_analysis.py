@@ -94,7 +94,7 @@ class RunAnalysis:
         empty, parts = copy.deepcopy(replace(self, least_certain=LeastCertain(0))), dict[str, RunAnalysis]()
         for question in questions:
             hits = None if evidence is None else evidence.record_of(question)
-            right = verdicts_on(verdicts, question)
+            right = None if verdicts is None else verdicts_on(verdicts, question)
             if self.split not in ("all", question.split):
                 continue
             stored = {c: row for c in CONDITIONS if (row := store.get(self.sampling_run, question.id, c)) is not None}
