@@ -27,8 +27,8 @@ from kbtrain.report.words import percent, points, points_interval
 NAMES = {
     "stack_benefit": "stack, benefit", "draft_probe_benefit": "draft probe, benefit", "probe_benefit": "probe, benefit",
     "features_benefit": "features, benefit", "features_mastery": "features, mastery",
-    "features_certainty": "features, certainty", "probe_mastery": "probe, mastery", "probe_certainty": "probe, certainty",
-    "prompt": "the model is asked",
+    "features_certainty": "features, certainty", "probe_mastery": "probe, mastery",
+    "probe_certainty": "probe, certainty", "prompt": "the model is asked",
     "retriever_score": "BM25, top score", "targ_margin": "TARG, margin", "targ_margin_10": "TARG, margin, 10 tokens",
     "targ_margin_30": "TARG, margin, 30 tokens", "targ_entropy": "TARG, entropy",
     "targ_entropy_10": "TARG, entropy, 10 tokens", "targ_entropy_30": "TARG, entropy, 30 tokens",
