@@ -50,6 +50,9 @@ PRICES = (1.0, 5.0)  # USD for a thousand searches
 
 class TableConfig(Config):
     run: Path = Field(Path("runs/mixed"), description="finished run folder of run.py")
+    free: Path | None = Field(
+        None, description="run folder with the free prompt's answers to the test questions; null: run"
+    )
     by_source: str | None = Field(None, description="also a table of this gate by source")
     name: str = Field("mixed", description="name of the table in RUN/mixed.json, for make figures TABLES=")
 
@@ -69,7 +72,7 @@ class Policy:
 
 def main(config: TableConfig) -> None:
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == "test"]
-    policies = read_policies(config.run, outcomes)
+    policies = read_policies(config.run, outcomes, config.free or config.run)
     tables = {config.name: {"columns": HEAD, "rows": gate_rows(policies, prompt_tokens(config.run, outcomes))}}
     if config.by_source is not None:
         by_name = {policy.name: policy for policy in policies}
@@ -86,14 +89,14 @@ def questions_of(run: Path) -> dict[str, Question]:
     return {question.id: question for _, question in read_questions(run / "questions.jsonl")}
 
 
-def read_policies(run: Path, outcomes: Sequence[Outcome]) -> list[Policy]:
+def read_policies(run: Path, outcomes: Sequence[Outcome], free_run: Path) -> list[Policy]:
     """Every gate of results.json whose decisions are stored, the two fixed ones, the free prompt and the oracle."""
     llm, rag = (
         np.array([getattr(o, name) for o in outcomes], dtype=np.float64) for name in ("llm_correct", "rag_correct")
     )
     none, every = np.zeros_like(llm), np.ones_like(llm)
     policies = [Policy("never", llm, none, none), Policy("always", rag, every, every)]
-    if (free := free_prompt(run, outcomes)) is not None:
+    if (free := free_prompt(free_run, outcomes)) is not None:
         policies.append(Policy("always, free prompt", free, every, every))
     scores = stored_scores(run)
     for gate in load(run / "results.json").gates:
