@@ -64,6 +64,7 @@ PRELOADED = (
     "kbtrain.gates.kbm.train",
     "kbtrain.training.finish",
     "kbtrain.training.classifier_trainer",
+    "kbtrain.llm.sample_stage",
     "kbtrain.llm.transformers_llm",
     "kbtrain.labeling.label_stage",
     "kbtrain.retrieval.retrieve_stage",
