@@ -50,9 +50,7 @@ PRICES = (1.0, 5.0)  # USD for a thousand searches
 
 class TableConfig(Config):
     run: Path = Field(Path("runs/mixed"), description="finished run folder of run.py")
-    free: Path | None = Field(
-        None, description="run folder with the free prompt's answers to the test questions; null: run"
-    )
+    free: Path | None = Field(None, description="folder of the free prompt's answers; null: run")
     by_source: str | None = Field(None, description="also a table of this gate by source")
     name: str = Field("mixed", description="name of the table in RUN/mixed.json, for make figures TABLES=")
 
