@@ -38,6 +38,7 @@ HEAD = [
     "gate", "right, %", "searches, %", "against the better of never and always, points", "against by source, points",
     "prompt tokens", "USD at 1 / 5 a thousand searches",
 ]  # fmt: skip
+PILOT_HEAD = ["passages", "prompt", "right, %", "repaired", "broken", "prompt tokens"]
 SOURCE_HEAD = ["source", "questions", "never, % right", "always", "with the gate", "searches, %"]
 NAMES = {
     "by_source": "by source", "features": "`features` with the source", "features_no_source": "`features`, no source",
@@ -78,6 +79,8 @@ def main(config: TableConfig) -> None:
             raise UserError(f"key 'by_source': no row '{config.by_source}'; {did_you_mean(config.by_source, by_name)}")
         rows = source_rows(by_name[config.by_source], outcomes, questions_of(config.run))
         tables[f"{config.name}-by-source"] = {"columns": SOURCE_HEAD, "rows": rows}
+    if (config.run / "pilot.json").exists():
+        tables[f"{config.name}-pilot"] = {"columns": PILOT_HEAD, "rows": pilot_rows(config.run / "pilot.json")}
     for table in tables.values():
         print("\n".join("| " + " | ".join(row) + " |" for row in (table["columns"], *table["rows"])), end="\n\n")
     write_atomically(config.run / "mixed.json", json.dumps({"tables": tables}, indent=1) + "\n")
@@ -156,6 +159,18 @@ def difference(right: Floats, other: Floats) -> str:
         return "-"
     delta = interval(resampled_means(change[:, None], DRAWS, SEED)[:, 0])
     return f"{points(change.mean())} {points_interval(delta)}"
+
+
+def pilot_rows(file: Path) -> list[list[str]]:
+    """Never searching, then each number of passages and prompt, on the pilot's questions."""
+    pilot, rows = json.loads(file.read_text(encoding="utf-8")), []
+    for result in (pilot["never"], *pilot["settings"]):
+        setting, share = result["setting"], [percent(result[key]) for key in ("low", "high")]
+        mark = ", chosen" * (setting == pilot["chosen"])
+        counts = [str(result["repaired"]), str(result["broken"]), f"{result['prompt_tokens']:.0f}"]
+        right = f"{percent(result['right'] / result['n'])} [{share[0]}, {share[1]}]"
+        rows.append([f"{setting['k'] or 'no search'}{mark}", setting.get("form") or "plain", right, *counts])
+    return rows
 
 
 def source_rows(policy: Policy, outcomes: Sequence[Outcome], questions: Mapping[str, Question]) -> list[list[str]]:

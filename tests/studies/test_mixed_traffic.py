@@ -66,3 +66,18 @@ def test_rows_count_searches_tokens_and_money():
     assert study.source_rows(policies[2], outcomes, questions) == [
         ["a", "2", "50.0", "50.0", "100.0", "50"], ["b", "2", "50.0", "100.0", "100.0", "50"],
     ]  # fmt: skip
+
+
+def test_the_pilot_of_the_run_becomes_a_table(tmp_path):
+    study = scripts.load("studies/mixed_traffic/table.py")
+    never, one, free = ({"candidates": "c", "k": k, "form": form} for k, form in ((0, ""), (1, ""), (1, "free")))
+    counts = {"n": 8, "low": 0.1, "high": 0.9, "repaired": 3, "broken": 1, "prompt_tokens": 80.4}
+    results = [{**counts, "setting": setting, "right": right} for setting, right in ((never, 2), (one, 4), (free, 5))]
+    (tmp_path / "pilot.json").write_text(
+        json.dumps({"chosen": free, "never": results[0], "settings": results[1:]}), encoding="utf-8"
+    )
+    assert study.pilot_rows(tmp_path / "pilot.json") == [
+        ["no search", "plain", "25.0 [10.0, 90.0]", "3", "1", "80"],
+        ["1", "plain", "50.0 [10.0, 90.0]", "3", "1", "80"],
+        ["1, chosen", "free", "62.5 [10.0, 90.0]", "3", "1", "80"],
+    ]
