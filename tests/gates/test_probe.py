@@ -8,11 +8,12 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.recipes import Recipe
+from support.scripts import load
 from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
+from kbtrain.gates.probe.gate import WEIGHTS, Probe, Reader, state_facts, state_folder
 from kbtrain.gates.probe.head import PENALTIES, fit_head, left_out, scaled
 from kbtrain.gates.probe.head import fit_layers as fit_layers_of_labels
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states, stored_dtype
@@ -162,6 +163,22 @@ def test_a_head_may_tell_a_fact_about_the_question_and_speaks_for_retrieval(trai
     assert list(scores) == ["probe_time_sensitive", "probe_mastery"] and gate.name == "probe_time_sensitive"
     assert auroc(np.array([row["time_sensitive"] for row in dev]), np.array(scores[gate.name]))[0] > 0.9
     assert "auroc_time_sensitive" in (folder / "README.md").read_text()
+
+
+def test_the_folder_is_compared_with_scores_of_the_very_same_batch(folder, data, tmp_path, monkeypatch):
+    """A score's rounding depends on its batch: in bf16 a part of dev alone scores differently from dev at once."""
+    scored = Probe.score_all
+
+    def rounded(self, examples):
+        shift = 1e-3 * len(examples)
+        return {name: [score + shift for score in scores] for name, scores in scored(self, examples).items()}
+
+    monkeypatch.setattr(Probe, "score_all", rounded)
+    monkeypatch.setattr("kbtrain.gates.probe.train.COMPARED", 4)
+    recipe = load("recipes/train_probe.py")
+    files = {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "output": tmp_path / "probe"}
+    recipe.main(recipe.TrainProbeConfig(model=str(folder), dtype="fp32", device="cpu", **files))
+    assert (tmp_path / "probe" / "gate.json").exists()
 
 
 def fit_layers(method, layers, read, labels, groups=None):

@@ -144,8 +144,7 @@ class ProbeEnding(Ending):
         scores = gate.score_all(dev)
         self.gate, self.fitted = gate, fitted
         self.examples = (dev or used_examples(data.train))[:COMPARED]
-        n = len(self.examples)
-        self.kept = {name: values[:n] for name, values in scores.items()} if dev else gate.score_all(self.examples)
+        self.kept = gate.score_all(self.examples)  # the batch of `difference`: a score's rounding depends on it
         self.intervals = _dev_figures(dev, scores, gate)
         self.figures = {f"auroc_{key}": float(text.split()[0]) for key, text in self.intervals.items()}
         self.facts = {"train_examples": len(data.train), "dev_examples": len(dev), "without_label": data.unlabelled}
