@@ -1,7 +1,8 @@
 """The table of mixed traffic: every gate of a finished run against never, always, the rule by source and the oracle.
 
 Rows with `after` read the passages: they drop passages and save no search. The free prompt is always searching with a
-prompt that may ignore the passages (sampling run `free`). Money is searches alone, at 1 and 5 USD a thousand.
+prompt that may ignore the passages (sampling run `free`); each gate is also shown with these answers where it searches.
+Money is searches alone, at 1 and 5 USD a thousand.
 
 Examples:
   python studies/mixed_traffic/table.py --run runs/mixed
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,15 +36,17 @@ from kbtrain.records import Outcome, Question
 from kbtrain.report.words import percent, points, points_interval
 
 HEAD = [
-    "gate", "right, %", "searches, %", "against the better of never and always, points", "against by source, points",
+    "gate", "right, %", "searches, %", "against the best of never and always, points", "against by source, points",
     "prompt tokens", "USD at 1 / 5 a thousand searches",
 ]  # fmt: skip
 PILOT_HEAD = ["passages", "prompt", "right, %", "repaired", "broken", "prompt tokens"]
 SOURCE_HEAD = ["source", "questions", "never, % right", "always", "with the gate", "searches, %"]
 NAMES = {
     "by_source": "by source", "features": "`features` with the source", "features_no_source": "`features`, no source",
-    "features_after": "`features` after the search",
+    "features_after": "`features` after the search", "probe_source": "probe and by source",
+    "stack": "stack with the source", "stack_no_source": "stack, no source",
 }  # fmt: skip
+WITH_FREE = ", free prompt"
 FREE = "free"  # sampling run of the prompt that may ignore the passages
 DRAWS, SEED = 10_000, 0
 PRICES = (1.0, 5.0)  # USD for a thousand searches
@@ -100,9 +103,13 @@ def read_policies(run: Path, outcomes: Sequence[Outcome], free_run: Path) -> lis
     if (free := free_prompt(free_run, outcomes)) is not None:
         policies.append(Policy("always, free prompt", free, every, every))
     scores = stored_scores(run)
-    for gate in load(run / "results.json").gates:
-        if gate.gate in scores.by_gate and gate.threshold is not None:
-            policies.append(policy_of(gate, scores.by_gate[gate.gate], outcomes, llm, rag))
+    gates = [g for g in load(run / "results.json").gates if g.gate in scores.by_gate and g.threshold is not None]
+    policies += [policy_of(gate, scores.by_gate[gate.gate], outcomes, llm, rag) for gate in gates]
+    if free is not None:
+        policies += [
+            replace(policy, name=policy.name + WITH_FREE, right=np.where(policy.read > 0, free, llm))
+            for policy in policies[-len(gates) :]
+        ]
     needed = np.maximum(rag - llm, 0.0)
     return [*policies, Policy("oracle", np.maximum(llm, rag), needed, needed)]
 
@@ -136,17 +143,18 @@ def prompt_tokens(run: Path, outcomes: Sequence[Outcome]) -> tuple[Floats, Float
 
 def gate_rows(policies: Sequence[Policy], tokens: tuple[Floats, Floats]) -> list[list[str]]:
     by_name = {policy.name: policy for policy in policies}
-    never, always = by_name["never"].right, by_name["always"].right
-    better, by_source = max(never, always, key=lambda right: right.mean()), by_name.get("by_source")
+    fixed = [by_name[name].right for name in ("never", "always", "always, free prompt") if name in by_name]
+    best, by_source = max(fixed, key=lambda right: right.mean()), by_name.get("by_source")
     rows = []
     for policy in policies:
         spent = np.where(policy.read > 0, tokens[1], tokens[0]).mean()
         searches = policy.searched.mean()
         against = "-" if by_source is None else difference(policy.right, by_source.right)
-        name = policy.name.removesuffix("_benefit")
+        gate = policy.name.removesuffix(WITH_FREE).removesuffix("_benefit")
+        name = NAMES.get(gate, gate) + WITH_FREE * policy.name.endswith(WITH_FREE)
         rows.append([
-            NAMES.get(name, name), percent(policy.right.mean()), percent(searches, 0),
-            difference(policy.right, better), against,
+            name, percent(policy.right.mean()), percent(searches, 0),
+            difference(policy.right, best), against,
             f"{spent:.0f}", " / ".join(f"{searches * price:.2f}" for price in PRICES),
         ])  # fmt: skip
     return rows
