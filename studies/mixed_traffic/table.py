@@ -39,8 +39,9 @@ HEAD = [
     "gate", "right, %", "searches, %", "against the best of never and always, points", "against by source, points",
     "prompt tokens", "USD at 1 / 5 a thousand searches",
 ]  # fmt: skip
+BESIDE_HEAD = ["run and gate", "questions", "right, %", "searches, %", "against the second run's always, points"]
 PILOT_HEAD = ["passages", "prompt", "right, %", "repaired", "broken", "prompt tokens"]
-SOURCE_HEAD = ["source", "questions", "never, % right", "always", "with the gate", "searches, %"]
+SOURCE_HEAD = ["source", "questions", "never, % right", "always"]  # then the row's name and its searches
 NAMES = {
     "by_source": "by source", "features": "`features` with the source", "features_no_source": "`features`, no source",
     "features_after": "`features` after the search", "probe_source": "probe and by source",
@@ -55,6 +56,7 @@ PRICES = (1.0, 5.0)  # USD for a thousand searches
 class TableConfig(Config):
     run: Path = Field(Path("runs/mixed"), description="finished run folder of run.py")
     free: Path | None = Field(None, description="folder of the free prompt's answers; null: run")
+    beside: Path | None = Field(None, description="run with another search: both on the test questions of both")
     by_source: str | None = Field(None, description="also a table of this gate by source")
     name: str = Field("mixed", description="name of the table in RUN/mixed.json, for make figures TABLES=")
 
@@ -81,7 +83,13 @@ def main(config: TableConfig) -> None:
         if config.by_source not in by_name:
             raise UserError(f"key 'by_source': no row '{config.by_source}'; {did_you_mean(config.by_source, by_name)}")
         rows = source_rows(by_name[config.by_source], outcomes, questions_of(config.run))
-        tables[f"{config.name}-by-source"] = {"columns": SOURCE_HEAD, "rows": rows}
+        columns = [*SOURCE_HEAD, row_name(config.by_source), "searches, %"]
+        tables[f"{config.name}-by-source"] = {"columns": columns, "rows": rows}
+    if config.beside is not None:
+        other = [outcome for outcome in read_outcomes(config.beside) if outcome.split == "test"]
+        there = read_policies(config.beside, other, config.beside)
+        rows = common_rows((outcomes, policies), (other, there), (config.run.name, config.beside.name))
+        tables[f"{config.name}-beside"] = {"columns": BESIDE_HEAD, "rows": rows}
     if (config.run / "pilot.json").exists():
         tables[f"{config.name}-pilot"] = {"columns": PILOT_HEAD, "rows": pilot_rows(config.run / "pilot.json")}
     for table in tables.values():
@@ -150,14 +158,17 @@ def gate_rows(policies: Sequence[Policy], tokens: tuple[Floats, Floats]) -> list
         spent = np.where(policy.read > 0, tokens[1], tokens[0]).mean()
         searches = policy.searched.mean()
         against = "-" if by_source is None else difference(policy.right, by_source.right)
-        gate = policy.name.removesuffix(WITH_FREE).removesuffix("_benefit")
-        name = NAMES.get(gate, gate) + WITH_FREE * policy.name.endswith(WITH_FREE)
         rows.append([
-            name, percent(policy.right.mean()), percent(searches, 0),
+            row_name(policy.name), percent(policy.right.mean()), percent(searches, 0),
             difference(policy.right, best), against,
             f"{spent:.0f}", " / ".join(f"{searches * price:.2f}" for price in PRICES),
         ])  # fmt: skip
     return rows
+
+
+def row_name(policy: str) -> str:
+    gate = policy.removesuffix(WITH_FREE).removesuffix("_benefit")
+    return NAMES.get(gate, gate) + WITH_FREE * policy.endswith(WITH_FREE)
 
 
 def difference(right: Floats, other: Floats) -> str:
@@ -178,6 +189,25 @@ def pilot_rows(file: Path) -> list[list[str]]:
         counts = [str(result["repaired"]), str(result["broken"]), f"{result['prompt_tokens']:.0f}"]
         right = f"{percent(result['right'] / result['n'])} [{share[0]}, {share[1]}]"
         rows.append([f"{setting['k'] or 'no search'}{mark}", setting.get("form") or "plain", right, *counts])
+    return rows
+
+
+def common_rows(
+    first: tuple[Sequence[Outcome], Sequence[Policy]],
+    second: tuple[Sequence[Outcome], Sequence[Policy]],
+    names: tuple[str, str],
+) -> list[list[str]]:
+    """Every policy of two runs on the questions that both have, against always searching of the second."""
+    places = [{outcome.question_id: i for i, outcome in enumerate(outcomes)} for outcomes, _ in (first, second)]
+    common = [question for question in places[0] if question in places[1]]
+    at = [[place[question] for question in common] for place in places]
+    always = next(policy.right for policy in second[1] if policy.name == "always")[at[1]]
+    rows = []
+    for (_, policies), of, run in zip((first, second), at, names, strict=True):
+        for policy in policies:
+            right, searched = policy.right[of], policy.searched[of]
+            shares = [str(len(common)), percent(right.mean()), percent(searched.mean(), 0)]
+            rows.append([f"{run}: {row_name(policy.name)}", *shares, difference(right, always)])
     return rows
 
 

@@ -81,3 +81,19 @@ def test_the_pilot_of_the_run_becomes_a_table(tmp_path):
         ["1", "plain", "50.0 [10.0, 90.0]", "3", "1", "80"],
         ["1, chosen", "free", "62.5 [10.0, 90.0]", "3", "1", "80"],
     ]
+
+
+def test_two_searches_are_compared_on_common_questions():
+    study = scripts.load("studies/mixed_traffic/table.py")
+
+    def run(names, right):
+        outcomes = [Outcome(name, "test", None, False, True, None, None, 0, 0) for name in names]
+        every = np.ones(len(names))
+        return outcomes, [study.Policy("always", np.array(right), every, every)]
+
+    rows = study.common_rows(run("abc", [1.0, 0.0, 0.0]), run("cab", [1.0, 1.0, 1.0]), ("one", "three"))
+    assert [row[:5] for row in rows] == [
+        ["one", "always", "3", "33.3", "100"],
+        ["three", "always", "3", "100.0", "100"],
+    ]
+    assert rows[0][5].startswith("-66.7") and rows[1][5] == "-"
