@@ -46,7 +46,9 @@ class MixedConfig(Config):
     max_new_tokens: int = Field(20, ge=1, description="longest answer, in tokens")
     kbm: str | None = Field("kbm_smollm2", description="configuration of train_kbm.py; null: no KBM")
     seakr: int = Field(10, ge=0, description="samples of SeaKR for each question; 0: no SeaKR")
-    dtype: str = Field("auto", description="number format of the scores")
+    dtype: str = Field(
+        "auto", description="number format of probes and scores; that of the answers reuses their states"
+    )
 
 
 def main(config: MixedConfig) -> None:
@@ -110,7 +112,7 @@ def gates(config: MixedConfig, prompts: str | None) -> list[ChainStep]:
     run = config.run
     examples, bare = data_of(run / "examples"), data_of(run / "examples_no_source")
     features = {"index": run / "bm25", "keys": "[benefit]"}
-    probe = {"model": config.model, "keys": "[benefit]", **examples}
+    probe = {"model": config.model, "dtype": config.dtype, "keys": "[benefit]", **examples}
     stacks = {"stack": MEMBERS, "stack_no_source": WITHOUT_SOURCE, "probe_source": ("probe", "by_source")}
     return [
         chain_step("train_features", "a gate that reads the question and its source", 0.1, **features, **examples,

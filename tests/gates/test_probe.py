@@ -166,7 +166,7 @@ def test_a_head_may_tell_a_fact_about_the_question_and_speaks_for_retrieval(trai
 
 
 def test_the_folder_is_compared_with_scores_of_the_very_same_batch(folder, data, tmp_path, monkeypatch):
-    """A score's rounding depends on its batch: in bf16 a part of dev alone scores differently from dev at once."""
+    """A score's rounding depends on its batch: a part of dev alone scores a little differently from dev at once."""
     scored = Probe.score_all
 
     def rounded(self, examples):
