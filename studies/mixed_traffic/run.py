@@ -46,9 +46,7 @@ class MixedConfig(Config):
     max_new_tokens: int = Field(20, ge=1, description="longest answer, in tokens")
     kbm: str | None = Field("kbm_smollm2", description="configuration of train_kbm.py; null: no KBM")
     seakr: int = Field(10, ge=0, description="samples of SeaKR for each question; 0: no SeaKR")
-    dtype: str = Field(
-        "auto", description="number format of probes and scores; that of the answers reuses their states"
-    )
+    dtype: str = Field("auto", description="number format of probes and scores; best that of the answers")
 
 
 def main(config: MixedConfig) -> None:
