@@ -6,16 +6,7 @@ import pytest
 from support.scripts import config_class
 
 from kbtrain.config import parse_args
-from kbtrain.demo import (
-    ChainStep,
-    benefit_tau,
-    chain,
-    check_passages,
-    finish_own,
-    follow,
-    own_chain,
-    run_folder,
-)
+from kbtrain.demo import ChainStep, benefit_tau, chain, check_passages, finish_own, follow, own_chain, run_folder
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore

@@ -46,17 +46,7 @@ STAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "report": ("eval/write_report.py", ("--run", "run")),
 }
 # files that a stage notes in passing; what they say of times and memory differs from run to run
-VARIES = (
-    ".meta.json",
-    ".key",
-    ".progress",
-    ".lock",
-    "-wal",
-    "-shm",
-    "run.json",
-    "README.md",
-    ".html",
-)
+VARIES = (".meta.json", ".key", ".progress", ".lock", "-wal", "-shm", "run.json", "README.md", ".html")
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,7 @@ import atexit
 atexit.register(print, "the end")
 {end}
 """
-ENDS = [
-    "",
-    "sys.exit(2)",
-    "sys.exit('no')",
-    "raise KeyError('x')",
-    "os.kill(os.getpid(), 9)",
-]
+ENDS = ["", "sys.exit(2)", "sys.exit('no')", "raise KeyError('x')", "os.kill(os.getpid(), 9)"]
 
 
 @pytest.mark.parametrize("end", ENDS)

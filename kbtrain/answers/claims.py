@@ -28,18 +28,8 @@ _TURNING = LISTS["turning"]
 _OPPOSITES = [(frozenset(asked.split(", ")), contrary) for asked, contrary in LISTS["opposites"].items()]
 _IT_IS = re.compile(r"(?:i (?:think|believe) )?(?:it|this|that|he|she|they)(?: is| was| s| are| were) ")
 _COUNTED = re.compile(r"\bhow many (?:of (?:the |these |his |her )?)?(.*)")
-_CONCEDING = (
-    "unlike",
-    "although",
-    "though",
-    "while",
-    "whereas",
-    "of",
-    "between",
-    "among",
-    "besides",
-    "unless",
-)  # what follows up to a comma does not answer
+# what follows up to a comma does not answer
+_CONCEDING = tuple("unlike although though while whereas of between among besides unless".split())
 _OTHERS = frozenset(("other", "others", "another"))
 _ASKING = frozenset("which what where when whose whom".split())
 _TURNS_ZH = re.compile("不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|아니|아닌|아닙")

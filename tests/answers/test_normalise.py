@@ -2,16 +2,7 @@
 
 import pytest
 
-from kbtrain.answers.grading import (
-    RULES,
-    contains,
-    exact_match,
-    graded,
-    group_key,
-    is_correct,
-    rules_of,
-    token_f1,
-)
+from kbtrain.answers.grading import RULES, contains, exact_match, graded, group_key, is_correct, rules_of, token_f1
 from kbtrain.answers.words import normalise
 from kbtrain.records import Question
 

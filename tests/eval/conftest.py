@@ -16,16 +16,7 @@ from kbtrain.io.provenance import write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.examples import example
 from kbtrain.labeling.label import indicators, label
-from kbtrain.records import (
-    Evidence,
-    GateScore,
-    Hit,
-    Label,
-    Question,
-    Sample,
-    SampleSet,
-    Split,
-)
+from kbtrain.records import Evidence, GateScore, Hit, Label, Question, Sample, SampleSet, Split
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "studies"))  # as Python does for a script: studies import files beside them

@@ -36,10 +36,7 @@ CASES = {
     "no n": ({"most": 1}, {"server_endpoint": "chat", "server_n": False, "server_logprobs": True}),
     "refuses n and log-probabilities": ({"unknown": ("n", "logprobs")}, {"server_n": False, "server_logprobs": False}),
     "no stop": ({"unknown": ("stop",)}, {"server_extra": {"stop": None}}),
-    "other limit": (
-        {"unknown": ("max_tokens",)},
-        {"server_limit": "max_completion_tokens"},
-    ),
+    "other limit": ({"unknown": ("max_tokens",)}, {"server_limit": "max_completion_tokens"}),
     "no seeds": ({"unknown": ("seed",)}, {"server_extra": {"seed": None}, "server_logprobs": True}),
 }
 

@@ -375,8 +375,7 @@ def test_searches_with_one_k_share_a_call_and_each_question_counts_its_own():
 
 
 @pytest.mark.parametrize(
-    ("said", "figures"),
-    [("Ann", (True, 1.0, 1.0)), ("It is Ann", (True, 0.0, 0.5)), ("Bob", (False, 0.0, 0.0))],
+    ("said", "figures"), [("Ann", (True, 1.0, 1.0)), ("It is Ann", (True, 0.0, 0.5)), ("Bob", (False, 0.0, 0.0))]
 )
 def test_correct_is_by_the_question_s_rule_and_exact_match_and_f1_beside_it(said, figures):
     asked = replace(question(), grading="contains")

@@ -20,11 +20,7 @@ from kbtrain.serve.service import RequestTrace
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAMES = (
-    *(
-        "howto/serve.md",
-        "howto/search-tools.md",
-        "howto/monitor.md",
-    ),
+    *("howto/serve.md", "howto/search-tools.md", "howto/monitor.md"),
     *("howto/frameworks.md", "howto/agents.md", "reference/serving.md", "tutorials/serve.md"),
 )
 PAGE = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES).replace("\\\n", " ")

@@ -206,8 +206,7 @@ def test_passages_go_into_the_prompt_where_the_gate_takes_them(folder, stub, tmp
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
-    [({"search": "none"}, "give it a search"), ({"policy": "pass"}, "policy pass never searches")],
+    ("settings", "says"), [({"search": "none"}, "give it a search"), ({"policy": "pass"}, "policy pass never searches")]
 )
 def test_without_a_search_it_does_not_start(folder, stub, settings, says):
     given = {"gate": folder, "upstream": stub.url, "search": f"{__name__}:find", **settings}

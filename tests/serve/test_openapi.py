@@ -28,10 +28,7 @@ class Textual(StubUpstream):
 def server(gate, tmp_path_factory):
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text(KEY)
-    with (
-        Textual() as stub,
-        serving(gate, upstream=stub.url, search="serve_support:echo", keys=keys) as running,
-    ):
+    with Textual() as stub, serving(gate, upstream=stub.url, search="serve_support:echo", keys=keys) as running:
         yield running
 
 

@@ -71,10 +71,7 @@ def test_bodies_of_any_size_arrive_whole(echo, size):
 
 
 def test_an_upstream_that_does_not_take_a_body_is_a_504(gate):
-    with (
-        Echo(deaf=True) as stub,
-        serving(gate, upstream=stub.url, max_body_mb=40, upstream_timeout_s=0.2) as server,
-    ):
+    with Echo(deaf=True) as stub, serving(gate, upstream=stub.url, max_body_mb=40, upstream_timeout_s=0.2) as server:
         reply = server.post("/v1/chat/completions", chat(padding="p" * 30_000_000))
     assert reply.status == 504 and reply.json["error"]["code"] == "upstream_slow"
 

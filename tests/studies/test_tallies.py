@@ -3,16 +3,7 @@
 import math
 
 import pytest
-from kbm_paper.tallies import (
-    TAUS,
-    Accuracies,
-    Copying,
-    GradedAnswers,
-    Stability,
-    TauSweep,
-    graded_answers,
-    is_mask,
-)
+from kbm_paper.tallies import TAUS, Accuracies, Copying, GradedAnswers, Stability, TauSweep, graded_answers, is_mask
 
 from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.records import Question, Sample, SampleSet

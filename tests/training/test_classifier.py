@@ -21,14 +21,7 @@ from kbtrain.training.classifier_trainer import (
     parameter_groups,
 )
 from kbtrain.training.config import ClassifierConfig, training_arguments
-from kbtrain.training.data import (
-    Labelled,
-    act_targets,
-    class_weights,
-    common_acts,
-    need,
-    read_classifier_data,
-)
+from kbtrain.training.data import Labelled, act_targets, class_weights, common_acts, need, read_classifier_data
 from kbtrain.training.finish import DevScores, dev_metrics
 
 
