@@ -60,7 +60,7 @@ class PilotConfig(ForecastConfig, LLMConfig):
         {}, description="further prompts to compare: {NAME: {llm: FILE, rag: FILE}}; sampling uses the best"
     )
     splits: tuple[Split, ...] = Field(("dev",), min_length=1, description="splits whose questions are asked")
-    questions: int | None = Field(None, ge=1, description="largest number of questions of each split; null: all")
+    questions: int | None = Field(None, ge=1, description="questions of each split at most, evenly spaced; null: all")
     k: int | None = Field(
         None, ge=1, description="use this number of passages regardless of the result; null: the best"
     )

@@ -130,16 +130,15 @@ def advice(never: SettingResult, best: SettingResult) -> str:
 
 
 def pick_questions(questions: Iterable[Question], splits: Sequence[Split], most: int | None) -> list[Question]:
-    """Questions with a gold answer of the splits, at most ``most`` of each, in their order."""
-    counts: dict[str, int] = dict.fromkeys(splits, 0)
-    picked = []
+    """Questions with a gold answer of the splits, at most ``most`` of each, evenly spaced: a file may be sorted."""
+    of_split: dict[str, list[Question]] = {split: [] for split in splits}
     for question in questions:
-        if question.split in counts and question.answers and (most is None or counts[question.split] < most):
-            counts[question.split] += 1
-            picked.append(question)
-    if not picked:
+        if question.split in of_split and question.answers:
+            of_split[question.split].append(question)
+    if not any(of_split.values()):
         raise UserError(f"pilot: no question of {' or '.join(splits)} has a reference answer to be graded by")
-    return picked
+    numbers = {split: min(len(of), most or len(of)) for split, of in of_split.items()}
+    return [of[i * len(of) // numbers[split]] for split, of in of_split.items() for i in range(numbers[split])]
 
 
 def cut_evidence(candidates: Path, k: int, ids: set[str] | None = None) -> Iterable[Evidence]:

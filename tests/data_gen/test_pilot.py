@@ -7,6 +7,7 @@ import pytest
 from support.scripts import load, run
 
 from kbtrain.evaluation.search_pilot import NEVER, PLAIN, SearchSetting, advice, best_setting, compare_settings
+from kbtrain.evaluation.search_pilot import pick_questions as picked
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import meta_of, write_meta
 from kbtrain.io.store import SampleStore
@@ -25,25 +26,22 @@ def verdicts(never, one, three):
     }
 
 
-def tokens(n, each=(10, 20, 40)):
-    names = (NEVER, "bm25 1", "bm25 3")
-    return {name: {chr(97 + i): size for i in range(n)} for name, size in zip(names, each, strict=True)}
+def tokens(n):
+    sizes = {NEVER: 10, "bm25 1": 20, "bm25 3": 40}
+    return {name: {chr(97 + i): size for i in range(n)} for name, size in sizes.items()}
 
 
 def test_repaired_and_broken_answers_are_counted_on_questions_with_every_verdict():
     nevers, (one, three) = compare_settings(SETTINGS, verdicts("1100?", "10110", "0101?"), tokens(5))
-    never = nevers[PLAIN]
-    assert (never.n, never.right) == (4, 2)
+    assert (nevers[PLAIN].n, nevers[PLAIN].right) == (4, 2)
     assert (one.right, one.repaired, one.broken, one.prompt_tokens) == (3, 2, 1, 20.0)
-    assert (three.right, three.repaired, three.broken) == (2, 1, 1)
-    assert one.low < 0.75 < one.high
+    assert (three.right, three.repaired, three.broken) == (2, 1, 1) and one.low < 0.75 < one.high
 
 
 def test_the_best_setting_has_most_right_answers_and_of_equals_the_shortest_prompt():
-    _, results = compare_settings(SETTINGS, verdicts("0000", "1100", "0111"), tokens(4))
-    assert best_setting(results).setting.k == 3
-    _, results = compare_settings(SETTINGS, verdicts("0000", "1100", "0011"), tokens(4))
-    assert best_setting(results).setting.k == 1
+    for three, k in (("0111", 3), ("0011", 1)):
+        _, results = compare_settings(SETTINGS, verdicts("0000", "1100", three), tokens(4))
+        assert best_setting(results).setting.k == k
 
 
 @pytest.mark.parametrize(
@@ -92,6 +90,12 @@ def test_the_chosen_number_of_passages_is_the_evidence_of_all_questions(folder):
     assert (folder / "evidence.jsonl").read_bytes() == before
 
 
+def test_the_questions_of_a_sorted_file_are_evenly_spaced():
+    rows = [Question(f"q{i}", "?", ("a",) if i != 3 else (), "dev" if i < 9 else "train", "t") for i in range(13)]
+    assert [q.id for q in picked(rows, ("train", "dev"), 3)] == ["q9", "q10", "q11", "q0", "q2", "q6"]
+    assert len(picked(rows, ("dev",), None)) == 8
+
+
 def test_a_given_number_is_used_and_the_table_is_beside_it(folder):
     run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[1, 3]", "--k", 2)
     report = json.loads((folder / "pilot.json").read_text())
@@ -101,7 +105,6 @@ def test_a_given_number_is_used_and_the_table_is_beside_it(folder):
 
 def test_too_few_hits_are_refused_with_the_command(folder):
     result = run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[9]")
-    assert result.returncode == 2
     assert "at most 5 hits a question, but key 'ks' asks for 9; run retrieve with --k 9" in result.stderr
 
 
@@ -129,9 +132,9 @@ def test_a_prompt_is_compared_with_its_own_answers_without_a_search():
 
 
 def test_the_best_prompt_is_that_of_sampling(folder, monkeypatch):
-    files = {"llm": folder / "llm.txt", "rag": folder / "rag.txt"}
-    for part, text in {"llm": "{question} alone", "rag": "{evidence} {question}"}.items():
-        files[part].write_text(text)
+    files = {part: folder / f"{part}.txt" for part in ("llm", "rag")}
+    files["llm"].write_text("{question} alone")
+    files["rag"].write_text("{evidence} {question}")
     monkeypatch.setattr(
         ScriptedLLM, "_hashed", lambda _, request, index: request.question.answers[0] if request.prompts else "unknown"
     )

@@ -73,9 +73,7 @@ def test_the_pilot_of_the_run_becomes_a_table(tmp_path):
     never, one, free = ({"candidates": "c", "k": k, "form": form} for k, form in ((0, ""), (1, ""), (1, "free")))
     counts = {"n": 8, "low": 0.1, "high": 0.9, "repaired": 3, "broken": 1, "prompt_tokens": 80.4}
     results = [{**counts, "setting": setting, "right": right} for setting, right in ((never, 2), (one, 4), (free, 5))]
-    (tmp_path / "pilot.json").write_text(
-        json.dumps({"chosen": free, "never": results[0], "settings": results[1:]}), encoding="utf-8"
-    )
+    (tmp_path / "pilot.json").write_text(json.dumps({"chosen": free, "never": results[0], "settings": results[1:]}))
     assert study.pilot_rows(tmp_path / "pilot.json") == [
         ["no search", "plain", "25.0 [10.0, 90.0]", "3", "1", "80"],
         ["1", "plain", "50.0 [10.0, 90.0]", "3", "1", "80"],
@@ -88,8 +86,7 @@ def test_two_searches_are_compared_on_common_questions():
 
     def run(names, right):
         outcomes = [Outcome(name, "test", None, False, True, None, None, 0, 0) for name in names]
-        every = np.ones(len(names))
-        return outcomes, [study.Policy("always", np.array(right), every, every)]
+        return outcomes, [study.Policy("always", np.array(right), np.ones(3), np.ones(3))]
 
     rows = study.common_rows(run("abc", [1.0, 0.0, 0.0]), run("cab", [1.0, 1.0, 1.0]), ("one", "three"))
     assert [row[:4] for row in rows] == [["one: always", "3", "33.3", "100"], ["three: always", "3", "100.0", "100"]]
