@@ -130,15 +130,17 @@ def advice(never: SettingResult, best: SettingResult) -> str:
 
 
 def pick_questions(questions: Iterable[Question], splits: Sequence[Split], most: int | None) -> list[Question]:
-    """Questions with a gold answer of the splits, at most ``most`` of each, evenly spaced: a file may be sorted."""
-    of_split: dict[str, list[Question]] = {split: [] for split in splits}
-    for question in questions:
-        if question.split in of_split and question.answers:
-            of_split[question.split].append(question)
-    if not any(of_split.values()):
+    """Questions with a gold answer of the splits, at most ``most`` of each, in their order and evenly
+    spaced: a file may be sorted."""
+    asked = [question for question in questions if question.split in splits and question.answers]
+    if not asked:
         raise UserError(f"pilot: no question of {' or '.join(splits)} has a reference answer to be graded by")
-    numbers = {split: min(len(of), most or len(of)) for split, of in of_split.items()}
-    return [of[i * len(of) // numbers[split]] for split, of in of_split.items() for i in range(numbers[split])]
+    picked = set[str]()
+    for split in splits:
+        ids = [question.id for question in asked if question.split == split]
+        n = min(len(ids), most or len(ids))
+        picked.update(ids[i * len(ids) // n] for i in range(n))
+    return [question for question in asked if question.id in picked]
 
 
 def cut_evidence(candidates: Path, k: int, ids: set[str] | None = None) -> Iterable[Evidence]:
