@@ -152,15 +152,20 @@ def jobs_of(
     folder.mkdir(exist_ok=True)
     questions, ids = folder / "questions.jsonl", {question.id for question in asked}
     jsonl.write(questions, asked)
-    jobs = []
-    named = {setting.without: setting for setting in reversed(settings)} | {s.name: s for s in settings}
-    for name, setting in named.items():
-        evidence = folder / f"{setting.candidates}-{setting.k}.jsonl".replace(" ", "-")
-        jsonl.write(evidence, cut_evidence(by_name[setting.candidates], setting.k, ids))
-        conditions: tuple[Condition, ...] = ("llm",) if name == setting.without else ("rag",)
-        plan = SamplingPlan(questions, evidence, conditions, {}, prompts=read_prompts(files_of(config, setting.form)))
-        jobs.append(SamplingJob.from_config(config, name, plan, Shard(), len(asked)))
-    return jobs
+    read = {(setting.candidates, setting.k): folder / f"{setting.name}.jsonl".replace(" ", "-")
+            for setting in settings if setting.form == PLAIN}  # fmt: skip
+    for (candidates, k), evidence in read.items():
+        jsonl.write(evidence, cut_evidence(by_name[candidates], k, ids))
+    prompts = {form: read_prompts(files_of(config, form)) for form in (PLAIN, *config.forms)}
+    jobs: dict[str, SamplingJob] = {}
+    for setting in settings:
+        asking: dict[str, Condition] = {setting.without: "llm", setting.name: "rag"}
+        for name, condition in asking.items():
+            if name not in jobs:
+                evidence = read[setting.candidates, setting.k]
+                plan = SamplingPlan(questions, evidence, (condition,), {}, prompts=prompts[setting.form])
+                jobs[name] = SamplingJob.from_config(config, name, plan, Shard(), len(asked))
+    return list(jobs.values())
 
 
 def ask(
@@ -193,15 +198,15 @@ def write_evidence(config: PilotConfig, candidates: Path, chosen: SearchSetting)
     search = {**found.get("config", {}), "k": chosen.k, "pilot": False}
     evidence = Artifact(target, found.get("stage", "retrieve"), search, [config.run / "questions.jsonl", candidates])
     noted = {"chosen_by": "pilot", "form": chosen.form, "prompts": templates}
-    if evidence.is_current() and all(meta_of(target).get(key) == value for key, value in noted.items()):
-        return
-    if not evidence.is_current():
+    current = evidence.is_current()
+    if not current:
         check_passages_replaceable(evidence)
         questions = (question for _, question in read_questions(config.run / "questions.jsonl"))
         rows = zip(questions, cut_evidence(candidates, chosen.k), strict=True)
         made = (evidence_of(q, row.hits, EvidenceRule(row.retriever, row.titles)) for q, row in rows)
         jsonl.write(target, made)
-    evidence.finish(noted)
+    if not current or any(meta_of(target).get(key) != value for key, value in noted.items()):
+        evidence.finish(noted)
 
 
 if __name__ == "__main__":

@@ -217,14 +217,9 @@ def front_row(label: str, gate: Mapping[str, Any]) -> list[str]:
 
 def pilot_rows(run: Path) -> list[list[str]]:
     """What the pilot measured on dev: never searching, then each number of passages."""
-    pilot = json.loads((run / "pilot.json").read_text(encoding="utf-8"))
-    rows = []
-    for result in (pilot["never"], *pilot["settings"]):
-        share = f"{100 * result['right'] / result['n']:.1f} [{100 * result['low']:.1f}, {100 * result['high']:.1f}]"
-        mark = ", chosen" if result["setting"] == pilot["chosen"] else ""
-        k, tokens = result["setting"]["k"] or "no search", f"{result['prompt_tokens']:.0f}"
-        rows.append([f"{k}{mark}", share, str(result["repaired"]), str(result["broken"]), tokens])
-    return rows
+    sys.path.insert(0, str(ROOT / "studies" / "mixed_traffic"))
+    rows = import_module("table").pilot_rows(run / "pilot.json")
+    return [[passages, *counts] for passages, _, *counts in rows]  # the demo has one prompt
 
 
 def resplits_of(run: Path, gate: str) -> list[list[str]]:

@@ -358,7 +358,7 @@ def _clock(match: re.Match[str]) -> Quantity | None:
             return None
     else:
         hour, minute = int(match["hour24"]), int(match["minute24"] or 0)
-        either = 0 < hour < 12 and match["hour24"][0] != "0" and not (match["uhr"])
+        either = 0 < hour < 12 and match["hour24"][0] != "0" and not match["uhr"]
         minutes = {hour * 60 + minute} | ({(hour + 12) * 60 + minute} if either else set())
     return Quantity(*match.span(), frozenset(map(Fraction, minutes)), "clock")
 

@@ -40,12 +40,13 @@ def any_of(words: Iterable[str]) -> str:
 
 
 _PATTERNS = read_data("patterns.toml")
+_PARTS = _PATTERNS["parts"] | {part: any_of(words) for part, words in LISTS["reach"].items()}
 
 
 def forms_of(name: str) -> list[str]:
     """The forms that the table of patterns has of one, with their parts; line breaks are none of them."""
     texts = _PATTERNS["patterns"][name]
-    for part, form in (_PATTERNS["parts"] | {part: any_of(words) for part, words in LISTS["reach"].items()}).items():
+    for part, form in _PARTS.items():
         texts = [text.replace(f"<{part}>", form) for text in texts]
     return [re.sub(r"\n\s*", "", text) for text in texts]
 

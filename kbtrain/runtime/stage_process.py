@@ -1,4 +1,4 @@
-"""Processes of a chain's stages, which end with the process that started them, whatever ends that."""
+"""Processes of a chain's stages, which end with the process that started them, also when that is killed."""
 
 from __future__ import annotations
 

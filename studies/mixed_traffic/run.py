@@ -51,7 +51,7 @@ class MixedConfig(Config):
 
 def main(config: MixedConfig) -> None:
     templates = write_free_prompts(config.run)
-    follow([piloting(config, templates)], config.run, print, "evidence.jsonl", lambda _: [])
+    follow([pilot_step(config, templates)], config.run, print, "evidence.jsonl", lambda _: [])
     chosen = templates if meta_of(config.run / "evidence.jsonl")["form"] else {}
     follow(answering(config, {} if chosen else templates), config.run, print, "labels.jsonl", lambda _: [])
     for split in ("train", "dev"):
@@ -59,16 +59,16 @@ def main(config: MixedConfig) -> None:
     follow(gates(config, json.dumps(chosen) if chosen else None), config.run, print)
 
 
-def asked(config: MixedConfig) -> dict[str, object]:
+def keys_of_answers(config: MixedConfig) -> dict[str, object]:
     """Keys of every stage that asks the model for answers."""
     return {
         "run": config.run, "model": config.model, "config": config.sampling, "max_new_tokens": config.max_new_tokens
     }  # fmt: skip
 
 
-def piloting(config: MixedConfig, templates: dict[str, str]) -> ChainStep:
+def pilot_step(config: MixedConfig, templates: dict[str, str]) -> ChainStep:
     return chain_step(
-        "pilot", "which number of passages and which prompt give most right answers", 10, **asked(config),
+        "pilot", "which number of passages and which prompt give most right answers", 10, **keys_of_answers(config),
         ks=json.dumps(config.ks), questions=config.pilot, forms=json.dumps({"free": templates}),
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ def answering(config: MixedConfig, other: dict[str, str]) -> list[ChainStep]:
     """Greedy answers without a search and with the best one, their labels and examples. ``other``: templates of the
     free prompt, where it is not the best: then it is always searched with, too."""
     run = config.run
-    greedy = {**asked(config), "samples": GREEDY}
+    greedy = {**keys_of_answers(config), "samples": GREEDY}
     free = chain_step("sample", "answers to a prompt that may ignore the passages", 5, **greedy, conditions="[rag]",
                       sampling_run="free", prompts=json.dumps(other))  # fmt: skip
     return [

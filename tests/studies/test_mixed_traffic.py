@@ -19,7 +19,7 @@ def test_every_stage_takes_its_keys(tmp_path, name):
     if name == "run":
         config = study.MixedConfig(run=tmp_path, model="some/model", ks=(1, 3))
         free = study.write_free_prompts(tmp_path)
-        steps = [study.piloting(config, free), *study.answering(config, free), *study.gates(config, json.dumps(free))]
+        steps = [study.pilot_step(config, free), *study.answering(config, free), *study.gates(config, json.dumps(free))]
     else:
         config = study.MixedDataConfig(data=tmp_path, run=tmp_path / "mixed")
         steps = [*study.collecting(config, tmp_path / "c.csv"), *study.pooling(config, tmp_path / "corpus.jsonl")]
