@@ -32,7 +32,7 @@ from kbtrain.io.provenance import write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.metrics.significance import interval, resampled_means
 from kbtrain.questions.checks import read_questions
-from kbtrain.records import Outcome, Question
+from kbtrain.records import Condition, Outcome, Question
 from kbtrain.report.words import percent, points, points_interval
 
 HEAD = [
@@ -76,8 +76,9 @@ class Policy:
 
 def main(config: TableConfig) -> None:
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == "test"]
-    policies = read_policies(config.run, outcomes, config.free or config.run)
-    tables = {config.name: {"columns": HEAD, "rows": gate_rows(policies, prompt_tokens(config.run, outcomes))}}
+    free_run = config.free or config.run
+    policies, tokens = read_policies(config.run, outcomes, free_run), prompt_tokens(config.run, outcomes, free_run)
+    tables = {config.name: {"columns": HEAD, "rows": gate_rows(policies, tokens)}}
     if config.by_source is not None:
         by_name = {policy.name: policy for policy in policies}
         if config.by_source not in by_name:
@@ -141,21 +142,25 @@ def free_prompt(run: Path, outcomes: Sequence[Outcome]) -> Floats | None:
     return np.array([bool(a and grade(questions[a.question_id], a).correct) for a in answers], dtype=np.float64)
 
 
-def prompt_tokens(run: Path, outcomes: Sequence[Outcome]) -> tuple[Floats, Floats]:
-    """Tokens of each question's prompt without and with passages."""
-    with SampleStore(run / "samples.db", read_only=True) as store:
-        rows = [[store.get("main", o.question_id, name) for name in ("llm", "rag")] for o in outcomes]
-    table = np.array([[row.prompt_tokens if row else 0 for row in pair] for pair in rows], dtype=np.float64)
-    return table[:, 0], table[:, 1]
+def prompt_tokens(run: Path, outcomes: Sequence[Outcome], free_run: Path) -> tuple[Floats, ...]:
+    """Tokens of each question's prompt without and with passages, and of the free one with them."""
+
+    def of(folder: Path, sampling_run: str, condition: Condition) -> Floats:
+        with SampleStore(folder / "samples.db", read_only=True) as store:
+            answers = [store.get(sampling_run, o.question_id, condition) for o in outcomes]
+        return np.array([answer.prompt_tokens if answer else 0 for answer in answers], dtype=np.float64)
+
+    return of(run, "main", "llm"), of(run, "main", "rag"), of(free_run, FREE, "rag")
 
 
-def gate_rows(policies: Sequence[Policy], tokens: tuple[Floats, Floats]) -> list[list[str]]:
+def gate_rows(policies: Sequence[Policy], tokens: Sequence[Floats]) -> list[list[str]]:
     by_name = {policy.name: policy for policy in policies}
     fixed = [by_name[name].right for name in ("never", "always", "always, free prompt") if name in by_name]
     best, by_source = max(fixed, key=lambda right: right.mean()), by_name.get("by_source")
     rows = []
     for policy in policies:
-        spent = np.where(policy.read > 0, tokens[1], tokens[0]).mean()
+        with_passages = tokens[2] if policy.name.endswith(WITH_FREE) else tokens[1]
+        spent = np.where(policy.read > 0, with_passages, tokens[0]).mean()
         searches = policy.searched.mean()
         against = "-" if by_source is None else difference(policy.right, by_source.right)
         rows.append([
