@@ -1,8 +1,8 @@
 """Gates on mixed traffic: one model's answers, each gate with and without the questions' source, one table.
 
 Answers are greedy; the number of passages and the prompt (the project's, or one that may ignore the passages) are those
-with most right answers on dev. Gates learn from training questions, thresholds come from dev, the test questions are
-evaluated once. Every stage resumes where it was.
+with most right answers on training and dev questions. Gates learn from training questions, thresholds come from dev,
+the test questions are evaluated once. Every stage resumes where it was.
 
 Examples:
   python studies/mixed_traffic/run.py --run runs/mixed --model smollm2-135m-instruct
@@ -21,7 +21,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.demo import ChainStep, chain_step, follow
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import meta_of
-from kbtrain.records import GateExample
+from kbtrain.records import GateExample, Split
 
 GREEDY = "{train: 0, dev: 0, test: 0}"
 MEMBERS = ("probe", "draft_probe", "features", "by_source")
@@ -41,8 +41,9 @@ class MixedConfig(Config):
     sampling: Path | None = Field(
         None, description="YAML file with further keys of sample.py and pilot.py: dtype, rows"
     )
-    ks: tuple[int, ...] = Field((1, 2, 3, 5), min_length=1, description="numbers of passages to compare on dev")
-    pilot: int | None = Field(None, ge=1, description="at most this number of dev questions in the pilot; null: all")
+    ks: tuple[int, ...] = Field((1, 2, 3, 5), min_length=1, description="numbers of passages to compare")
+    pilot: int | None = Field(None, ge=1, description="questions of each split in the pilot at most; null: all")
+    pilot_splits: tuple[Split, ...] = Field(("train", "dev"), min_length=1, description="splits that the pilot asks")
     max_new_tokens: int = Field(20, ge=1, description="longest answer, in tokens")
     kbm: str | None = Field("kbm_smollm2", description="configuration of train_kbm.py; null: no KBM")
     seakr: int = Field(10, ge=0, description="samples of SeaKR for each question; 0: no SeaKR")
@@ -69,7 +70,8 @@ def keys_of_answers(config: MixedConfig) -> dict[str, object]:
 def pilot_step(config: MixedConfig, templates: dict[str, str]) -> ChainStep:
     return chain_step(
         "pilot", "which number of passages and which prompt give most right answers", 10, **keys_of_answers(config),
-        ks=json.dumps(config.ks), questions=config.pilot, forms=json.dumps({"free": templates}),
+        ks=json.dumps(config.ks), splits=json.dumps(config.pilot_splits), questions=config.pilot,
+        forms=json.dumps({"free": templates}),
     )  # fmt: skip
 
 
