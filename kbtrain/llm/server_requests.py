@@ -13,6 +13,7 @@ import contextlib
 import functools
 import re
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -209,6 +210,7 @@ def _codes(value: Any, depth: int) -> Iterator[Any]:
 
 
 SILENCE = 5.0  # seconds after which a user is told what is waited for
+BETWEEN_LINES = 60.0  # seconds after which the user is told again
 LATE = "no whole answer in time"
 NO_QUOTA = "the account has no quota left: add credit or take another key"
 _HINTS = {
@@ -261,25 +263,66 @@ class NoReply(Exception):
         self.is_empty = is_empty
 
 
+class _Retries:
+    """Requests to an address that wait for another try: a line says so after :data:`SILENCE` seconds, and again after
+    :data:`BETWEEN_LINES` while some still wait."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.n = address, 0
+        self._why, self._earliest = "", 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None  # that will say the next line
+
+    def tell(self, why: str) -> None:
+        """Note why the newest try failed."""
+        self._why = why
+        if self._loop is not asyncio.get_running_loop():
+            self._say_in(max(SILENCE, self._earliest - time.monotonic()))
+
+    def _say_in(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_later(seconds, self._say)
+
+    def _say(self) -> None:
+        self._loop = None
+        if self.n:
+            requests = "1 request waits" if self.n == 1 else f"{self.n} requests wait"
+            say_line(f"server {self.address}: {requests} for another try; the newest failure: {self._why}")
+            self._earliest = time.monotonic() + BETWEEN_LINES
+            self._say_in(BETWEEN_LINES)
+
+
+_retries = functools.cache(_Retries)  # one an address: clients and loops come and go
+
+
 async def post(
     client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], retry: Retry, holds: str = "choices"
 ) -> dict[str, Any]:
     """The JSON object that answers ``body``, with something in its field ``holds``. Raises :class:`UserError`, and
     :class:`PromptRefusal` for a body that the server refuses."""
     failed = 0
-    while True:
-        try:
-            return await _post_once(client, path, body, holds)
-        except NoReply as error:
-            failed += 1
-            if failed >= retry.tries:
-                if error.is_empty and holds == "choices":
-                    raise PromptRefusal("other", f"{error}, {failed} times") from None
-                raise UserError(
-                    f"server {client.base_url}: {error}, {failed} times; what was finished is kept, run the same "
-                    "command again when the server works"
-                ) from None
-            await asyncio.sleep(retry.seconds(failed, error.asked))
+    retries = _retries(str(client.base_url))
+    try:
+        while True:
+            try:
+                return await _post_once(client, path, body, holds)
+            except NoReply as error:
+                failed += 1
+                retries.n += failed == 1
+                if failed >= retry.tries:
+                    raise _given_up(client, error, failed, holds) from None
+                retries.tell(str(error))
+                await asyncio.sleep(retry.seconds(failed, error.asked))
+    finally:
+        retries.n -= failed > 0
+
+
+def _given_up(client: httpx2.AsyncClient, error: NoReply, failed: int, holds: str) -> Exception:
+    if error.is_empty and holds == "choices":
+        return PromptRefusal("other", f"{error}, {failed} times")
+    return UserError(
+        f"server {client.base_url}: {error}, {failed} times; what was finished is kept, run the same command again "
+        "when the server works"
+    )
 
 
 async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], holds: str) -> dict[str, Any]:

@@ -57,7 +57,9 @@ class _Lines(tqdm):  # type: ignore[type-arg]  # tqdm is generic for the type ch
         sys.stderr.flush()
 
 
-say_line = _Lines.write
+def say_line(text: str) -> None:
+    """A line on stderr, above the bar of a terminal."""
+    (tqdm if sys.stderr.isatty() else _Lines).write(text, file=sys.stderr)
 
 
 def _speed(rate: float, unit: str) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 import socket
 import threading
 import time
@@ -72,12 +73,15 @@ def test_answers_are_the_servers_with_seeds_tokens_and_logprobs(open_llm, asks, 
 
 
 @pytest.mark.parametrize("failure", PASSING)
-def test_a_failure_that_passes_changes_no_answer(failure, open_llm, asks):
+def test_a_failure_that_passes_changes_no_answer_and_is_said_once(failure, open_llm, asks, monkeypatch, capsys):
+    monkeypatch.setattr("kbtrain.llm.server_requests.SILENCE", 0.0)
     late = failure == "too_late"  # the only one that must not be waited for
     with ModelServer(failures=(failure, failure)) as server:
         found = answered(open_llm(server, timeout=1.0 if late else 60.0, retry=PATIENT if late else QUICK), asks)
         assert len(server.requests) >= 10 if late else len(server.requests) == 10  # 4 greedy, 4 for samples, 2 failed
     assert [[s.text for s in made.samples] for made in found] == [expected_texts(ask) for ask in asks]
+    said = rf"server {server.url}/: \d requests? waits? for another try; the newest failure: \S.*\n"
+    assert re.fullmatch(said, capsys.readouterr().err)
 
 
 def test_a_server_that_stays_ill_is_one_line_and_what_was_finished_came_out(open_llm, asks):
