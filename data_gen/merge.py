@@ -1,7 +1,7 @@
 """Join the shards of a sampling run: samples.shard-I-of-N.db -> samples.db, equal to that of an undivided run.
 
 Refuses shards of different runs, a question-condition in two shards, and shards that are missing or unfinished (unless
---allow-gaps). An existing samples.db keeps its content and gets what it lacks: another run, or more question-conditions
+--allow-gaps). An existing samples.db keeps its content and gets what it lacks: another run, or more prompts
 of a run with the same settings. Other settings or other answers are refused. After a kill the same command resumes.
 
 Examples:
@@ -42,19 +42,19 @@ def main(config: MergeConfig) -> None:
     with writing(target, name):
         n_new = merge_into(target, parts, name) if has_content(target) else write_store(parts, name, target)
     if not n_new and meta_path(target).exists():  # else a merge ended before its metadata, as on a full disk
-        return print(f"all {n_stored} question-conditions {shards} are in {target} already")
+        return print(f"all {n_stored} prompts {shards} are in {target} already")
     meta, inputs = parts[0].meta, [part.path for part in parts]
     extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": len(gaps(parts))}
     write_meta(target, stage="merge", config=config, inputs=inputs, extra=extra, started=started)
     new_text = "" if n_new == n_stored else f", {n_new} of them now"
-    print(f"{n_stored} question-conditions {shards}, {extra['n_gaps']} gaps{new_text} -> {target}")
+    print(f"{n_stored} prompts {shards}, {extra['n_gaps']} gaps{new_text} -> {target}")
 
 
 def merge_into(path: Path, parts: Sequence[ShardStore], name: str) -> int:
-    """Returns the number of question-conditions that the store lacked."""
+    """Returns the number of prompts that the store lacked."""
     with (
         SampleStore(path) as store,
-        progress_bar(total=sum(part.stored for part in parts), desc="merge", unit="question-conditions") as bar,
+        progress_bar(total=sum(part.stored for part in parts), desc="merge", unit="prompts") as bar,
     ):
         n_before = sum(store.counts(name).values())
         for n in merge(parts, name, store):

@@ -124,7 +124,7 @@ def main(config: SampleConfig) -> None:
     plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, prompts)
     total = plan.n_requests(counts)
     print(model_line(config))
-    print(f"{sum(counts.values())} questions, {total} question-conditions under {', '.join(config.conditions)}")
+    print(f"{sum(counts.values())} questions, {total} prompts under {', '.join(config.conditions)}")
     if "mask" in config.conditions and (leaks := mask_leaks(evidence)):
         print(f"condition mask: a reference answer shows through the mask of {leaks} questions")
     if not shard.is_whole:
@@ -141,12 +141,12 @@ def main(config: SampleConfig) -> None:
         if n_missing:
             print(f"states of {n_missing} questions are missing: their batches are sampled again, with equal answers")
         if n_stored >= job.total and job.run in store.runs() and not n_missing:
-            print(f"all {n_stored} question-conditions are in {target} already")
+            print(f"all {n_stored} prompts are in {target} already")
         else:
-            with progress_bar(total=job.total, initial=n_stored, desc="sample", unit="question-conditions") as bar:
+            with progress_bar(total=job.total, initial=n_stored, desc="sample", unit="prompts") as bar:
                 for n in job.sample(store, _engine(config), silent, config.allow_empty):
                     bar.update(n)
-            print(f"{job.total} question-conditions, {job.total - n_stored} of them now -> {target}")
+            print(f"{job.total} prompts, {job.total - n_stored} of them now -> {target}")
         print(silent.line() + notes(store, job.run, config.max_prompt_tokens))
         if not config.allow_empty:
             silent.check(f"{at(target)}: run '{job.run}'")

@@ -268,8 +268,8 @@ def imported(run: Path) -> bool:
 def run_demo(size: Size, say: Say) -> None:
     """Run the chain in the current folder. Raises :class:`UserError`, or SystemExit where a stage failed.
 
-    Of each stage its bar and its last line are shown; ``chain.log`` of the run folder has its whole output. The last
-    stage's closing block is shown whole.
+    Of each stage its bar, its warnings and its last line are shown; ``chain.log`` of the run folder has its whole
+    output. The last stage's closing block is shown whole.
     """
     embedded.path_of(MODEL, say)
     follow(chain(size), run_folder(size), say)
@@ -289,7 +289,7 @@ def follow(
     """
     started = time.monotonic()
     expected = _about(sum(step.minutes for step in steps))
-    say(f"{count_of(len(steps), 'stage')}, {expected} on 2 cores -> {run.resolve()}")
+    say(f"{count_of(len(steps), 'stage')}, {expected} -> {run.resolve()}")
     run.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     with (run / "chain.log").open("a", encoding="utf-8") as log:
@@ -303,7 +303,8 @@ def follow(
                 sys.stdout.write(output)
                 raise SystemExit(code if code > 0 else 128 - code)
             if number < len(steps) or closing:
-                say("\n".join(f"       {line}" for line in lines[-1:]))
+                warned = [line for line in lines[:-1] if line.startswith("warning: ")]
+                say("\n".join(f"       {line}" for line in (*warned, *lines[-1:])))
     report = (run / result).resolve()
     if not report.is_file():
         raise UserError(f"{report}: not written")

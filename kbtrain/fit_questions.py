@@ -241,9 +241,11 @@ def agree(settings: Fit, config: Path, say: Say) -> float:
 
 
 def _piloted(settings: Fit) -> tuple[tuple[Split, ...], int]:
-    """Splits of the pilot and the number of questions of each: of dev alone, if there are enough."""
+    """Splits of the pilot and the number of questions of each: of dev alone if there are enough, else of train too."""
     n_dev = sum(q.split == "dev" and bool(q.answers) for _, q in read_questions(settings.run / "questions.jsonl"))
-    return (("dev",), settings.pilot) if n_dev >= settings.pilot else (("train", "dev"), -(-settings.pilot // 2))
+    if n_dev >= settings.pilot:
+        return ("dev",), settings.pilot
+    return ("train", "dev"), max(-(-settings.pilot // 2), settings.pilot - n_dev)
 
 
 def _requests(settings: Fit) -> Iterator[AnswerRequest]:

@@ -88,7 +88,7 @@ def test_blank_lines_are_skipped_and_still_counted(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"question_id": "q", ', r"s\.jsonl:2: broken JSON \(.* at column \d+\)$"),
+        ('{"question_id": "q", ', r"s\.jsonl:2: broken JSON \(.* at column 2\d\)$"),
         ("[1, 2]", r"s\.jsonl:2: expected a JSON object, found list$"),
         ('{"question_id": "q", "gate": "g"}', r"s\.jsonl:2: field 'score': missing$"),
         ('{"question_id": "q", "gate": "g", "score": "high"}', r":2: field 'score': .* valid number.*'high'$"),

@@ -99,7 +99,7 @@ def gaps(parts: Sequence[ShardStore]) -> list[str]:
     count, present, folder = parts[0].shard.count, {part.shard.index for part in parts}, at(parts[0].path.parent)
     unfinished = (part for part in parts if part.stored < part.expected)
     return [
-        *(f"{at(part.path)}: holds {part.stored} of its {part.expected} question-conditions" for part in unfinished),
+        *(f"{at(part.path)}: holds {part.stored} of its {part.expected} prompts" for part in unfinished),
         *(f"{folder}: shard {i} of {count} is missing" for i in range(1, count + 1) if i not in present),
     ]
 

@@ -94,7 +94,8 @@ def _refusal(error: ValueError, path: Path | str, number: int | None, remedy: st
         return UserError(f"{at(path, number, error.field)}: {error}{remedy}")
     words = str(error)[:80]  # a number of thousands of digits, thousands of brackets
     if isinstance(error, json.JSONDecodeError):
-        number, words = number or error.lineno, f"{error.msg} at column {error.colno}"
+        column = error.colno if number is None else error.pos + 1  # a line's own end begins no second one
+        number, words = number or error.lineno, f"{error.msg} at column {column}"
     return UserError(f"{at(path, number)}: broken JSON ({words}){remedy}")
 
 

@@ -135,7 +135,7 @@ class Shard:
         """Number of requests in this shard, of ``total``. Raises :class:`UserError` for a shard with nothing in it."""
         if self.index > (most := -(-total // size)):
             raise UserError(
-                f"key 'shard': nothing is left for shard {self.index}: {total} question-conditions are {most} windows "
+                f"key 'shard': nothing is left for shard {self.index}: {total} prompts are {most} windows "
                 f"of {size}; use at most {most} shards, or a smaller window"
             )
         starts = range((self.index - 1) * size, total, self.count * size)
@@ -255,7 +255,7 @@ def check_refusals(store: SampleStore, job: SamplingJob) -> None:
     if refused > job.config.server_refused * job.total:
         kinds = refusal_text(store, job.run)
         raise UserError(
-            f"key 'server_refused': the server refused {kinds} of {job.total} question-conditions, more than "
+            f"key 'server_refused': the server refused {kinds} of {job.total} prompts, more than "
             f"{job.config.server_refused:.0%}; raise it, or change the prompts and name another sampling_run"
         )
 

@@ -204,7 +204,7 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, chinese: int
     ]
     if near is None:
         many = f"{splits.total():,} are more than {MOST_COMPARED:,}"
-        keep = "`kbtrain run collect --group-by COLUMN` keeps wordings of one question together"
+        keep = "`--group-by COLUMN` keeps wordings of one question together"
         lines.append(f"questions of different splits were not compared: {many}; {keep}")
     by_splits: dict[tuple[Split, Split], list[NearPair]] = {}
     for pair in near or ():
@@ -212,7 +212,7 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, chinese: int
     lines += [
         f"{split} questions with a near duplicate in {other}: {len(pairs)} "
         f"('{pairs[0].id}' and '{pairs[0].other_id}'); this flatters the figures; keep them together by "
-        "`kbtrain run collect --group-by COLUMN`"
+        "`--group-by COLUMN`"
         for (split, other), pairs in by_splits.items()
     ]
     if chinese:  # in use a question's language follows from its characters

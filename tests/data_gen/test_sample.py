@@ -30,7 +30,7 @@ def sample(*command):
 def test_a_finished_run_says_so_and_loads_no_model(run, tiny_model):
     first = sample(*arguments(run, tiny_model))
     assert first.returncode == 0, first.stderr
-    assert f"{N_QUESTIONS * 3} question-conditions, {N_QUESTIONS * 3} of them now" in first.stdout
+    assert f"{N_QUESTIONS * 3} prompts, {N_QUESTIONS * 3} of them now" in first.stdout
     again = sample(*arguments(run, tiny_model))
     assert again.returncode == 0 and "are in" in again.stdout and "already" in again.stdout
 
@@ -44,10 +44,10 @@ def scripted(run, conditions, *more):
 def test_answers_under_other_conditions_do_not_stand_for_those_that_are_asked_for(run):
     """As many were stored as were asked for: "all are in it already" was said, and none under mask were ever made."""
     numbers, mask = ("--samples", "{train: 2}"), ("--mask-questions", "{train: 2}")
-    assert "24 question-conditions, 24 of them now" in scripted(run, "[llm, rag]", *numbers)
-    assert "14 question-conditions, 2 of them now" in scripted(run, "[llm, mask]", *numbers, *mask)
-    assert "all 14 question-conditions are in" in scripted(run, "[llm, mask]", *numbers, *mask)
-    assert "12 question-conditions, 10 of them now" in scripted(run, "[mask]", *numbers)
+    assert "24 prompts, 24 of them now" in scripted(run, "[llm, rag]", *numbers)
+    assert "14 prompts, 2 of them now" in scripted(run, "[llm, mask]", *numbers, *mask)
+    assert "all 14 prompts are in" in scripted(run, "[llm, mask]", *numbers, *mask)
+    assert "12 prompts, 10 of them now" in scripted(run, "[mask]", *numbers)
     with SampleStore(run / "samples.db", read_only=True) as store:
         assert store.counts("main") == {"llm": 12, "rag": 12, "mask": 12}
 
@@ -57,7 +57,7 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(run, tiny_model):
     assert done.stdout.startswith(f"model {tiny_model}, transformers; answers to a prompt: train 5, test 1\n")
     default = scripts.here("data_gen/sample.py", "--run", run, "--dry-run").stdout.splitlines()[0]
     assert default.startswith("model smollm2-135m-instruct (the default: name yours by --config server.yaml or")
-    assert done.returncode == 0 and f"{N_QUESTIONS * 3} question-conditions" in done.stdout
+    assert done.returncode == 0 and f"{N_QUESTIONS * 3} prompts" in done.stdout
     assert not (run / "samples.db").exists()
 
 

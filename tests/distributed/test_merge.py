@@ -32,7 +32,7 @@ def test_merged_shards_are_the_undivided_run(make_run, sample, merge, rows, shar
     whole = make_run("whole")
     sample(whole)
     merge(sharded)
-    assert "75 question-conditions of 3 shards, 0 gaps" in capsys.readouterr().out
+    assert "75 prompts of 3 shards, 0 gaps" in capsys.readouterr().out
     assert rows(sharded / "samples.db") == rows(whole / "samples.db")
     assert len(rows(sharded / "samples.db")) == 75
     with SampleStore(sharded / "samples.db") as merged, SampleStore(whole / "samples.db") as undivided:
@@ -42,7 +42,7 @@ def test_merged_shards_are_the_undivided_run(make_run, sample, merge, rows, shar
     assert len(meta["inputs"]) == 3 and meta["n_gaps"] == 0
     assert not list(sharded.glob("samples.db.partial*"))
     sample(sharded)  # the stage takes it for its own finished run
-    assert "all 75 question-conditions are in" in capsys.readouterr().out
+    assert "all 75 prompts are in" in capsys.readouterr().out
 
 
 def test_a_missing_shard_is_refused_unless_gaps_are_allowed(sharded, merge, rows):
@@ -60,7 +60,7 @@ def test_an_unfinished_shard_is_refused_and_the_rest_can_be_sampled_later(sharde
         store._db.execute("DELETE FROM samples WHERE question = 1")
         store._db.execute("DELETE FROM sets WHERE question = 1")
     assert not meta_path(shard(sharded, 3)).exists()  # as of a stage that has not ended
-    with pytest.raises(UserError, match=r"shard-3-of-3.db: holds \d+ of its 21 question-conditions"):
+    with pytest.raises(UserError, match=r"shard-3-of-3.db: holds \d+ of its 21 prompts"):
         merge(sharded)
     merge(sharded, "--allow-gaps")
     sample(sharded)  # fills the gap
@@ -121,13 +121,13 @@ def test_a_second_run_and_a_missing_shard_are_added_to_the_store_that_is_there(
     (sharded / "third.db").rename(shard(sharded, 3))
     capsys.readouterr()
     merge(sharded)
-    assert "75 question-conditions of 3 shards, 0 gaps, 21 of them now" in capsys.readouterr().out
+    assert "75 prompts of 3 shards, 0 gaps, 21 of them now" in capsys.readouterr().out
     whole = make_run("whole")
     sample(whole)
     assert rows(sharded / "samples.db") == rows(whole / "samples.db")
     before = meta_path(sharded / "samples.db").read_bytes()
     merge(sharded)
-    assert "all 75 question-conditions of 3 shards are in" in capsys.readouterr().out
+    assert "all 75 prompts of 3 shards are in" in capsys.readouterr().out
     assert meta_path(sharded / "samples.db").read_bytes() == before
     for i in (1, 2, 3):
         shard(sharded, i).unlink()
@@ -222,5 +222,5 @@ def test_a_wrong_shard_is_one_line(text):
 
 def test_a_shard_with_nothing_in_it_is_refused():
     assert Shard(3, 3).n_requests(21, 10) == 1
-    with pytest.raises(UserError, match="21 question-conditions are 3 windows of 10; use at most 3 shards"):
+    with pytest.raises(UserError, match="21 prompts are 3 windows of 10; use at most 3 shards"):
         Shard(4, 4).n_requests(21, 10)

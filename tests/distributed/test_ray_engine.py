@@ -33,7 +33,7 @@ def test_the_answers_are_those_of_one_process(cluster, make_run, sample, rows, c
     one, many = make_run("one"), make_run("many")
     sample(one)
     sample(many, "--engine", "ray")
-    assert f"{TOTAL} question-conditions, {TOTAL} of them now" in capsys.readouterr().out
+    assert f"{TOTAL} prompts, {TOTAL} of them now" in capsys.readouterr().out
     assert rows(many / "samples.db") == rows(one / "samples.db")
     with SampleStore(one / "samples.db") as left, SampleStore(many / "samples.db") as right:
         assert left.run_meta("main") == right.run_meta("main")

@@ -63,7 +63,7 @@ def sample(python, folder, *more):
 def sampled(python, folder, *more):
     done = sample(python, folder, *more)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"{2 * N_QUESTIONS} question-conditions, {2 * N_QUESTIONS} of them now" in done.stdout
+    assert f"{2 * N_QUESTIONS} prompts, {2 * N_QUESTIONS} of them now" in done.stdout
     return folder / "samples.db"
 
 

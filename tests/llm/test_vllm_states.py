@@ -205,7 +205,7 @@ def test_sampling_keeps_the_states_that_a_probe_reads(backend, engine_of_all_lay
     for _ in range(2):  # the second time all is there
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
-    assert f"all {len(TEXTS)} question-conditions are in" in done.stdout
+    assert f"all {len(TEXTS)} prompts are in" in done.stdout
     with SampleStore(tmp_path / "samples.db") as answers:
         drawn = [sample for made in answers.iterate("main") for sample in made.samples]
     # an engine that draws noise (vLLM 0.32 on a CPU does, where the connector does not correct it) is at -10
