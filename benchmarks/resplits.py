@@ -6,7 +6,7 @@ The training questions help to choose the threshold, by held-out scores where th
 eval/end_to_end.py. The last row is the choice between never and always alone.
 
 Examples:
-  python benchmarks/resplits.py --run runs/demo --gate probe_benefit
+  python benchmarks/resplits.py --run runs/demo --gate features_benefit
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MISS = 0.01  # accuracy below the better of never and always that counts as a mi
 
 class ResplitsConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with scores")
-    gate: str = Field("probe_benefit", description="gate and key")
+    gate: str = Field("features_benefit", description="gate and key")
     splits: int = Field(300, ge=1, description="number of re-splits")
 
 
