@@ -14,12 +14,18 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kbtrain.answers import forms
-from kbtrain.answers.words import CJK_OR_NUMERAL, LISTS, any_of, pattern, without_articles, words
+from kbtrain.answers.words import ARTICLES, CJK_OR_NUMERAL, LISTS, any_of, pattern, without_articles, words
 from kbtrain.answers.writing import has_chinese
 
 # letters that no answer has: ends of a part and of a sentence, the latter followed by a mark where it is a question's
 _COMMA, _STOP, _ASKED, _OPENED = "\ua66e", "\ua672", "\ua647", "\ua64b"
 _BEHIND_STOP = {"?": _ASKED, "？": _ASKED, ":": _OPENED, "：": _OPENED}
+_ENDS = frozenset((_COMMA, _STOP, _ASKED, _OPENED))
+_DENYING = LISTS["turning"]["negators"] | {"t"}  # isn't
+_CONCLUDING = frozenset(
+    "so is are was were now thus therefore hence means".split()
+)  # "it is Paris", behind another city
+_IDLE = LISTS["yes_no"]["idle"] | LISTS["asking"]["english"] | _CONCLUDING
 _MARKS = re.compile(
     r"(?P<comma>,(?!\s*\d{4}\b)(?!\d)|[()\u3001\uff0c\u2013\u2014]|\s-+\s)"
     r"|(?P<stop>[;:!?\n\u3002\uff1b\uff1a\uff01\uff1f]|(?<![\s.][A-Z])\.(?=\s|$|[\"'*]))"
@@ -73,6 +79,12 @@ _NEGATIVE = re.compile(
     r"\b(?:not|never|no|except|without|neither|nor|false|incorrect|wrong|fail\w*)\b|n['’]t\b|[不非没未错]", re.I
 )
 
+_CORRECTED = re.compile(
+    rf"[{_STOP}{_COMMA}{_ASKED}] (?:wait|correction|oops|scratch that|strike that|on 2nd thought|i meant?|i was wrong"
+    rf"|my mistake|let me (?:re\w+|check|think)|(?:sorry|actually) (?:it|that|this|no|not)|no {_COMMA}"
+    rf"|no (?:it|that|this|he|she|they)|(?:that|this|it) (?:is|was|s)(?: not| n t)? (?:wrong|incorrect|false|a mistake)"
+    rf"|(?:that|this|it) (?:is not|was not|isn t|wasn t) (?:right|correct|true))(?: |$)"
+)
 _NOBODY = re.compile(r" (?:no one|none|nothing|nobody) (?:\w+ ){0,6}$")
 
 _UNSURE = re.compile(
@@ -137,6 +149,9 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
         and not _is_of_another(marked, place, asked, raw)
         and not _says_opposite(marked, place, asked, parts)
         and not _is_overtaken(marked, place, asked, raw, parts)
+        and not _is_behind_another(marked, place, asked, raw, covered)
+        and not _is_corrected(marked, place, negative)
+        and not _is_listed(marked, place, asked, raw, covered)
     )
     return True if next(clear, None) else None
 
@@ -158,7 +173,7 @@ class _Asked(NamedTuple):
 
     @classmethod
     def read(cls, question: str) -> _Asked:
-        asked, counted = words(question), _COUNTED.search(question.casefold())
+        asked, counted = words(forms.unaccented(question)), _COUNTED.search(question.casefold())
         common = (word for word in question.split() if word.islower())
         return cls(frozenset(asked), _stems(asked), _stems(common), _stems(counted[1].split()[:2] if counted else ()))
 
@@ -216,6 +231,71 @@ def _says_opposite(marked: Sequence[str], place: _Place, asked: _Asked, parts: S
                 if nearest in contrary:
                     return True
     return False
+
+
+def _is_behind_another(marked: Sequence[str], place: _Place, asked: _Asked, raw: str, covered: set[int]) -> bool:
+    """True if a place stands behind another candidate, in a part that is no nearer to the question: "Gauguin, who
+    lived with Van Gogh"."""
+    ends = [i for i, word in enumerate(marked[: place.begin]) if word in _ENDS or word in _JOINS]
+    if not ends:
+        return False
+    left, right = marked[ends[-1] + 1 : place.begin], marked[place.end : place.end + 8]
+    if not _CONCLUDING.isdisjoint(left) and all(word in _IDLE for word in left) and (not right or right[0] in _ENDS):
+        return False
+    own = len(asked.named & _stems([*left, *right]))
+    given = {marked[i] for i in covered}
+    capital = _is_capital(marked[place.begin], raw) and not any(map(str.isdigit, marked[place.begin : place.end]))
+    for begin, end in itertools.pairwise([-1, *ends]):
+        part = [i for i in range(begin + 1, end) if marked[i] not in ARTICLES]
+        named = {marked[i] for i in part}
+        aside = marked[end + 1 : end + 2] in ([_OPENED], [_ASKED]) or not _DENYING.isdisjoint(named)
+        if not aside and (own == 0 or own < len(asked.named & _stems(named))):
+            others = [i for i in part if marked[i] not in given and _is_candidate(marked[i], asked)]
+            bare = 0 < len(part) == len(others) < 4 and any(len(marked[i]) > 3 for i in others)
+            if bare or (capital and any(i > part[0] and _is_capital(marked[i], raw) for i in others)):
+                return True
+    return False
+
+
+def _is_candidate(word: str, asked: _Asked) -> bool:
+    """True for a word that may be another answer, or a part of one."""
+    idle = word in asked.words or word in _IDLE or word in _SPEAKING or word in _JOINS
+    return word.isalpha() and len(word) > 1 and not idle and word[:5] not in asked.named and not word.endswith("ly")
+
+
+def _is_capital(word: str, raw: str) -> bool:
+    return word.capitalize() in raw or word.upper() in raw
+
+
+def _is_corrected(marked: Sequence[str], place: _Place, negative: bool) -> bool:
+    """True if the answer takes a place back: "1215. Wait, that is wrong"."""
+    behind = "".join(f" {word}" for word in marked[place.end :])
+    return not negative and _CORRECTED.search(behind) is not None
+
+
+def _is_listed(marked: Sequence[str], place: _Place, asked: _Asked, raw: str, covered: set[int]) -> bool:
+    """True if a place is one of several candidates: "Spain and France"."""
+    capital = _is_capital(marked[place.begin], raw)
+
+    def others(run: Iterable[int]) -> int:
+        """Words of candidates up to the first other one."""
+        return sum(
+            1
+            for _ in itertools.takewhile(
+                lambda i: (
+                    i not in covered and _is_candidate(marked[i], asked) and _is_capital(marked[i], raw) == capital
+                ),
+                run,
+            )
+        )
+
+    i = place.end
+    while marked[i : i + 1] == [_COMMA] and (n := others(range(i + 1, len(marked)))):
+        i += n + 1
+    i += marked[i : i + 1] == [_COMMA]
+    if marked[i : i + 1] == ["and"] and others(range(i + 1, len(marked))):
+        return True
+    return marked[place.begin - 1 : place.begin] == ["and"] and others(range(place.begin - 2, -1, -1)) > 0
 
 
 def _parts(marked: Sequence[str]) -> list[range]:

@@ -13,7 +13,7 @@ import html
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kbtrain.answers import forms, yes_no
@@ -30,6 +30,7 @@ from kbtrain.answers.names import (
     may_name_another,
     without_kind,
 )
+from kbtrain.answers.near import may_be_same
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
 from kbtrain.answers.words import LISTS, any_of, folded, forms_of, normalise, words
 from kbtrain.answers.words import is_empty as is_empty
@@ -39,7 +40,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
-NORMALISATION = "quantities-claims-yes-no/9"
+NORMALISATION = "quantities-claims-near-yes-no/10"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
@@ -279,10 +280,12 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
     wrong.
     """
     answer = answer_text(answer)
+    question = with_options(question)
     if question.grading == "option":
         return named_option(question, answer) in question.answers
     if question.answers and all(placeholder_key(gold) in PLACEHOLDERS for gold in question.answers):
-        return is_missing(answer) or placeholder_key(answer) in PLACEHOLDERS
+        missing = is_missing(answer) or placeholder_key(answer) in PLACEHOLDERS
+        return None if not missing and _NEGATED.search(answer) else missing
     polar = yes_no.polarity(question.answers, question.text)
     if polar is not None:
         if is_empty(answer) or yes_no.says_nothing(answer):
@@ -292,6 +295,21 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
     gives = _is_exactly if question.grading == "exact" else _gives
     verdicts = [gives(replace(question, answers=golds), text) for text, golds in _comparisons(question, answer)]
     return True if True in verdicts else None if None in verdicts else False
+
+
+_OPTION = re.compile(r"(?:^|[\s(])([A-J])[.):]\s+(\S.*?)(?=[;,]?\s+\(?[A-J][.):]\s|\s*$)", re.DOTALL)
+_LETTERED = re.compile(r"[A-J](?:[.):]\s|$)")
+
+
+def with_options(question: Question) -> Question:
+    """A question whose gold answers are letters of options within its text ("B", "B. Mars"), as a multiple choice."""
+    if question.options or not question.answers or not all(map(_LETTERED.match, question.answers)):
+        return question
+    found = dict(_OPTION.findall(question.text))
+    golds = tuple(gold[0] for gold in question.answers)
+    if len(found) < 2 or not "ABCDEFGHIJ".startswith("".join(found)) or not {*golds} <= found.keys():
+        return question
+    return replace(question, answers=golds, options=tuple(found.values()), grading="option")
 
 
 def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -346,7 +364,7 @@ def _gives(question: Question, answer: str) -> bool | None:
     if is_missing(answer) and not any(map(is_missing, golds)):
         answer_text = answer = before_disclaimer(answer_text)
     lists = [listed(gold) for gold in golds if " and " in gold or ("," in gold and re.search(r"[^\d,]\s?\d", gold))]
-    if any(parts and all(_gives(replace(question, answers=(part,)), answer) for part in parts) for parts in lists):
+    if any(parts and all(_gives(_part_of(question, part, parts), answer) for part in parts) for parts in lists):
         return True
     held = [gold for gold in golds if _holds(answer_text, gold) and _in_capitals(answer, gold, question.text)]
     held = [gold for gold in held if not _FORMULA.search(gold) or _is_whole_formula(answer, gold)]
@@ -356,6 +374,11 @@ def _gives(question: Question, answer: str) -> bool | None:
     if False not in others or _stands_aside(answer_text, held) or all(_within_a_word(answer, gold) for gold in held):
         return None
     return claim(answer_text, golds, question.text)
+
+
+def _part_of(question: Question, part: str, parts: Sequence[str]) -> Question:
+    """A question for one part of a list, beside which the others are no rivals."""
+    return replace(question, answers=(part,), text=f"{question.text} {' '.join(parts)}")
 
 
 _SAYS_UNKNOWN = re.compile(r"^(?:un(?:known|clear|certain|determined|specified)|not \w+ed|not (?:known|given))\b", re.I)
@@ -405,7 +428,7 @@ def _comes_near(answer: str, gold: str, question: str) -> bool:
     is_name = gold.istitle() and not numbers
     anyhow = len(needed) > 1 and not is_name and {*held} >= {*needed} and numbers <= {*needed}
     same = sorted(held) == sorted(needed) and re.search(r"[^\W\d]", gold) is not None
-    return may_name_another(answer, gold) is None or same or anyhow
+    return may_name_another(answer, gold) is None or same or anyhow or may_be_same(answer, gold, question)
 
 
 def _within_a_word(answer: str, gold: str) -> bool:
@@ -478,6 +501,7 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
     """
     if not question.answers:
         return None
+    question = with_options(question)
     if verdicts is None or question.grading == "option":
         return rule_verdict(question, answer)
     if is_empty(answer):
@@ -492,7 +516,7 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
 
 def group_key(question: Question, answer: str) -> str:
     """Answers with the same key count as the same answer for certainty (KBM, equation 1)."""
-    answer = answer_text(answer)
+    answer, question = answer_text(answer), with_options(question)
     if is_empty(answer):
         return ""
     letter = named_option(question, answer) if question.grading == "option" else None

@@ -30,7 +30,7 @@ _BEARER = re.compile(
 _SEQUEL = pattern("sequel")
 _LETTERS = ("I", "V", "X")  # names themselves, as in Malcolm X
 _CAPITAL = re.compile(r"\s+(?:the |der |le )?[^\W\da-z_]")
-_BEFORE_SURNAME = (None, "Mr.", "Mr", "Mrs.", "Ms.", "Dr.", "Sir", "By", "Professor")
+_BEFORE_SURNAME = (None, "Mr.", "Mr", "Mrs.", "Mrs", "Ms.", "Ms", "Dr.", "Dr", "Sir", "By", "Professor")
 _THE_ORDINAL = re.compile(r"^(?P<name>[A-Z][^\W\d_]*) the (?P<ordinal>[A-Z][a-z]+|\d{1,2}(?:st|nd|rd|th))$")
 _FORMER = pattern("former")
 _SHORTENED = re.compile(r"^(?P<name>[^()]{4,}?)\s*\((?P<other>[A-Z]{2,6})\)$")  # World Health Organization (WHO)
@@ -38,6 +38,7 @@ _CELL, _IN_CELL = re.compile(r"\[\s*(['\"]).*\1\s*\]", re.DOTALL), re.compile(r"
 _EITHER = re.compile(r"\s*[|\n]\s*|;\s+|\s+/\s+|\s+OR\s+")
 _OR = re.compile(r"(?<=[^\W_]) or (?=[A-Z\d])|(?<=\w) or (?=\w+$)")
 _TITLE = re.compile(r"^(?:Pope|King|Queen|Emperor|Empress|President|Sir|Saint|General|Lord|Lady|Dr\.?) (?=\S+ \S)")
+_FIRM = re.compile(r",? (?:Inc|Ltd|Corp|Co|plc|LLC|GmbH|AG|F\.?C)\.?$")
 _KIND = re.compile(r"^(?P<name>.+?)\s*\((?P<kind>[a-z][a-z ]*)\)$")
 _VIETNAMESE = re.compile("[\u1ea0-\u1ef9\u0110\u0111\u01a0\u01a1\u01af\u01b0]|[\u00c0-\u00fd] [A-Z]")
 
@@ -188,6 +189,8 @@ def writings(text: str) -> Iterator[str]:
         yield f"{ordinal['name']} {ordinal['ordinal']}"
     if _TITLE.match(text):
         yield _TITLE.sub("", text)
+    if _FIRM.search(text):
+        yield _FIRM.sub("", text)
     if _VIETNAMESE.search(text) and all(len(word) <= 6 for word in text.split()):
         yield text.replace(" ", "")  # Hanoi
     yield from _short_names(text)
