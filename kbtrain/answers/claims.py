@@ -21,16 +21,17 @@ from kbtrain.answers.writing import has_chinese
 _COMMA, _STOP, _ASKED, _OPENED = "\ua66e", "\ua672", "\ua647", "\ua64b"
 _BEHIND_STOP = {"?": _ASKED, "？": _ASKED, ":": _OPENED, "：": _OPENED}
 _ENDS = frozenset((_COMMA, _STOP, _ASKED, _OPENED))
-_DENYING = LISTS["turning"]["negators"] | {"t"}  # isn't
 _CONCLUDING = frozenset(
     "so is are was were now thus therefore hence means".split()
 )  # "it is Paris", behind another city
-_IDLE = LISTS["yes_no"]["idle"] | LISTS["asking"]["english"] | _CONCLUDING
 _MARKS = re.compile(
     r"(?P<comma>,(?!\s*\d{4}\b)(?!\d)|[()\u3001\uff0c\u2013\u2014]|\s-+\s)"
     r"|(?P<stop>[;:!?\n\u3002\uff1b\uff1a\uff01\uff1f]|(?<![\s.][A-Z])\.(?=\s|$|[\"'*]))"
 )
 _TURNING = LISTS["turning"]
+_CONCLUDING = _TURNING["stating"]  # "it is Paris", behind another city
+_IDLE = LISTS["yes_no"]["idle"] | LISTS["asking"]["english"] | _CONCLUDING
+_DENYING = _TURNING["negators"] | {"t"}  # isn't
 _OPPOSITES = [(frozenset(asked.split(", ")), contrary) for asked, contrary in LISTS["opposites"].items()]
 _IT_IS = re.compile(r"(?:i (?:think|believe) )?(?:it|this|that|he|she|they)(?: is| was| s| are| were) ")
 _COUNTED = re.compile(r"\bhow many (?:of (?:the |these |his |her )?)?(.*)")
@@ -43,9 +44,6 @@ _PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "toda
 _JOINS = frozenset("but although though while whereas because since however".split())
 _COMPARATIVE = rf"\b({any_of(LISTS['asking']['comparatives'])})\b"
 _ONLY = re.compile(r"\b(?:is|was) (?:only|merely) ")
-_NAMED_FIRST = re.compile(  # "Sydney. Canberra is a seat", "Ann Lee, a friend of Bob Ray"
-    r"\W*(?P<name>[A-Z][\w'.-]*(?: [A-Z][\w'.-]*){0,3})(?:[.;]\s+(?=\S)|, (?:an?|the|his|her) (?:\w+ ){1,3}of )"
-)
 _SPEAKING = _TURNING["speaking"]
 (
     _CONCLUSION,
@@ -61,6 +59,7 @@ _SPEAKING = _TURNING["speaking"]
     _OR_RIGHT,
     _OR_LEFT,
     _PERHAPS,
+    _CORRECTED,
     _LEFT_ZH,
     _OR_RIGHT_ZH,
     _OR_LEFT_ZH,
@@ -68,7 +67,7 @@ _SPEAKING = _TURNING["speaking"]
     pattern(f"claim_{name}")
     for name in (
         "conclusion part_ends bound beyond denied_left former_left denied_right not_what "
-        "affirmed_left less_left or_right or_left perhaps left_zh or_right_zh or_left_zh"
+        "affirmed_left less_left or_right or_left perhaps corrected left_zh or_right_zh or_left_zh"
     ).split()
 )
 
@@ -79,12 +78,6 @@ _NEGATIVE = re.compile(
     r"\b(?:not|never|no|except|without|neither|nor|false|incorrect|wrong|fail\w*)\b|n['’]t\b|[不非没未错]", re.I
 )
 
-_CORRECTED = re.compile(
-    rf"[{_STOP}{_COMMA}{_ASKED}] (?:wait|correction|oops|scratch that|strike that|on 2nd thought|i meant?|i was wrong"
-    rf"|my mistake|let me (?:re\w+|check|think)|(?:sorry|actually) (?:it|that|this|no|not)|no {_COMMA}"
-    rf"|no (?:it|that|this|he|she|they)|(?:that|this|it) (?:is|was|s)(?: not| n t)? (?:wrong|incorrect|false|a mistake)"
-    rf"|(?:that|this|it) (?:is not|was not|isn t|wasn t) (?:right|correct|true))(?: |$)"
-)
 _NOBODY = re.compile(r" (?:no one|none|nothing|nobody) (?:\w+ ){0,6}$")
 
 _UNSURE = re.compile(
@@ -136,16 +129,11 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
     ]
     if not claimed or _several(marked, claimed, covered):
         return False
-    first = _NAMED_FIRST.match(raw)
-    others = (
-        frozenset(words(first["name"])) - asked.words - {word for name in names for word in name} if first else None
-    )
-    after = len(first[0].split()) if first and others and others.isdisjoint(_SPEAKING) else 0
     parts = _parts(marked)
     clear = (
         place
         for place in claimed
-        if not _is_turned(marked, place, negative, after)
+        if not _is_turned(marked, place, negative)
         and not _is_of_another(marked, place, asked, raw)
         and not _says_opposite(marked, place, asked, parts)
         and not _is_overtaken(marked, place, asked, raw, parts)
@@ -240,21 +228,26 @@ def _is_behind_another(marked: Sequence[str], place: _Place, asked: _Asked, raw:
     if not ends:
         return False
     left, right = marked[ends[-1] + 1 : place.begin], marked[place.end : place.end + 8]
-    if not _CONCLUDING.isdisjoint(left) and all(word in _IDLE for word in left) and (not right or right[0] in _ENDS):
+    if not _CONCLUDING.isdisjoint(left) and _IDLE.issuperset(left) and (not right or right[0] in _ENDS):
         return False
-    own = len(asked.named & _stems([*left, *right]))
-    given = {marked[i] for i in covered}
+    own, given = len(asked.named & _stems([*left, *right])), {marked[i] for i in covered}
     capital = _is_capital(marked[place.begin], raw) and not any(map(str.isdigit, marked[place.begin : place.end]))
     for begin, end in itertools.pairwise([-1, *ends]):
-        part = [i for i in range(begin + 1, end) if marked[i] not in ARTICLES]
-        named = {marked[i] for i in part}
-        aside = marked[end + 1 : end + 2] in ([_OPENED], [_ASKED]) or not _DENYING.isdisjoint(named)
-        if not aside and (own == 0 or own < len(asked.named & _stems(named))):
-            others = [i for i in part if marked[i] not in given and _is_candidate(marked[i], asked)]
-            bare = 0 < len(part) == len(others) < 4 and any(len(marked[i]) > 3 for i in others)
-            if bare or (capital and any(i > part[0] and _is_capital(marked[i], raw) for i in others)):
+        part = [word for word in marked[begin + 1 : end] if word not in ARTICLES]
+        aside = marked[end + 1 : end + 2] in ([_OPENED], [_ASKED]) or not _DENYING.isdisjoint(part)
+        if not aside and (own == 0 or own < len(asked.named & _stems(part))):
+            candidates = [word not in given and _is_candidate(word, asked) for word in part]
+            if _names_another(part, candidates, raw, capital):
                 return True
     return False
+
+
+def _names_another(part: Sequence[str], candidates: Sequence[bool], raw: str, capital: bool) -> bool:
+    """True if a part is a candidate, or names one behind its first word; ``capital``: a candidate has a capital."""
+    if 0 < len(part) < 4 and all(candidates) and max(map(len, part)) > 3:
+        return True
+    behind = zip(part[1:], candidates[1:], strict=True)
+    return capital and any(candidate and _is_capital(word, raw) for word, candidate in behind)
 
 
 def _is_candidate(word: str, asked: _Asked) -> bool:
@@ -277,25 +270,13 @@ def _is_listed(marked: Sequence[str], place: _Place, asked: _Asked, raw: str, co
     """True if a place is one of several candidates: "Spain and France"."""
     capital = _is_capital(marked[place.begin], raw)
 
-    def others(run: Iterable[int]) -> int:
-        """Words of candidates up to the first other one."""
-        return sum(
-            1
-            for _ in itertools.takewhile(
-                lambda i: (
-                    i not in covered and _is_candidate(marked[i], asked) and _is_capital(marked[i], raw) == capital
-                ),
-                run,
-            )
-        )
+    def is_other(i: int) -> bool:
+        return i not in covered and _is_candidate(marked[i], asked) and _is_capital(marked[i], raw) == capital
 
-    i = place.end
-    while marked[i : i + 1] == [_COMMA] and (n := others(range(i + 1, len(marked)))):
-        i += n + 1
-    i += marked[i : i + 1] == [_COMMA]
-    if marked[i : i + 1] == ["and"] and others(range(i + 1, len(marked))):
-        return True
-    return marked[place.begin - 1 : place.begin] == ["and"] and others(range(place.begin - 2, -1, -1)) > 0
+    last = next((i for i in range(place.end, len(marked)) if marked[i] != _COMMA and not is_other(i)), len(marked))
+    if marked[place.end : place.end + 1] in ([_COMMA], ["and"]) and marked[last : last + 1] == ["and"]:
+        return last + 1 < len(marked) and is_other(last + 1)
+    return marked[place.begin - 1 : place.begin] == ["and"] and place.begin > 1 and is_other(place.begin - 2)
 
 
 def _parts(marked: Sequence[str]) -> list[range]:
@@ -342,8 +323,8 @@ def _is_nearer(marked: Sequence[str], first: range, own: range, place: _Place, a
     return bare or (adds and nearer) or _IT_IS.match(" ".join(begun)) is not None
 
 
-def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int) -> bool:
-    """True if the clause of a place may say the contrary; ``after``: words of another answer that stands first."""
+def _is_turned(marked: Sequence[str], place: _Place, negative: bool) -> bool:
+    """True if the clause of a place may say the contrary."""
     begin, end, _ = place
     ends = {_COMMA, _STOP, _ASKED, _OPENED, *_JOINS}
     if marked[begin - 1 : begin] and marked[begin - 1] in _TURNING["towards"]:
@@ -370,8 +351,6 @@ def _is_turned(marked: Sequence[str], place: _Place, negative: bool, after: int)
     if _PAST & {*left, *right} and (_NOW & {*right, *behind} or (behind and {"thought", "believed"} & {*left, *right})):
         return True
     if left[-1:] in (["about"], ["of"]) and behind[:1] == ["but"] and not _TURNING["negators"].isdisjoint(behind[:8]):
-        return True
-    if after and begin >= after and ((right and not left) or left[-1:] == ["of"]):
         return True
     return any(_turns(clause, i, negative) for clause in (left, right) for i in range(len(clause)))
 
@@ -471,12 +450,7 @@ def _one_of_several(left: str, right: str, names: Sequence[tuple[str, ...]], raw
     doubted = _UNSURE.search(raw) is not None
 
     def is_candidate(words_there: Sequence[str]) -> bool:
-        return (
-            doubted
-            or words_there[0][0].isdigit()
-            or words_there[0].capitalize() in raw
-            or words_there[0].upper() in raw
-        )
+        return doubted or words_there[0][0].isdigit() or _is_capital(words_there[0], raw)
 
     or_right = _OR_RIGHT.search(right)
     if or_right and not _ALSO_CALLED.search(right):

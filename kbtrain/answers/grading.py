@@ -371,7 +371,7 @@ def _gives(question: Question, answer: str) -> bool | None:
     others = [may_name_another(answer, gold) for gold in held]
     if all(others):
         return None if any(_comes_near(answer, gold, question.text) for gold in golds) else False
-    if False not in others or _stands_aside(answer_text, held) or all(_within_a_word(answer, gold) for gold in held):
+    if False not in others or all(_within_a_word(answer, gold) for gold in held):
         return None
     return claim(answer_text, golds, question.text)
 
@@ -382,7 +382,6 @@ def _part_of(question: Question, part: str, parts: Sequence[str]) -> Question:
 
 
 _SAYS_UNKNOWN = re.compile(r"^(?:un(?:known|clear|certain|determined|specified)|not \w+ed|not (?:known|given))\b", re.I)
-_BRACKETS = re.compile(r"\([^()]*\)|\uff08[^\uff08\uff09]*\uff09")
 _FORMULA = re.compile(r"sqrt|\u03c0|\^|\d[a-z]\b")
 _FACTOR = re.compile(r"(?:(?<!\w)\d\w*\s*|[/^*])$")
 _GOES_ON = re.compile(r"\)?\s*[/^*]|\w")
@@ -394,15 +393,6 @@ def _is_whole_formula(answer: str, gold: str) -> bool:
     places = list(re.finditer(pattern, answer))
     whole = (p for p in places if not _FACTOR.search(answer[: p.start()]) and not _GOES_ON.match(answer, p.end()))
     return not places or next(whole, None) is not None
-
-
-def _stands_aside(answer: str, golds: Iterable[str]) -> bool:
-    """True if gold answers stand only in brackets, among other words: "Boito (Verdi wrote another one)"."""
-    outside = _BRACKETS.sub(" ", answer)
-    if outside == answer or not re.search(r"\w{2}", outside) or any(_holds(outside, gold) for gold in golds):
-        return False
-    longest = max(len(words(gold)) for gold in golds)
-    return all(len(words(aside)) > longest + 2 for aside in _BRACKETS.findall(answer))
 
 
 def _comes_near(answer: str, gold: str, question: str) -> bool:
