@@ -382,6 +382,7 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     shown = gain is None or gain.low > 0
     words = ("now", "proposed" if shown else "best on these turns")[-len(figures) :]
     names = [f"at {row.threshold:.4g}, {word}" for row, word in zip(figures, words, strict=True)]
+    names[0] = "always, now" if old and old.always else names[0]
     source = "people" if audit.verdicts else "the judge" if audit.judge else "the reference answers"
     with_judge = f", and {len(judged.scores)} by a judge that they correct" if judge else ""
     ids = [turn.question_id for turn in turns]
@@ -417,8 +418,9 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     elif gain and not shown:
         obstacle = f"no gain is shown, {_gain_text(gain)} points against always searching; judge more turns"
     if not audit.apply:
-        step = "the same command with --apply stores this threshold; --rollback restores the previous one"
-        return [*lines, f"next: {step}" + (f" (it needs --replace: {obstacle})" if obstacle else "")]
+        stores = "the same command with --apply stores this threshold; --rollback restores the previous one"
+        step = f"keep the threshold: {obstacle} (--apply --replace stores this one anyway)" if obstacle else stores
+        return [*lines, f"next: {step}"]
     if obstacle and not audit.replace:
         return [*lines, f"not applied: {obstacle}; --replace notes it anyway"]
     return [*lines, _apply(audit, gate, old, proposal, value, scores)]

@@ -125,8 +125,10 @@ def test_an_audit_leads_from_a_log_to_a_threshold_and_back(folder, log, tmp_path
     again = run_audit(capsys, folder, "--run", run, *verdicts, "--apply", "--replace")
     assert "(best_accuracy of 60 audited turns); reload" in again  # one rollback takes both back
     assert "is 0.5 (given) again" in run_audit(capsys, folder, "--rollback")
-    high = {"threshold": 9.0, "rule": "given", "dev_file_sha256": "", "n_dev": 1}
-    set_threshold(folder, "encoder_probe", Threshold.model_validate(high))  # never searches
+    given = {"rule": "given", "dev_file_sha256": "", "n_dev": 1, "evidence": {"dev_scores": [0.1]}}
+    set_threshold(folder, "encoder_probe", Threshold.model_validate({**given, "threshold": -0.9}))
+    assert "  always, now" in run_audit(capsys, folder, "--run", run, *verdicts)
+    set_threshold(folder, "encoder_probe", Threshold.model_validate({**given, "threshold": 9.0}))  # never searches
     worse = run_audit(capsys, folder, "--run", run, *verdicts)
     assert "warning: the stored threshold 9 is certainly worse than always searching (-" in worse
     set_threshold(folder, "encoder_probe", Threshold.model_validate(before["encoder_probe"]))
@@ -204,6 +206,7 @@ def test_applied_twice_or_rolled_back_twice_the_first_threshold_is_back(folder, 
     with monkeypatch.context() as patched:
         patched.setattr("kbtrain.report.audit.best_threshold", lambda judged: (0.6, Delta(0.01, -0.02, 0.04)))
         shown = run_audit(capsys, *command)
+        assert "next: keep the threshold: no gain is shown, +1.0 [" in run_audit(capsys, *command[:-1])
     assert "proposed" not in shown and "do not apply: no gain is shown: the most right" in shown
     assert "not applied: no gain is shown, +1.0 [-2.0, +4.0] points" in shown
     for _ in range(2):

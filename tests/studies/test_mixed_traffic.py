@@ -29,7 +29,7 @@ def test_every_stage_takes_its_keys(tmp_path, name):
 
 def test_published_verdicts_become_a_table(tmp_path, capsys):
     """The shop's questions need a search, the exam's are broken by one: the rule by source knows it."""
-    study, rows = scripts.load("studies/mixed_traffic/published.py"), []
+    study, rows = scripts.load("studies/mixed_traffic/published_answers.py"), []
     for i in range(240):
         source = "shop" if i % 2 else "exam"
         right = {"none": source == "exam", "one": source == "shop"}

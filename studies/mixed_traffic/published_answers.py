@@ -6,7 +6,7 @@ test rows are evaluated once. A model whose test rows were not published is eval
 which nothing else reads. Each question had one search, so there is no number of passages to choose.
 
 Examples:
-  python studies/mixed_traffic/published.py --path "[data/llm_outcomes/outcomes.jsonl]" --index runs/nq/bm25
+  python studies/mixed_traffic/published_answers.py --path "[data/llm_outcomes/outcomes.jsonl]" --index runs/nq/bm25
 """
 
 from __future__ import annotations
