@@ -191,7 +191,9 @@ def _planned(settings: Fit) -> str:
     if n["train"] < LEAST or not n["dev"] or not n["test"]:
         few = f"{n['train']} of {n.total()} questions train the gate; fit needs {LEAST} of these at least"
         raise UserError(f"{at(settings.file)}: {few}, so {3 * LEAST} questions or more; name another --run for them")
-    return planning_line(n["test"])
+    enough = fewest_questions(PROMISED, 0.1)
+    few = f"; {n['dev']} dev questions cannot promise to lose at most {percent(PROMISED, 0)} points, {enough} may"
+    return planning_line(n["test"]) + few * (n["dev"] < enough)
 
 
 def server_config(settings: Fit, say: Say) -> Path:
@@ -243,9 +245,8 @@ def agree(settings: Fit, config: Path, say: Say) -> float:
 def _piloted(settings: Fit) -> tuple[tuple[Split, ...], int]:
     """Splits of the pilot and the number of questions of each: of dev alone if there are enough, else of train too."""
     n_dev = sum(q.split == "dev" and bool(q.answers) for _, q in read_questions(settings.run / "questions.jsonl"))
-    if n_dev >= settings.pilot:
-        return ("dev",), settings.pilot
-    return ("train", "dev"), max(-(-settings.pilot // 2), settings.pilot - n_dev)
+    most = max(-(-settings.pilot // 2), settings.pilot - n_dev)
+    return (("dev",), settings.pilot) if n_dev >= settings.pilot else (("train", "dev"), most)
 
 
 def _requests(settings: Fit) -> Iterator[AnswerRequest]:

@@ -24,6 +24,7 @@ from kbtrain.errors import UserError, strike
 from kbtrain.net import LARGEST, LONGEST_ASKED, Retry, reply_json, retry_after, split_query
 from kbtrain.runtime.event_loop import run
 from kbtrain.runtime.progress import say_line
+from kbtrain.show import count_of
 
 RefusalKind = Literal["content_filter", "context_length", "other"]
 PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
@@ -210,7 +211,7 @@ def _codes(value: Any, depth: int) -> Iterator[Any]:
 
 
 SILENCE = 5.0  # seconds after which a user is told what is waited for
-BETWEEN_LINES = 60.0  # seconds after which the user is told again
+MINUTE = 60.0  # seconds until the user is told again
 LATE = "no whole answer in time"
 NO_QUOTA = "the account has no quota left: add credit or take another key"
 _HINTS = {
@@ -263,35 +264,33 @@ class NoReply(Exception):
         self.is_empty = is_empty
 
 
-class _Retries:
-    """Requests to an address that wait for another try: a line says so after :data:`SILENCE` seconds, and again after
-    :data:`BETWEEN_LINES` while some still wait."""
+class _Waiting:
+    """Requests to an address that failed and wait for another try, or have no answer for long: a line says how many
+    and why after :data:`SILENCE` seconds, and then each minute."""
 
     def __init__(self, address: str) -> None:
-        self.address, self.n = address, 0
-        self._why, self._earliest = "", 0.0
+        self.address = address
+        self.why: dict[object, str] = {}  # by request
         self._loop: asyncio.AbstractEventLoop | None = None  # that will say the next line
+        self._earliest = 0.0  # for the next line
 
-    def tell(self, why: str) -> None:
-        """Note why the newest try failed."""
-        self._why = why
-        if self._loop is not asyncio.get_running_loop():
-            self._say_in(max(SILENCE, self._earliest - time.monotonic()))
-
-    def _say_in(self, seconds: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._loop.call_later(seconds, self._say)
+    def add(self, request: object, why: str) -> None:
+        self.why[request] = why
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            loop.call_later(max(SILENCE, self._earliest - time.monotonic()), self._say)
 
     def _say(self) -> None:
         self._loop = None
-        if self.n:
-            requests = "1 request waits" if self.n == 1 else f"{self.n} requests wait"
-            say_line(f"server {self.address}: {requests} for another try; the newest failure: {self._why}")
-            self._earliest = time.monotonic() + BETWEEN_LINES
-            self._say_in(BETWEEN_LINES)
+        if self.why:
+            request, why = next(reversed(self.why.items()))
+            say_line(f"server {self.address}: {count_of(len(self.why), 'request')} waiting: {why}")
+            self._earliest = time.monotonic() + MINUTE
+            self.add(request, why)
 
 
-_retries = functools.cache(_Retries)  # one an address: clients and loops come and go
+_waiting = functools.cache(_Waiting)  # one an address: clients and loops come and go
 
 
 async def post(
@@ -299,30 +298,24 @@ async def post(
 ) -> dict[str, Any]:
     """The JSON object that answers ``body``, with something in its field ``holds``. Raises :class:`UserError`, and
     :class:`PromptRefusal` for a body that the server refuses."""
-    failed = 0
-    retries = _retries(str(client.base_url))
+    failed, request, waiting = 0, object(), _waiting(str(client.base_url))
+    late = asyncio.get_running_loop().call_later(MINUTE, waiting.add, request, f"no answer for {MINUTE:g} s")
     try:
         while True:
             try:
                 return await _post_once(client, path, body, holds)
             except NoReply as error:
                 failed += 1
-                retries.n += failed == 1
                 if failed >= retry.tries:
-                    raise _given_up(client, error, failed, holds) from None
-                retries.tell(str(error))
+                    if error.is_empty and holds == "choices":
+                        raise PromptRefusal("other", f"{error}, {failed} times") from None
+                    kept = "what was finished is kept, run the same command again when the server works"
+                    raise UserError(f"server {client.base_url}: {error}, {failed} times; {kept}") from None
+                waiting.add(request, str(error))
                 await asyncio.sleep(retry.seconds(failed, error.asked))
     finally:
-        retries.n -= failed > 0
-
-
-def _given_up(client: httpx2.AsyncClient, error: NoReply, failed: int, holds: str) -> Exception:
-    if error.is_empty and holds == "choices":
-        return PromptRefusal("other", f"{error}, {failed} times")
-    return UserError(
-        f"server {client.base_url}: {error}, {failed} times; what was finished is kept, run the same command again "
-        "when the server works"
-    )
+        late.cancel()
+        waiting.why.pop(request, None)
 
 
 async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], holds: str) -> dict[str, Any]:

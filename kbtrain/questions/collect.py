@@ -203,16 +203,15 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, chinese: int
         if not splits[split]
     ]
     if near is None:
-        many = f"{splits.total():,} are more than {MOST_COMPARED:,}"
         keep = "`--group-by COLUMN` keeps wordings of one question together"
-        lines.append(f"questions of different splits were not compared: {many}; {keep}")
+        many = f"{splits.total():,} are more than {MOST_COMPARED:,}; {keep}"
+        lines.append(f"questions of different splits were not compared: {many}")
     by_splits: dict[tuple[Split, Split], list[NearPair]] = {}
     for pair in near or ():
         by_splits.setdefault((pair.split, pair.other_split), []).append(pair)
     lines += [
-        f"{split} questions with a near duplicate in {other}: {len(pairs)} "
-        f"('{pairs[0].id}' and '{pairs[0].other_id}'); this flatters the figures; keep them together by "
-        "`--group-by COLUMN`"
+        f"{split} questions with a near duplicate in {other}: {len(pairs)} ('{pairs[0].id}' and "
+        f"'{pairs[0].other_id}'); this flatters the figures; keep them together by `--group-by COLUMN`"
         for (split, other), pairs in by_splits.items()
     ]
     if chinese:  # in use a question's language follows from its characters

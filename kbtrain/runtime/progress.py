@@ -48,18 +48,13 @@ class _Lines(tqdm):  # type: ignore[type-arg]  # tqdm is generic for the type ch
         speed = f", {_speed(rate, self.unit)}" if rate else ""
         left = f", {self.format_interval((total - self.n) / rate)} left" if total and rate else ""
         more = f" ({self.postfix})" if self.postfix else ""
-        self.write(f"{self.desc}: {self.n:,}{of}{self.unit}{speed}{left}{more}")
-
-    @classmethod
-    def write(cls, s: str, file: Any = None, end: str = "\n", nolock: bool = False) -> None:
-        """Its own line on stderr."""
-        sys.stderr.write(s + end)
-        sys.stderr.flush()
+        say_line(f"{self.desc}: {self.n:,}{of}{self.unit}{speed}{left}{more}")
 
 
 def say_line(text: str) -> None:
     """A line on stderr, above the bar of a terminal."""
-    (tqdm if sys.stderr.isatty() else _Lines).write(text, file=sys.stderr)
+    write = tqdm.write if sys.stderr.isatty() else print
+    write(text, file=sys.stderr)
 
 
 def _speed(rate: float, unit: str) -> str:

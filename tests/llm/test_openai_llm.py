@@ -80,8 +80,7 @@ def test_a_failure_that_passes_changes_no_answer_and_is_said_once(failure, open_
         found = answered(open_llm(server, timeout=1.0 if late else 60.0, retry=PATIENT if late else QUICK), asks)
         assert len(server.requests) >= 10 if late else len(server.requests) == 10  # 4 greedy, 4 for samples, 2 failed
     assert [[s.text for s in made.samples] for made in found] == [expected_texts(ask) for ask in asks]
-    said = rf"server {server.url}/: \d requests? waits? for another try; the newest failure: \S.*\n"
-    assert re.fullmatch(said, capsys.readouterr().err)
+    assert re.fullmatch(rf"server {server.url}/: \d requests? waiting: \S.*\n", capsys.readouterr().err)
 
 
 def test_a_server_that_stays_ill_is_one_line_and_what_was_finished_came_out(open_llm, asks):
@@ -99,13 +98,8 @@ def test_a_server_that_stays_ill_is_one_line_and_what_was_finished_came_out(open
     assert [made.question_id for made in found] == ["q0"]
 
 
-@pytest.mark.parametrize(
-    ("failure", "message"),
-    [
-        ("no_key", r"status 401 \(no key\); set the key"),
-        ("no_model", r"status 404 \(model not found\); check .*server_endpoint"),
-    ],
-)
+@pytest.mark.parametrize(("failure", "message"), [("no_key", r"status 401 \(no key\); set the key"),
+    ("no_model", r"status 404 \(model not found\); check .*server_endpoint")])  # fmt: skip
 def test_what_does_not_pass_is_said_at_once(failure, message, open_llm, question):
     with ModelServer(failures=(failure,)) as server:
         with pytest.raises(UserError, match=message) as caught:
@@ -124,13 +118,15 @@ def test_n_answers_are_the_same_in_one_request_or_many(way, open_llm, asks):
     assert n_requests == {"n in one": 8}.get(way, 16)
 
 
-def test_no_more_requests_are_under_way_than_allowed(open_llm, question):
+def test_no_more_requests_are_under_way_than_allowed_and_slow_ones_are_said(open_llm, question, monkeypatch, capsys):
+    monkeypatch.setattr("kbtrain.llm.server_requests.SILENCE", 0.0)
+    monkeypatch.setattr("kbtrain.llm.server_requests.MINUTE", 0.01)
     asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=4) for i in range(12)]
     with ModelServer() as server:
         server.delay = 0.02
         answered(open_llm(server, asked_at_once=3, most=1), asks)
-        assert len(server.requests) == 12 * 5
-        assert 2 <= server.busiest <= 3
+        assert len(server.requests) == 12 * 5 and 2 <= server.busiest <= 3
+    assert re.match(rf"server {server.url}/: \d requests? waiting: no answer for 0.01 s\n", capsys.readouterr().err)
 
 
 def test_chat_leaves_the_rendering_to_the_server(open_llm, question):
@@ -214,8 +210,7 @@ def test_waits_double_up_to_the_longest_and_keep_to_the_servers_wish():
     for failed, full in [(1, 1), (2, 2), (3, 4), (4, 8), (9, 8)]:
         waits = [retry.seconds(failed, None) for _ in range(50)]
         assert full / 2 <= min(waits) and max(waits) <= full and len(set(waits)) > 1
-    assert retry.seconds(1, 30.0) == 30.0
-    assert retry.seconds(1, 1e6) == 100.0
+    assert (retry.seconds(1, 30.0), retry.seconds(1, 1e6)) == (30.0, 100.0)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(None, None), ("7", 7), ("-1", 0), ("soon", None),
@@ -331,13 +326,9 @@ def endless(part, pause):
         yield f"http://127.0.0.1:{server.getsockname()[1]}/v1"
 
 
-@pytest.mark.parametrize(
-    ("part", "pause", "seconds", "message"),
-    [
-        (b" ", 0.05, 0.3, r"no whole answer in time, 2 times"),
-        (b" " * 2**20, 0.0, 9.0, r"a reply of more than 1 MiB, 2 times"),
-    ],
-)
+@pytest.mark.parametrize(("part", "pause", "seconds", "message"), [
+    (b" ", 0.05, 0.3, "no whole answer in time, 2 times"),
+    (b" " * 2**20, 0.0, 9.0, "a reply of more than 1 MiB, 2 times")])  # fmt: skip
 def test_a_reply_without_end_is_given_up(part, pause, seconds, message, question, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr("kbtrain.llm.server_requests.LARGEST", 2**20)
