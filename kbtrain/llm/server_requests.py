@@ -264,7 +264,7 @@ class NoReply(Exception):
         self.is_empty = is_empty
 
 
-class _Waiting:
+class _WaitingRequests:
     """Requests to an address that failed and wait for another try, or have no answer for long: a line says how many
     and why after :data:`SILENCE` seconds, and then each minute."""
 
@@ -290,7 +290,7 @@ class _Waiting:
             self.add(request, why)
 
 
-_waiting = functools.cache(_Waiting)  # one an address: clients and loops come and go
+_waiting = functools.cache(_WaitingRequests)  # one an address: clients and loops come and go
 
 
 async def post(
