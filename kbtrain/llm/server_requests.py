@@ -264,33 +264,38 @@ class NoReply(Exception):
         self.is_empty = is_empty
 
 
-class _WaitingRequests:
-    """Requests to an address that failed and wait for another try, or have no answer for long: a line says how many
-    and why after :data:`SILENCE` seconds, and then each minute."""
+class _OpenRequests:
+    """Requests to an address that are under way. While some wait for another try, or no request is answered for a
+    minute, a line says so within :data:`SILENCE` seconds, and again after a minute."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self.why: dict[object, str] = {}  # by request
-        self._loop: asyncio.AbstractEventLoop | None = None  # that will say the next line
-        self._earliest = 0.0  # for the next line
+        self.address, self.n = address, 0
+        self.failed: dict[object, str] = {}  # the newest reason of each that is tried again
+        self.changed = self._earliest = 0.0  # when the last one began or ended; for the next line
+        self._loop: asyncio.AbstractEventLoop | None = None  # that looks next
 
-    def add(self, request: object, why: str) -> None:
-        self.why[request] = why
+    def add(self, n: int) -> None:
+        """Count a request that begins (1) or ends (-1)."""
+        self.n, self.changed = self.n + n, time.monotonic()
+        self._watch()
+
+    def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
+        if self.n and self._loop is not loop:
             self._loop = loop
-            loop.call_later(max(SILENCE, self._earliest - time.monotonic()), self._say)
+            loop.call_later(SILENCE, self._look)
 
-    def _say(self) -> None:
-        self._loop = None
-        if self.why:
-            request, why = next(reversed(self.why.items()))
-            say_line(f"server {self.address}: {count_of(len(self.why), 'request')} waiting: {why}")
-            self._earliest = time.monotonic() + MINUTE
-            self.add(request, why)
+    def _look(self) -> None:
+        self._loop, now = None, time.monotonic()
+        silent = now - self.changed
+        why = next(reversed(self.failed.values()), f"no answer for {silent:.0f} s" * (silent >= MINUTE))
+        if why and self.n and now >= self._earliest:
+            say_line(f"server {self.address}: {count_of(len(self.failed) or self.n, 'request')} waiting: {why}")
+            self._earliest = now + MINUTE
+        self._watch()
 
 
-_waiting = functools.cache(_WaitingRequests)  # one an address: clients and loops come and go
+_open_requests = functools.cache(_OpenRequests)  # one an address: clients and loops come and go
 
 
 async def post(
@@ -298,24 +303,24 @@ async def post(
 ) -> dict[str, Any]:
     """The JSON object that answers ``body``, with something in its field ``holds``. Raises :class:`UserError`, and
     :class:`PromptRefusal` for a body that the server refuses."""
-    failed, request, waiting = 0, object(), _waiting(str(client.base_url))
-    late = asyncio.get_running_loop().call_later(MINUTE, waiting.add, request, f"no answer for {MINUTE:g} s")
+    n_failed, request, opened = 0, object(), _open_requests(str(client.base_url))
+    opened.add(1)
     try:
         while True:
             try:
                 return await _post_once(client, path, body, holds)
             except NoReply as error:
-                failed += 1
-                if failed >= retry.tries:
+                n_failed += 1
+                if n_failed >= retry.tries:
                     if error.is_empty and holds == "choices":
-                        raise PromptRefusal("other", f"{error}, {failed} times") from None
+                        raise PromptRefusal("other", f"{error}, {n_failed} times") from None
                     kept = "what was finished is kept, run the same command again when the server works"
-                    raise UserError(f"server {client.base_url}: {error}, {failed} times; {kept}") from None
-                waiting.add(request, str(error))
-                await asyncio.sleep(retry.seconds(failed, error.asked))
+                    raise UserError(f"server {client.base_url}: {error}, {n_failed} times; {kept}") from None
+                opened.failed[request] = str(error)
+                await asyncio.sleep(retry.seconds(n_failed, error.asked))
     finally:
-        late.cancel()
-        waiting.why.pop(request, None)
+        opened.failed.pop(request, None)
+        opened.add(-1)
 
 
 async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], holds: str) -> dict[str, Any]:
