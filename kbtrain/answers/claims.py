@@ -7,23 +7,19 @@ place whose clause holds a word that may turn it round, in a way that no rule re
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kbtrain.answers import forms
-from kbtrain.answers.words import ARTICLES, CJK_OR_NUMERAL, LISTS, any_of, pattern, without_articles, words
+from kbtrain.answers.words import ARTICLES, CJK_OR_NUMERAL, LISTS, any_of, patterns, without_articles, words
 from kbtrain.answers.writing import has_chinese
 
 # letters that no answer has: ends of a part and of a sentence, the latter followed by a mark where it is a question's
 _COMMA, _STOP, _ASKED, _OPENED = "\ua66e", "\ua672", "\ua647", "\ua64b"
 _BEHIND_STOP = {"?": _ASKED, "？": _ASKED, ":": _OPENED, "：": _OPENED}
 _ENDS = frozenset((_COMMA, _STOP, _ASKED, _OPENED))
-_CONCLUDING = frozenset(
-    "so is are was were now thus therefore hence means".split()
-)  # "it is Paris", behind another city
 _MARKS = re.compile(
     r"(?P<comma>,(?!\s*\d{4}\b)(?!\d)|[()\u3001\uff0c\u2013\u2014]|\s-+\s)"
     r"|(?P<stop>[;:!?\n\u3002\uff1b\uff1a\uff01\uff1f]|(?<![\s.][A-Z])\.(?=\s|$|[\"'*]))"
@@ -45,32 +41,7 @@ _JOINS = frozenset("but although though while whereas because since however".spl
 _COMPARATIVE = rf"\b({any_of(LISTS['asking']['comparatives'])})\b"
 _ONLY = re.compile(r"\b(?:is|was) (?:only|merely) ")
 _SPEAKING = _TURNING["speaking"]
-(
-    _CONCLUSION,
-    _PART_ENDS,
-    _BOUND,
-    _BEYOND,
-    _DENIED_LEFT,
-    _FORMER_LEFT,
-    _DENIED_RIGHT,
-    _NOT_WHAT,
-    _AFFIRMED_LEFT,
-    _LESS_LEFT,
-    _OR_RIGHT,
-    _OR_LEFT,
-    _PERHAPS,
-    _CORRECTED,
-    _LEFT_ZH,
-    _OR_RIGHT_ZH,
-    _OR_LEFT_ZH,
-) = (
-    pattern(f"claim_{name}")
-    for name in (
-        "conclusion part_ends bound beyond denied_left former_left denied_right not_what "
-        "affirmed_left less_left or_right or_left perhaps corrected left_zh or_right_zh or_left_zh"
-    ).split()
-)
-
+_FORMS = patterns("claim_")
 _WAS_LEFT = re.compile(r" (?:was|were) $")
 _NOW_RIGHT = re.compile(rf"^(?: {_COMMA})?(?: (?:but|now|today|until|and now|and is now|before|others))\b")
 _DENIED_NEAR = re.compile(r" (?:not|\w+n t|never|neither|nor|rather than|instead of|other than|except) $")
@@ -116,7 +87,7 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
     the capital" denies."""
     if _compares_otherwise(answer, question):
         return None
-    names = [needle for gold in golds for needle in _needles(gold)]
+    names = [tuple(form.split()) for gold in golds for form in forms.gold_readings(gold)]
     marked, raw = _words_with_ends(answer), forms.unaccented(answer)
     places = _places(marked, names)
     if not places:
@@ -263,7 +234,7 @@ def _is_capital(word: str, raw: str) -> bool:
 def _is_corrected(marked: Sequence[str], place: _Place, negative: bool) -> bool:
     """True if the answer takes a place back: "1215. Wait, that is wrong"."""
     behind = "".join(f" {word}" for word in marked[place.end :])
-    return not negative and _CORRECTED.search(behind) is not None
+    return not negative and _FORMS["corrected"].search(behind) is not None
 
 
 def _is_listed(marked: Sequence[str], place: _Place, asked: _Asked, raw: str, covered: set[int]) -> bool:
@@ -282,14 +253,14 @@ def _is_listed(marked: Sequence[str], place: _Place, asked: _Asked, raw: str, co
 def _parts(marked: Sequence[str]) -> list[range]:
     """The sentences, and the halves of those that "but", "while" or ", and" joins; without a heading "Answer"."""
     text = "".join(f"{word} " for word in marked)
-    ends = [text.count(" ", 0, match.start()) for match in _PART_ENDS.finditer(text)]
+    ends = [text.count(" ", 0, match.start()) for match in _FORMS["part_ends"].finditer(text)]
     return [range(begin + 1, end) for begin, end in itertools.pairwise([-1, *ends, len(marked)])]
 
 
 def _is_overtaken(marked: Sequence[str], place: _Place, asked: _Asked, raw: str, parts: Sequence[range]) -> bool:
     """True if another part seems to answer: the first one, if it is nearer to the question, or a conclusion."""
     text, kind = " ".join(marked), _kind(marked[place.begin])
-    for conclusion in _CONCLUSION.finditer(text):
+    for conclusion in _FORMS["conclusion"].finditer(text):
         subject, candidate = conclusion["subject"], conclusion["candidate"]
         said = candidate.endswith(f"{kind}other") if kind else candidate.isalpha() and candidate.capitalize() in raw
         named = subject[:5] in asked.common and candidate not in asked.words and said
@@ -326,12 +297,12 @@ def _is_nearer(marked: Sequence[str], first: range, own: range, place: _Place, a
 def _is_turned(marked: Sequence[str], place: _Place, negative: bool) -> bool:
     """True if the clause of a place may say the contrary."""
     begin, end, _ = place
-    ends = {_COMMA, _STOP, _ASKED, _OPENED, *_JOINS}
+    ends = _ENDS | _JOINS
     if marked[begin - 1 : begin] and marked[begin - 1] in _TURNING["towards"]:
         return True
     left = list(itertools.takewhile(lambda word: word not in ends, reversed(marked[:begin])))[::-1]
     right = list(itertools.takewhile(lambda word: word not in ends, marked[end:]))
-    if _AFFIRMED_LEFT.search(f" {' '.join(left)} "):
+    if _FORMS["affirmed_left"].search(f" {' '.join(left)} "):
         return False
     behind = marked[end + len(right) :]
     if behind[1:2] == [_ASKED]:
@@ -342,7 +313,9 @@ def _is_turned(marked: Sequence[str], place: _Place, negative: bool) -> bool:
     sentence = itertools.takewhile(lambda word: word != _STOP, marked[end:])
     if (negative and elsewhere and right) or _ONLY.search(" ".join(sentence)):
         return True
-    if marked[begin][0].isdigit() and (_BOUND.search(f" {' '.join(left)} ") or _BEYOND.match(" ".join(right))):
+    if marked[begin][0].isdigit() and (
+        _FORMS["bound"].search(f" {' '.join(left)} ") or _FORMS["beyond"].match(" ".join(right))
+    ):
         return True
     if _TURNING["plans"] & {*left, *right} and "but" in behind[:2]:
         return True
@@ -381,14 +354,9 @@ def _words_with_ends(text: str) -> list[str]:
     return without_articles(forms.converted(words(text, CJK_OR_NUMERAL))).split()
 
 
-@functools.lru_cache(maxsize=1024)
-def _needles(gold: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(form.split()) for form in forms.gold_readings(gold))
-
-
 def _places(marked: Sequence[str], names: Iterable[tuple[str, ...]]) -> list[_Place]:
     """Each name's places, the marks between words aside."""
-    indices = [i for i, word in enumerate(marked) if word not in (_COMMA, _STOP, _ASKED, _OPENED)]
+    indices = [i for i, word in enumerate(marked) if word not in _ENDS]
     bare = [marked[i] for i in indices]
     text = f" {' '.join(bare)} "
     places = []
@@ -420,24 +388,28 @@ def _denied(
     if has_chinese(left + right) or has_chinese(marked[begin]):
         chinese_left, chinese_right = left.replace(" ", ""), right.replace(" ", "")
         if (
-            _LEFT_ZH.search(chinese_left)
+            _FORMS["left_zh"].search(chinese_left)
             or (_RIGHT_ZH.search(chinese_right) and not chinese_right.endswith("吗"))
-            or _OR_RIGHT_ZH.search(chinese_right)
-            or _OR_LEFT_ZH.search(chinese_left)
+            or _FORMS["or_right_zh"].search(chinese_right)
+            or _FORMS["or_left_zh"].search(chinese_left)
         ):
             return True
-    if _AFFIRMED_LEFT.search(left):
+    if _FORMS["affirmed_left"].search(left):
         return False
-    less = _LESS_LEFT.search(left)
+    less = _FORMS["less_left"].search(left)
     if less and not marked[begin][0].isdigit() and not _NOBODY.search(left[: less.start() + 1]):
         return True
-    if (_DENIED_NEAR if negative else _DENIED_LEFT).search(left):
+    if (_DENIED_NEAR if negative else _FORMS["denied_left"]).search(left):
         return True
-    if (_FORMER_LEFT.search(left) and _NOW_RIGHT.search(right)) or (_WAS_LEFT.search(left) and right[:7] == " until "):
+    if (_FORMS["former_left"].search(left) and _NOW_RIGHT.search(right)) or (
+        _WAS_LEFT.search(left) and right[:7] == " until "
+    ):
         return True
     if not negative:
-        negation = _NOT_WHAT.search(right)
-        if _DENIED_RIGHT.search(right) or (negation and len(negation[1]) > 2 and negation[1] in question_words):
+        negation = _FORMS["not_what"].search(right)
+        if _FORMS["denied_right"].search(right) or (
+            negation and len(negation[1]) > 2 and negation[1] in question_words
+        ):
             return True
     return _one_of_several(left, right, names, raw)
 
@@ -452,12 +424,12 @@ def _one_of_several(left: str, right: str, names: Sequence[tuple[str, ...]], raw
     def is_candidate(words_there: Sequence[str]) -> bool:
         return doubted or words_there[0][0].isdigit() or _is_capital(words_there[0], raw)
 
-    or_right = _OR_RIGHT.search(right)
+    or_right = _FORMS["or_right"].search(right)
     if or_right and not _ALSO_CALLED.search(right):
         candidate = or_right["other"].split()
         if is_candidate(candidate) and not any(tuple(candidate[: len(name)]) == name for name in names):
             return True
-    or_left = _OR_LEFT.search(left)
+    or_left = _FORMS["or_left"].search(left)
     if or_left is None:
         return False
     ahead = left[: or_left.start("or")].replace(_COMMA, " ").split()
@@ -469,7 +441,7 @@ def _one_of_several(left: str, right: str, names: Sequence[tuple[str, ...]], raw
 def _several(marked: Sequence[str], claimed: Sequence[_Place], covered: set[int]) -> bool:
     """True if each claim is a guess, and another guess beside it names another: "Maybe Paris. Maybe Rome."""
     text = f" {' '.join(marked)} "
-    pattern = _PERHAPS_ZH if has_chinese(text) else _PERHAPS
+    pattern = _PERHAPS_ZH if has_chinese(text) else _FORMS["perhaps"]
     guesses = [len(text[: guess.start() + 1].split()) for guess in pattern.finditer(text)]
     if len(guesses) < 2:
         return False

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from kbtrain.answers.names import either_or, middle_and_last, other_number, writings
+from kbtrain.answers.names import either_or, middle_and_last, ordinal, other_number, writings
 from kbtrain.answers.quantities import MONEY, UNITS
 from kbtrain.answers.words import (
     CJK_OR_NUMERAL,
@@ -224,11 +224,6 @@ def _ordinal(word: str, terms: Sequence[str], i: int) -> str | None:
     if value is None or (word == "second" and (previous in _TIME_BEFORE or _DIGIT.match(previous))):
         return None
     return ordinal(value)
-
-
-def ordinal(n: int) -> str:
-    """1 -> 1st, 12 -> 12th, 22 -> 22nd."""
-    return f"{n}{'th' if 10 <= n % 100 <= 20 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
 
 
 def _with_dates(terms: list[str]) -> list[str]:

@@ -30,7 +30,7 @@ from kbtrain.answers.names import (
     may_name_another,
     without_kind,
 )
-from kbtrain.answers.near import may_be_same
+from kbtrain.answers.near import ASKS_PERSON, may_be_same
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
 from kbtrain.answers.words import LISTS, any_of, folded, forms_of, normalise, words
 from kbtrain.answers.words import is_empty as is_empty
@@ -323,7 +323,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
         yield restate(answer, amounts, question.text), tuple(value.word() for value in amounts)
     texts = tuple(gold for gold, value in zip(golds, values, strict=True) if not value)
     if texts:
-        is_person = (_ASKS_PERSON.search(question.text) or _WHO.search(question.text)) is not None
+        is_person = (ASKS_PERSON.search(question.text) or _WHO.search(question.text)) is not None
         for gold in texts:
             answer = as_named(answer, gold, is_person)
         yield plain_digits(answer), tuple(map(plain_digits, texts))
@@ -397,7 +397,7 @@ def _is_whole_formula(answer: str, gold: str) -> bool:
 
 def _comes_near(answer: str, gold: str, question: str) -> bool:
     """True for what may name the same: a last name, a day before a month, a part in brackets, words in any order."""
-    if holds_surname(answer, gold) and _ASKS_PERSON.search(question):
+    if holds_surname(answer, gold) and ASKS_PERSON.search(question):
         return not _holds(question, gold.split()[-1])
     if _DAY_FIRST.search(answer) and _holds(_DAY_FIRST.sub(r"\2/\1/", answer), gold):
         return True
@@ -444,7 +444,6 @@ _ASIDE = {  # Yes, it is Genesis; June Peters; a spring
     frozenset({"spring", "fall"}): "\\b[Aa]n? (?i:{})",
     frozenset({"a"}): r"\b{} [a-z]+",
 }
-_ASKS_PERSON = re.compile(rf"\b(?:{any_of(LISTS['asking']['persons'])})\b", re.IGNORECASE)
 _DAY_FIRST = re.compile(r"\b(\d\d?)/(\d\d?)/(?=\d{4})")
 _ORDINAL_ENDING = re.compile(r"(?<=\d)(?:st|nd|rd|th)$")
 _AS_VERB = r"\s(?:me|us|him|her|them|you|it|this|that|to|there|up|out|off|away|\w{3,}ly)\b"  # behind: "lead me"

@@ -49,6 +49,11 @@ def numeral_of(roman: str) -> int:
     return sum(-v if v < later else v for v, later in zip(values, [*values[1:], 0], strict=True))
 
 
+def ordinal(n: int) -> str:
+    """1 -> 1st, 12 -> 12th, 22 -> 22nd."""
+    return f"{n}{'th' if 10 <= n % 100 <= 20 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
+
+
 def other_number(noun: str) -> tuple[str, ...]:
     """The plural of a noun in small letters, or its singular."""
     if not re.fullmatch(r"(?:[a-z'-]+ )*[a-z]{3,}", noun):
@@ -183,10 +188,10 @@ def writings(text: str) -> Iterator[str]:
     if numbered := _NUMBERED.match(text):
         number = numeral_of(numbered["numeral"])
         yield f"{numbered['name']} {number}"
-        yield f"{numbered['name']} the {number}{_ending(number)}"
+        yield f"{numbered['name']} the {ordinal(number)}"
         yield from {"World War 1": ["the Great War"]}.get(f"{numbered['name']} {number}", [])
-    elif ordinal := _THE_ORDINAL.match(text):
-        yield f"{ordinal['name']} {ordinal['ordinal']}"
+    elif named := _THE_ORDINAL.match(text):
+        yield f"{named['name']} {named['ordinal']}"
     if _TITLE.match(text):
         yield _TITLE.sub("", text)
     if _FIRM.search(text):
@@ -221,7 +226,3 @@ def _short_names(text: str) -> Iterator[str]:
     if len(names) > 2:
         yield f"{names[0]} {' '.join(f'{name[0]}.' for name in names[1:-1])} {names[-1]}"
         yield f"{' '.join(f'{name[0]}.' for name in names[:-1])} {names[-1]}"
-
-
-def _ending(n: int) -> str:
-    return "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")

@@ -19,7 +19,7 @@ _FOREIGN = LISTS["near"]["foreign"]
 _LETTERS = re.compile(r"[^\W\d_]+")
 _NAME = re.compile(r"[^\W\da-z_][^\W\d_]+(?:[ ,'-]+[^\W\d_]{2,})+")
 _NUMBERED = re.compile(r" (?:[IVX]+|Jr|Sr)\b")
-_ASKS_PERSON = re.compile(rf"\b(?:{any_of(LISTS['asking']['persons'])})\b", re.IGNORECASE)
+ASKS_PERSON = re.compile(rf"\b(?:{any_of(LISTS['asking']['persons'])})\b", re.IGNORECASE)
 _LONG = 5  # letters from which a near spelling counts: Iran is not Iraq
 _ALIKE = 0.85  # share of common letters: Caspar is near Kaspar, Slovenia not near Slovakia
 
@@ -83,7 +83,7 @@ def _is_part(answer: str, gold: str, question: str) -> bool:
     Main."""
     whole = {*_plain_words(gold)}
     said = {*_plain_words(answer)} - {*_plain_words(question)} - _IDLE
-    plain = _NAME.fullmatch(gold) and not _NUMBERED.search(gold) and not _ASKS_PERSON.search(question)
+    plain = _NAME.fullmatch(gold) and not _NUMBERED.search(gold) and not ASKS_PERSON.search(question)
     return bool(plain and said) and said < whole and gold.split()[0] not in LISTS["parts"]["other_place"]
 
 

@@ -238,7 +238,7 @@ def plain_digits(text: str) -> str:
     for part, form, plain in _REWRITTEN["counts"]:
         text = form.sub(plain, text) if part in text else text
     text = _ROMAN.sub(lambda match: f"{match[1]}{numeral_of(match[2])}", text)
-    text = _HOUR_WORD.sub(lambda match: str(number_words()[match[0].lower()]), _CLOCK_WORDS.sub(_clock_digits, text))
+    text = _HOUR_WORD.sub(lambda match: _in_digits(match[0]), _CLOCK_WORDS.sub(_clock_digits, text))
     if text.isascii():
         return text
     text = text.replace("\u066b", ".").replace("\u066c", ",")
@@ -254,15 +254,13 @@ def _power(match: re.Match[str]) -> str:
 
 
 def _clock_digits(match: re.Match[str]) -> str:
-    if match["next"]:
-        return f"{(int(_VALUES.get(match['next'].lower(), match['next'])) - 2) % 12 + 1}:30"
-    hour = int(_in_digits(match["hour"]))
-    minutes = 30 if match["part"].lower() == "half" else 15
-    return f"{hour}:{minutes}" if match["side"].lower() == "past" else f"{(hour - 2) % 12 + 1}:{60 - minutes}"
+    hour, part = int(_in_digits(match["hour"] or match["next"])), (match["part"] or "half").lower()  # halb drei: 2:30
+    minutes = 30 if part == "half" else 15
+    return f"{hour}:{minutes}" if match["past"] else f"{(hour - 2) % 12 + 1}:{60 - minutes}"
 
 
 def _in_digits(word: str) -> str:
-    return str(number_words().get(word.lower(), word))
+    return str((number_words() | _VALUES).get(word.lower(), word))
 
 
 def _with_digits(text: str) -> str:
@@ -306,7 +304,7 @@ _ROMAN = re.compile(  # of single letters and behind names it may be a part of t
     r"((?=[IVX]{2}|[MDCLXVI]{4})M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3}))(?!\w)"
 )
 _CLOCK_WORDS = re.compile(
-    rf"\b(?:a )?(?P<part>half|quarter) (?P<side>past|to) (?P<hour>\d{{1,2}}|{'|'.join([*number_words()][1:13])})\b"
+    rf"\b(?:a )?(?P<part>half|quarter) (?:(?P<past>past)|to) (?P<hour>\d{{1,2}}|{'|'.join([*number_words()][1:13])})\b"
     rf"|\bhalb (?P<next>\d{{1,2}}|{any_of(_VALUES)})\b",
     re.IGNORECASE,
 )

@@ -56,6 +56,11 @@ def pattern(name: str, flags: int = 0) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{form})" for form in forms_of(name)), re.IGNORECASE | flags)
 
 
+def patterns(begin: str) -> dict[str, re.Pattern[str]]:
+    """All patterns whose names begin so, by the rest of their names."""
+    return {name.removeprefix(begin): pattern(name) for name in _PATTERNS["patterns"] if name.startswith(begin)}
+
+
 NUMERAL = "[零〇一二两兩三四五六七八九十百千万萬亿億]"  # a regular expression's class
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "

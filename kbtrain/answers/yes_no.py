@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from kbtrain.answers import forms
-from kbtrain.answers.words import LISTS, any_of, normalise, pattern, words
+from kbtrain.answers.words import LISTS, any_of, normalise, patterns, words
 from kbtrain.answers.writing import CJK, has_chinese, simplified
 
 _YES = frozenset("yes,true,是,是 的,对,对 的,正 确,正 确 的,有,会,能,可 以,真".split(","))
@@ -24,10 +24,7 @@ _WH = re.compile(
 
 # "where" is a typo of "were" in public data.
 _AUX = "is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|should|shall|may|might|must|where"
-_TRUE_OR_FALSE, _PREAMBLE, _AFTER_NO, _CONTRAST, _SAYS_NOTHING, _LEAD_ZH, _NOT = (
-    pattern(f"yes_no_{name}")
-    for name in ("true_or_false", "preamble", "after_no", "contrast", "says_nothing", "lead_zh", "not")
-)
+_FORMS = patterns("yes_no_")
 _ECHO = re.compile(rf"^\W*(?:{_AUX})\b", re.IGNORECASE)  # the question again
 _SAYS_YES, _SAYS_NO = (any_of(LISTS["yes_no"][name]) for name in ("yes", "no"))
 _LEAD = re.compile(
@@ -81,13 +78,13 @@ def says_yes(answer: str, question: str) -> bool | None:
         lead = _lead(text)
         if lead is not None:
             return lead
-        stripped = _PREAMBLE.sub("", text, count=1)
+        stripped = _FORMS["preamble"].sub("", text, count=1)
         if stripped == text:
             break
         text = stripped
     sentence = _SENTENCE.split(text, maxsplit=1)[0]
-    statement = _TRUE_OR_FALSE.sub("", question)
-    if _SAYS_NOTHING.search(sentence) or _NOT.search(statement) or re.search(r"\bor\b", statement):
+    statement = _FORMS["true_or_false"].sub("", question)
+    if _FORMS["says_nothing"].search(sentence) or _FORMS["not"].search(statement) or re.search(r"\bor\b", statement):
         return None
     short = _SHORT.match(sentence)
     if short:
@@ -101,7 +98,10 @@ def says_yes(answer: str, question: str) -> bool | None:
 
 def says_nothing(answer: str) -> bool:
     """True for an answer that says that it does not know: it is wrong for any question."""
-    return _SAYS_NOTHING.search(_SENTENCE.split(answer.strip(), maxsplit=1)[0]) is not None and _lead(answer) is None
+    return (
+        _FORMS["says_nothing"].search(_SENTENCE.split(answer.strip(), maxsplit=1)[0]) is not None
+        and _lead(answer) is None
+    )
 
 
 def _lead(text: str) -> bool | None:
@@ -109,7 +109,7 @@ def _lead(text: str) -> bool | None:
     match = _LEAD.match(text)
     if match is None:
         return None
-    if match["no"] and match["no"].casefold() == "no" and not _AFTER_NO.match(match["rest"]):
+    if match["no"] and match["no"].casefold() == "no" and not _FORMS["after_no"].match(match["rest"]):
         return None
     describes = ("right", "correct", "true", "exactly", "precisely", "indeed")
     if match["yes"] and match["yes"].casefold() in describes and _DESCRIBES.match(match["rest"]):
@@ -124,7 +124,7 @@ def _lead(text: str) -> bool | None:
 
 def _read_statement(sentence: str, question: str) -> bool | None:
     """Yes where a sentence states what the question asks, no where it denies it, in the question's own words."""
-    contrasts = {word.casefold() for word in _CONTRAST.findall(sentence)} - {*words(question)}
+    contrasts = {word.casefold() for word in _FORMS["contrast"].findall(sentence)} - {*words(question)}
     if _ECHO.match(sentence) or contrasts:
         return None  # the question again, or a doubt
     question_words = [word for word in words(question) if word not in _IDLE]
@@ -136,8 +136,8 @@ def _read_statement(sentence: str, question: str) -> bool | None:
     if re.search(contrary, sentence, re.IGNORECASE):
         return False if _in_order(question_words, words(sentence)) else None
     sentence = _TURN.split(sentence, maxsplit=1)[0]
-    denied = len(_NOT.findall(sentence))
-    stated = [word for word in words(_NOT.sub(" ", sentence)) if word not in _IDLE]
+    denied = len(_FORMS["not"].findall(sentence))
+    stated = [word for word in words(_FORMS["not"].sub(" ", sentence)) if word not in _IDLE]
     if not question_words or denied > 1:
         return None
     if _in_order(question_words, stated):
@@ -180,11 +180,11 @@ def _same_stem(first: str, second: str) -> bool:
 
 def _says_yes_in_chinese(answer: str, question: str) -> bool | None:
     text = re.sub(r"\s", "", answer)
-    if _SAYS_NOTHING.search(text):
+    if _FORMS["says_nothing"].search(text):
         return None
     if text.startswith(("没错", "不错")):
         return True
-    lead = _LEAD_ZH.match(text)
+    lead = _FORMS["lead_zh"].match(text)
     if lead is None:
         return _restated(text, re.sub(r"\s", "", question))
     remainder = lead["rest"]
