@@ -111,9 +111,7 @@ class ServerError:
         says_length = of_request or self.status == 500  # by which servers refuse a long prompt, too
         if self.codes & _LENGTH_CODES or self.status == 413 or (says_length and _LENGTH.search(self.message)):
             return "context_length"
-        if _IMAGE.search(self.message):
-            return "other"
-        return "other" if self.status in {400, 422, 451} else None
+        return "other" if _IMAGE.search(self.message) or self.status in {400, 422, 451} else None
 
 
 def read_error(status: int, text: str) -> ServerError:

@@ -53,8 +53,7 @@ class _Lines(tqdm):  # type: ignore[type-arg]  # tqdm is generic for the type ch
 
 def say_line(text: str) -> None:
     """A line on stderr, above the bar of a terminal."""
-    write = tqdm.write if sys.stderr.isatty() else print
-    write(text, file=sys.stderr)
+    (tqdm.write if sys.stderr.isatty() else print)(text, file=sys.stderr)
 
 
 def _speed(rate: float, unit: str) -> str:
