@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from kbtrain.answers.words import forms_of
 from kbtrain.answers.writing import CJK
 from kbtrain.records import Example, TurnExample, Utterance
 
@@ -19,125 +20,12 @@ UtteranceKind = Literal["greeting", "thanks", "acknowledgement", "instruction", 
 LONGEST_SMALL_TALK = 200  # characters
 LONGEST_LINE = 500  # characters of a line that are read
 
-# Small talk: one phrase a line, in lower case and without punctuation. Phrases of a kind are joined to one expression.
-_GOOD = (
-    r"(?:good|great|fine|right|correct|perfect|ok|okay|nice|cool|awesome|excellent|wonderful|amazing|lovely|fantastic|"
-    r"interesting|helpful|true|enough|brilliant)"
-)
-_VERY = r"(?:very|so|really|all|quite|just|super|pretty)"
-_THIS_IS = r"(?:that|it|this)(?:'?s| s| is| was| would be|'d be| will be|'ll be)"
-_I_NEED = r"(?: i (?:need|want)(?:ed)?(?: help with)?)?"
-_MUCH = r"(?: so much| very much| a (?:lot|bunch|million|ton)| again| kindly)"
-_HELP = r"(?:help|time|assistance|info(?:rmation)?|answers?|support)"
-_FOR_HELP = (
-    rf"(?: for (?:everything|(?:all )?(?:of )?(?:your |the |that |this )?(?:\w+ )?{_HELP}|it|that|this|all"
-    r"|\w+ing(?: (?:that|this|it|me|us|up|out|all|so|with|by|to|everything|quickly)){0,4}))?"
-)
-_SMALL_TALK: dict[UtteranceKind, str] = {
-    "thanks": rf"""
-        (?:many |big )?thanks?(?! to\b)(?: you| u)?{_MUCH}*{_FOR_HELP}
-        i (?:(?:really|greatly|do) )*appreciate (?:all )?(?:of )?(?:your|the) (?:help|time|assistance)
-        (?:i )?(?:(?:really|greatly|very|much|do|so) )*appreciated?(?: it| that| this)?(?: very much| a lot)?
-        grateful
-        thx
-        ty
-        tysm
-        cheers
-        you(?:'re| are) (?:the best|a life ?saver|welcome|great)
-        you(?:'re| are) (?:{_VERY} )?(?:kind|helpful)
-        you(?:'ve| have) been (?:{_VERY} |of |such )?(?:an? )?(?:great |big |huge )?help(?:ful)?
-        you(?:'ve| have) done (?:{_VERY} )?(?:enough|well)
-        {_THIS_IS} (?:all|it|everything)(?: the help)?(?: that)?{_I_NEED}(?: for (?:now|today))?
-    """,
-    "greeting": r"""
-        (?:hi+|hello+|hey+|hiya|howdy|greetings|yo|g'day)(?: (?:there|again|everyone|everybody|all|folks|team|bot))?
-        good (?:morning|afternoon|evening|day|night)(?: (?:to you|everyone|all))?
-        how(?:'s| is) (?:it going|your day(?: going)?|everything|life)
-        how (?:are|r) (?:you|u|things)(?: (?:doing|feeling|today|going|now))*
-        how do you do
-        (?:what's|whats|what is) up
-        sup
-        (?:it's )?nice to meet you
-        long time no see
-        (?:is any(?:one|body)|any(?:one|body)|are you) (?:there|home|here)
-        i hope you(?:'re| are) (?:doing )?well
-        who are you
-        what can you do(?: for me)?
-        what(?:'s| is) your name
-        are you (?:an? )?(?:human|bot|robot|ai|real)
-        (?:good ?)?bye(?: ?bye)?(?: for now)?
-        see (?:you|ya)(?: (?:later|soon|tomorrow|around))?
-        cya
-        ttyl
-        have an? (?:very )?(?:nice|great|good|lovely|wonderful) (?:day|one|evening|night|weekend|time)(?: ahead)?
-        take care
-        talk to you (?:later|soon)
-        you too
-    """,
-    "acknowledgement": rf"""
-        {_THIS_IS} (?:{_VERY} )?(?:{_GOOD}|what i (?:want|need)(?:ed)?)(?: (?:for|to|with|by) me)?
-        (?:that|it) (?:sounds|seems|looks) (?:{_VERY} )?{_GOOD}(?: (?:for|to) me)?
-        (?:sounds|seems|looks) (?:{_VERY} )?{_GOOD}(?: (?:for|to) me)?
-        (?:that|this|it) (?:works|suits me|will do|makes sense)(?: (?:well|great|fine|perfectly))?(?: for me)?
-        (?:that|this|it) (?:will|won't|would|should) (?:not )?be (?:necessary|needed|enough)(?: for now)?
-        i(?:'ll| will) take (?:it|that)
-        i (?:like|love) (?:it|that)
-        i (?:see|agree|understand)
-        i (?:do not|don't)(?: need (?:anything|any (?:more|further) help)(?: else)?(?: (?:right )?now)?)?
-        i(?:'m| am) (?:all set|good|fine|done|sorry)
-        love it
-        makes sense
-        got it
-        gotcha
-        understood
-        never ?mind
-        please do
-        go (?:ahead|on)
-        continue
-        not (?:really|now|at all|yet|today)
-        (?:no|not a) (?:problem|worries)
-        of course
-        all right
-        well done
-        good (?:job|idea|point|to know)
-        my (?:mistake|bad)
-        (?:there is |there's )?nothing(?: (?:else|more|much))?(?: (?:that )?i need)?(?: (?:for|right) now)?
-        oh|sorry|yes|yeah|yep|yup|yea|sure|ok|okay|k|kk|alright|right|nope|nah|no|correct|exactly|absolutely|definitely
-        indeed|certainly|maybe|and|but|then|well|so|now|lol|haha+|hehe|h+m+|wow|please|very
-        {_GOOD}
-    """,
-}
-_CHINESE_SMALL_TALK: dict[UtteranceKind, str] = {
-    "thanks": r"""
-        (?:非常|十分|太|多)?(?:感谢|谢谢|多谢)(?:你|您|大家)?(?:们)?(?:的帮助)?(?:了|啦|哦|啊)?
-        辛苦了
-        谢了
-    """,
-    "greeting": r"""
-        (?:你|您|大家)们?好(?:啊|呀|吗)?
-        嗨|哈[喽罗啰]|早上好|早安|早|下午好|晚上好|晚安|再见|拜拜|回头见|在吗|你是谁|你能做什么
-        你叫什么(?:名字)?
-        最近(?:怎么样|好吗)
-        祝你?(?:今天)?(?:愉快|一切顺利)
-    """,
-    "acknowledgement": r"""
-        好的?(?:呀|啊|吧|啦|了)?
-        [是对](?:的|啊|呀)*
-        嗯+|哦+|哈哈+|行|收到|继续|不错|太好了|太棒了|不是|没事|没问题|知道了
-        (?:不用|明白|了解|没有)了?
-        可以的?
-    """,
-}
-
-
-def _alternatives(phrases: str) -> str:
-    return "|".join(line.strip() for line in phrases.splitlines() if line.strip())
-
-
+# Small talk: the phrases of a kind, in English and in Chinese
+_SMALL_TALK: tuple[UtteranceKind, ...] = ("thanks", "greeting", "acknowledgement")
 _PHRASE = re.compile(
     "|".join(
-        rf"(?P<{kind}>(?:{_alternatives(phrases)})(?![a-z0-9'])|{_alternatives(_CHINESE_SMALL_TALK[kind])})"
-        for kind, phrases in _SMALL_TALK.items()
+        rf"(?P<{kind}>(?:{'|'.join(forms_of(f'talk_{kind}'))})(?![a-z0-9'])|{'|'.join(forms_of(f'talk_{kind}_zh'))})"
+        for kind in _SMALL_TALK
     )
 )
 _SEPARATORS = re.compile(r"[^\w']+")
