@@ -26,7 +26,7 @@ from kbtrain.gate.card import CARD
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import TurnExample
 from kbtrain.training.config import HeldOutConfig, LanguageModelConfig, LoraAlpha, LoraDropout, training_arguments
-from kbtrain.training.data import ClassifierData
+from kbtrain.training.data import ClassifierData, examples_of
 from kbtrain.training.finish import SCORES, held_out_examples
 from kbtrain.training.recipe import Recipe
 
@@ -89,19 +89,19 @@ def train(
 ) -> tuple[RagatePeftTrainer, Opened, int]:
     """Also the number of old turns that the training prompts have no room for."""
     from kbtrain.gates.ragate.peft import RagatePeft
-    from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, paged_on_gpu, turns_of
+    from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, paged_on_gpu
     from kbtrain.training.answer_trainer import answer_loss, open_to_train
 
     prompts, rows = prompts_and_rows(config, data, recipe.device)
     turns_cut = prompts.n_truncated
-    for turn in (*turns_of(data.dev), *test):
+    for turn in (*examples_of(TurnExample, data.dev), *test):
         prompts.encode(turn)  # one that does not fit is an error now, not after an epoch
     opened = open_to_train(recipe, config, rows, [row.example.id for row in data.train])
     arguments = training_arguments(config, opened.compute, recipe.device, has_dev=True)
     gate = RagatePeft(opened.model, opened.tokenizer, config.features, config.max_length)
     # Cross-entropy of the one token that reads True or False: a mean over the step's turns.
     trainer = RagatePeftTrainer(
-        gate, paged_on_gpu(arguments, recipe.device), rows, turns_of(data.dev), "hard", answer_loss
+        gate, paged_on_gpu(arguments, recipe.device), rows, examples_of(TurnExample, data.dev), "hard", answer_loss
     )
     recipe.train_to_end(trainer)
     return trainer, opened, turns_cut
@@ -111,12 +111,12 @@ def prompts_and_rows(
     config: TrainRagatePeftConfig, data: ClassifierData, device: str
 ) -> tuple[TurnPrompts, list[TrainingRow]]:
     from kbtrain.gates.ragate.peft import peft_prompts
-    from kbtrain.gates.ragate.train_peft import turn_row, turns_of
+    from kbtrain.gates.ragate.train_peft import turn_row
     from kbtrain.training.checks import check_base
 
     tokenizer = check_base(config.model, config.method, config.dtype, device)
     prompts = peft_prompts(tokenizer, config.features, config.max_length)
-    return prompts, [turn_row(prompts, turn) for turn in turns_of(data.train)]
+    return prompts, [turn_row(prompts, turn) for turn in examples_of(TurnExample, data.train)]
 
 
 if __name__ == "__main__":

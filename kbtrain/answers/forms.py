@@ -81,10 +81,7 @@ _UNITS = {
     and name[0] not in "$€′"
     and not has_chinese(name)
 }
-_UNIT = re.compile(
-    rf"(?<=\d)[\s\-]*({any_of(_UNITS)})(?![\w'])",
-    re.IGNORECASE,
-)
+_UNIT = re.compile(rf"(?<=\d)[\s\-]*({any_of(_UNITS)})(?![\w'])", re.IGNORECASE)
 _MONEY = re.compile(r"(?:\bUS\s?)?([$€£¥])\s?(\d[\d,.]*\d|\d)((?:\s?(?:thousand|million|billion|trillion)\b)?)", re.I)
 _CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¥": "yen"}
 _MIDNIGHT = re.compile(r"(?<=\d)[ T]+00:00(?::00(?:\.0+)?)?(?:Z|\+00:00)?(?!\d)")  # of a date in a table
@@ -307,7 +304,6 @@ _BEFORE = re.compile(
 
 
 def without_year(text: str) -> str:
-    """Text without a year in brackets behind it."""
     return _YEARS.sub("", text)
 
 

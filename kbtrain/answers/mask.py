@@ -133,7 +133,6 @@ def _pieces(text: str) -> list[str]:
 
 
 def _alias(text: str) -> str:
-    """A pattern for one folded alias."""
     pieces = _pieces(text)
     groups = _numbers_joined(pieces)
     words = [i for i, group in enumerate(groups) if regex.match(r"\w", group[0])]

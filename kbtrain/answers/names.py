@@ -44,7 +44,6 @@ _VIETNAMESE = re.compile("[\u1ea0-\u1ef9\u0110\u0111\u01a0\u01a1\u01af\u01b0]|[\
 
 
 def numeral_of(roman: str) -> int:
-    """The value of a Roman numeral."""
     values = [{"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}[char] for char in roman]
     return sum(-v if v < later else v for v, later in zip(values, [*values[1:], 0], strict=True))
 

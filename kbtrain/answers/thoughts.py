@@ -169,5 +169,4 @@ def is_left_out(sample: Sample) -> bool:
 
 
 def counted_answers(samples: Sequence[Sample]) -> tuple[Sample, ...]:
-    """The answers that are not skipped."""
     return tuple(sample for sample in samples if not is_left_out(sample))

@@ -74,7 +74,6 @@ _CJK = re.compile(f"[{CJK}]")
 
 
 def has_chinese(text: str) -> bool:
-    """True if there is a Chinese character in a text."""
     return _CJK.search(text) is not None
 
 

@@ -29,8 +29,6 @@ _SCORED = TypeAdapter(ScoredChunk)
 
 
 class SampleWorker(RowWorker):
-    """Answers windows."""
-
     def open(self, config: Any) -> None:
         """``config``: the fields of an :class:`LLMConfig`, and others."""
         from kbtrain.llm.backends import LLMConfig, open_llm
@@ -68,8 +66,6 @@ class RaySampling(RayCluster):
 
 
 class ScoreWorker(RowWorker):
-    """Scores chunks."""
-
     def open(self, config: Any) -> None:
         """``config``: a :class:`GateOpening` and what its scores depend on."""
         opening = _with_dtype(GateOpening(**config["opening"]))
@@ -124,5 +120,4 @@ class ScoringConfig(EngineConfig):
     device: str = Field("auto", description="auto, cpu or cuda")
 
     def scoring(self) -> Engine:
-        """The engine that scores the chunks."""
         return engine(self, local, RayScoring)

@@ -84,7 +84,6 @@ Value = Callable[[Floats, Floats], Floats]
 
 
 def audit_figures(turns: JudgedTurns, threshold: float) -> AuditFigures:
-    """Figures of the gate at a threshold."""
     searched = turns.scores > threshold
     everywhere = np.ones_like(searched)
 

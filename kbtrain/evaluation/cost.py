@@ -96,7 +96,6 @@ class Usage:
 
 
 def usage(llm: Sequence[ConditionOutcome], rag: Sequence[ConditionOutcome]) -> Usage:
-    """Tokens of stored answers."""
     columns = ([getattr(answer, of) for answer in arm] for arm in (llm, rag) for of in ("prompt_tokens", "tokens"))
     return Usage(*(np.array(column, dtype=np.float64) for column in columns))
 

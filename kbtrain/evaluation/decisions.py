@@ -29,15 +29,7 @@ from kbtrain.metrics.significance import (
     random_gate_p,
     random_gates,
 )
-from kbtrain.metrics.thresholds import (
-    RULES,
-    AnyRule,
-    Dev,
-    ThresholdChoice,
-    Training,
-    choose,
-    control,
-)
+from kbtrain.metrics.thresholds import RULES, AnyRule, Dev, ThresholdChoice, Training, choose, control
 from kbtrain.records import Outcome
 
 

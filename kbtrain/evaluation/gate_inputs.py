@@ -128,7 +128,6 @@ def add_noted(gates: Sequence[GateInput], stored: StoredScores, named: Mapping[s
 
 
 def training_texts(questions: Iterable[Question]) -> dict[str, str]:
-    """Texts of the training questions by id."""
     return {question.id: question.text for question in questions if question.split == "train"}
 
 

@@ -68,7 +68,6 @@ class TestFigures(BaseModel):
     high: float
 
     def line(self) -> str:
-        """The figures in words."""
         change, low, high = (f"{100 * value:+.1f}" for value in (self.change, self.low, self.high))
         return (
             f"on {self.n} test questions {self.saved:.1%} of the {self.saves} skipped, accuracy {self.accuracy:.1%}, "

@@ -281,7 +281,7 @@ def _open_prompt(name: str, model: str, dtype: str, device: str) -> Gate:
         from kbtrain.gates.kbm.gate import PromptGate
 
         return PromptGate(*opened)
-    from kbtrain.gates.ragate.prompt import RagatePrompt
+    from kbtrain.gates.ragate.peft import RagatePrompt
 
     return RagatePrompt(*opened, *RAGATE_PROMPTS[name])
 

@@ -187,7 +187,6 @@ _sha256_once = functools.cache(_sha256)
 
 
 def hashes(files: Mapping[str, Path]) -> dict[str, str]:
-    """SHA-256 of each file, by its name."""
     return {name: file_sha256(path) for name, path in files.items()}
 
 
@@ -315,7 +314,6 @@ class Records:
         self._file = open(self._appended, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
 
     def add(self, *records: Any) -> None:
-        """Append records."""
         text = "".join(jsonl.dump(record) + "\n" for record in records)
         if self._growing:
             append(self._file, text)
@@ -330,7 +328,6 @@ class Records:
             self._file.flush()
 
     def close(self) -> None:
-        """Close the file as it is."""
         with errors_of(self.path):
             self._file.close()
 

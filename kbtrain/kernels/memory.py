@@ -88,7 +88,6 @@ def give_back() -> bool:
 
 
 def resident_memory() -> int:
-    """Resident bytes of this process."""
     return int(psutil.Process().memory_info().rss)
 
 

@@ -55,7 +55,6 @@ class StatedVerdicts:
             self.first.append(question.id)
 
     def line(self, condition: Condition) -> str:
-        """For people."""
         text = f"{condition}: {self.right} of {self.n} greedy answers right ({self.right / max(self.n, 1):.1%})"
         if self.n_without_verdict:
             text += f"; {self.n_without_verdict} answers skipped, of which no rule can tell"
@@ -116,7 +115,6 @@ class ImportCounts:
             self.thoughts_only += answer.finish == "thought"
 
     def as_dict(self) -> dict[str, Any]:
-        """For the metadata."""
         graded = {condition: dict(vars(stated)) for condition, stated in self.graded.items()}
         return {"splits": dict(self.splits), "scores": Counter(s.gate for s in self.scores), "graded": graded,
                 "thoughts": self.thoughts, "thoughts_only": self.thoughts_only, "without_gold": self.without_gold,

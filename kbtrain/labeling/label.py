@@ -9,7 +9,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import counted_answers, silence
@@ -120,18 +120,13 @@ def label(
     """The label of a question from its indicators: under ``llm``, and ``rag`` and ``mask`` where they are."""
     llm, rag = by_condition["llm"], by_condition.get("rag")
     gain, (gain_low, gain_high) = (rag and benefit(llm, rag)) or (None, (None, None))
-    draft = Label(
+    return Label(
         question_id=question.id,
         split=question.split,
         llm=llm,
         rag=rag,
         mask=by_condition.get("mask"),
-        tau_mastery=tau_mastery,
-        tau_certainty=tau_certainty,
-        known=None,
-        certain=None,
-        known_rag=None,
-        certain_rag=None,
+        **_hard_parts(llm, rag, tau_mastery, tau_certainty),
         benefit=gain,
         benefit_low=gain_low,
         benefit_high=gain_high,
@@ -139,7 +134,6 @@ def label(
         effect_certainty=effect(llm.certainty, rag.certainty if rag else None),
         relation=question.relation,
     )
-    return with_taus(draft, tau_mastery, tau_certainty)
 
 
 def with_taus(label: Label, tau_mastery: float, tau_certainty: float) -> Label:
@@ -148,15 +142,18 @@ def with_taus(label: Label, tau_mastery: float, tau_certainty: float) -> Label:
     A tau that is a quantile is the certainty of some grouping; equal ones of other groupings are not above it, however
     their last digits fell.
     """
-    return dataclasses.replace(
-        label,
-        tau_mastery=tau_mastery,
-        tau_certainty=tau_certainty,
-        known=_known(label.llm, tau_mastery),
-        certain=_certain(label.llm, tau_certainty),
-        known_rag=_known(label.rag, tau_mastery),
-        certain_rag=_certain(label.rag, tau_certainty),
-    )
+    return dataclasses.replace(label, **_hard_parts(label.llm, label.rag, tau_mastery, tau_certainty))
+
+
+def _hard_parts(llm: Indicators, rag: Indicators | None, tau_mastery: float, tau_certainty: float) -> dict[str, Any]:
+    return {
+        "tau_mastery": tau_mastery,
+        "tau_certainty": tau_certainty,
+        "known": _known(llm, tau_mastery),
+        "certain": _certain(llm, tau_certainty),
+        "known_rag": _known(rag, tau_mastery),
+        "certain_rag": _certain(rag, tau_certainty),
+    }
 
 
 def _known(indicators: Indicators | None, tau: float) -> bool | None:

@@ -321,7 +321,6 @@ def newcombe(first: tuple[int, int], second: tuple[int, int]) -> Interval:
 
 
 def share(successes: float, n: float) -> Delta:
-    """A share with its Wilson interval."""
     return Delta(successes / n, *wilson(successes, n))
 
 

@@ -58,7 +58,6 @@ class Answered:
 
     @property
     def texts(self) -> dict[Condition, str]:
-        """The answers' texts by condition."""
         return {condition: answer.text for condition, answer in self.answers.items()}
 
     def sample_sets(self) -> list[SampleSet]:

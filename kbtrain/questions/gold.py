@@ -90,7 +90,6 @@ class GoldCounts:
         return earlier_id
 
     def as_dict(self) -> dict[str, object]:
-        """For the metadata."""
         answers = {"empty_answers": self.empty, "placeholder_answers": self.placeholders}
         questions = {"duplicates": self.duplicates, "conflicting": self.conflicting}
         return {**answers, "doubtful_answers": self.doubtful.total(), **questions}

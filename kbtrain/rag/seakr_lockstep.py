@@ -164,7 +164,6 @@ class _Open:
         self.request, self.error = None, str(error)
 
     def add(self, **counts: float) -> None:
-        """Add to the costs."""
         changes: dict[str, Any] = {name: getattr(self.spent, name) + n for name, n in counts.items()}
         self.spent = replace(self.spent, **changes)
 

@@ -134,7 +134,6 @@ class Summary:
     without_gold: int = 0
 
     def line(self) -> str:
-        """All of it in one line."""
         cost = ", ".join(f"{name.replace('_', ' ')} {value:,.0f}" for name, value in self.spent.items())
         return (
             f"{self.n} questions, right {self.correct:.3f}, EM {self.exact_match:.3f}, F1 {self.f1:.3f}, searches "

@@ -346,7 +346,6 @@ def _write_sheets(audit: Audit, questions: Mapping[str, Question], answers: Answ
 
 
 def _command(audit: Audit, *words: str | Path) -> str:
-    """The command of the audit's next step."""
     return shlex.join(["kbtrain", "audit", *map(str, (audit.folder, "--run", audit.run, *words))])
 
 

@@ -143,7 +143,6 @@ def curve_band(
 
 
 def looks(names: Sequence[str]) -> dict[str, tuple[str, Dash]]:
-    """Colour and dash of each curve by name."""
     references: dict[str, tuple[str, Dash]] = {"random": (COLOURS["grey"], "--"), "oracle": (COLOURS["ink"], ":")}
     return gate_looks(name for name in names if name not in references and name not in _ENDS) | references
 

@@ -58,13 +58,11 @@ def format_cell(value: Value, kind: Kind) -> str:
 
 
 def cells(table: Table) -> list[list[str]]:
-    """All rows as text."""
     kinds = [column.kind for column in table.columns]
     return [[format_cell(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in table.rows]
 
 
 def as_text(table: Table) -> str:
-    """For a terminal."""
     return "\n".join([table.title, aligned([column.name for column in table.columns], cells(table)), table.note])
 
 

@@ -345,7 +345,6 @@ def _explored_rows(log: Path, left_out: Counter[str], names: frozenset[str]) -> 
 
 
 def left_out_text(left_out: Counter[str]) -> str:
-    """Counts of rows by reason."""
     return ", ".join(f"{n} {reason}" for reason, n in sorted(left_out.items())) or "none"
 
 

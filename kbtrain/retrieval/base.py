@@ -91,7 +91,6 @@ class DistinctSearch:
         self._searcher = searcher
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
-        """As :meth:`Searcher.search`."""
         results = []
         for query, hits in zip(queries, self._searcher.search(queries, k), strict=True):
             best, copies = refilled(lambda n, query=query: self._searcher.search([query], n)[0], k, hits)  # type: ignore[misc]

@@ -105,7 +105,6 @@ class Embedder:
         return _stack_rows([first, await self._vectors(texts[half:])])
 
     async def close(self) -> None:
-        """Release connections."""
         await self._client.aclose()
 
 
@@ -168,7 +167,6 @@ class VectorIndex:
         return tuple(self._passages.hit(i, float(cosines[i])) for i in best)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
-        """As :meth:`kbtrain.retrieval.base.Searcher.search`."""
 
         async def ask() -> Vectors:
             embedder = self.embedder()

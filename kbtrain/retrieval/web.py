@@ -71,7 +71,6 @@ class WebSearch:
         return [self.hits(reply, query, k) for reply, query in zip(replies, queries, strict=True)]
 
     def url(self, query: str, k: int) -> str:
-        """The address with the query in it."""
         quoted = urllib.parse.quote(query, safe="")
         return self.service.url.replace("{query}", quoted).replace("{k}", str(k))
 

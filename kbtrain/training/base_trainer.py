@@ -214,7 +214,6 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def mark_complete(folder: Path) -> None:
-    """Mark a checkpoint whose files are all written."""
     write_atomically(folder / MARK, "")
 
 

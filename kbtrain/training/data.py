@@ -214,9 +214,9 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
     splits overlap."""
     train_rows, without = read_labelled(train, "train", key, labels)
     held_out, dev_without = read_labelled(dev, "dev", key, labels)
-    questions, held_questions = (_of_kind(GateExample, rows) for rows in (train_rows, held_out))
+    questions, held_questions = (examples_of(GateExample, rows) for rows in (train_rows, held_out))
     check_disjoint(questions, held_questions, train, dev)
-    check_dialogues_apart(_of_kind(TurnExample, train_rows), _of_kind(TurnExample, held_out), train)
+    check_dialogues_apart(examples_of(TurnExample, train_rows), examples_of(TurnExample, held_out), train)
     taught, measured = [row.need for row in train_rows], [row.is_needed for row in held_out]
     for values, path, split in ((taught, train, "train"), (measured, dev, "dev")):
         if len(set(values)) < 2:
@@ -226,7 +226,8 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
     return ClassifierData(tuple(train_rows), tuple(held_out), {"train": without, "dev": dev_without})
 
 
-def _of_kind(kind: type[E], rows: Iterable[Labelled]) -> list[E]:
+def examples_of(kind: type[E], rows: Iterable[Labelled]) -> list[E]:
+    """The questions, or the turns, among labelled examples."""
     return [row.example for row in rows if isinstance(row.example, kind)]
 
 

@@ -160,7 +160,6 @@ def steps_of(state: TrainerState | None, epochs: float) -> dict[str, Any]:
 
 
 def largest_difference(scores: Sequence[float], other: Sequence[float]) -> float:
-    """Largest absolute difference of two lists of scores."""
     return max(abs(a - b) for a, b in zip(scores, other, strict=True))
 
 
@@ -203,7 +202,6 @@ class DevScores:
 
     @property
     def threshold_text(self) -> str:
-        """The threshold, for a model card."""
         return f"{self.threshold.line(self.name)}; dev chose it, so its own precision, recall and F1 are optimistic"
 
 

@@ -94,8 +94,6 @@ class KeyedFit:
 
 
 class KeyedEnding(Ending):
-    """The end of a fit to several keys."""
-
     def __init__(self, config: KeyedFitConfig, data: KeyedData, fit: KeyedFit, started: float) -> None:
         super().__init__(config)
         self.fit, self.started = fit, started

@@ -132,7 +132,6 @@ class Recipe:
         return {**self.key, **method_facts, "device": self.device, "processes": self.processes, "seconds": seconds}
 
     def wait(self) -> None:
-        """Wait for all ranks."""
         from accelerate.state import PartialState  # type: ignore[import-untyped,unused-ignore]
 
         PartialState().wait_for_everyone()

@@ -7,7 +7,7 @@ from tiny_kbm import make_model, make_tokenizer
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.ragate.prompt import RagatePrompt
+from kbtrain.gates.ragate.peft import RagatePrompt
 from kbtrain.prompts.kbm import render_chat
 from kbtrain.prompts.ragate import RAGATE_PROMPTS, first_kept, ragate_fingerprint, ragate_prompt
 from kbtrain.records import Hit, TurnExample, Utterance

@@ -16,7 +16,7 @@ from kbtrain.gates.features.additive import Additive, Row, check_need, fit_addit
 from kbtrain.gates.features.question import Frequencies, evidence_features, question_features, spelling_features
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.records import GateExample, Target
-from kbtrain.training.data import Labelled, Labels
+from kbtrain.training.data import Labelled, Labels, examples_of
 from kbtrain.training.folds import groups_of
 
 
@@ -72,7 +72,7 @@ class Features(KeyedGate):
         for key, part in data.items():
             need = [row.need for row in part]
             check_need(need, f"key '{key}'")
-            questions = questions_of(part)
+            questions = examples_of(GateExample, part)
             rows = feature_rows(frequencies, questions, after_search, spelling)
             models[key] = fit_additive(rows, need, seed, groups_of(questions))
         card = FeaturesCard(
@@ -132,15 +132,11 @@ def held_out_scores(gate: Features, data: Mapping[Target, Sequence[Labelled]], s
     """Score of each training question by a gate fitted without its fold, by the scores' names."""
     scores = {}
     for key, part in data.items():
-        questions = questions_of(part)
+        questions = examples_of(GateExample, part)
         rows = gate.rows(questions)
         odds = held_out_log_odds(rows, [row.need for row in part], seed, groups_of(questions))
         scores[f"{gate.prefix}_{key}"] = held_out_rows(questions, odds)
     return scores
-
-
-def questions_of(rows: Sequence[Labelled]) -> list[GateExample]:
-    return [row.example for row in rows if isinstance(row.example, GateExample)]
 
 
 KIND = Kind(FeaturesCard, Features.load, QUESTION, "recipes/train_features.py", fit=Features.fit_form)

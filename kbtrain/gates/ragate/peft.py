@@ -1,4 +1,4 @@
-"""RAGate-PEFT (section 3.2): a language model with an adapter that reads the dialogue, and what RAGate-Prompt shares.
+"""RAGate-PEFT and RAGate-Prompt (section 3.2): a language model that reads the dialogue, with an adapter and without.
 
 The score is p(True) against p(False) at the answer's position, so that it has an order and not two values only: one
 forward pass, nothing generated or parsed.
@@ -21,11 +21,13 @@ from kbtrain.models.adapters import check_base_of_adapter, open_beside
 from kbtrain.prompts.kbm import encode, fingerprint
 from kbtrain.prompts.ragate import (
     PeftFeature,
+    Shots,
     context_text,
     first_kept,
     ragate_peft_answer,
     ragate_peft_fingerprint,
     ragate_peft_prompt,
+    ragate_prompt,
     turn_text,
 )
 from kbtrain.records import GateExample, TurnExample
@@ -143,6 +145,35 @@ def peft_fingerprint(tokenizer: PreTrainedTokenizerBase, features: Sequence[Peft
     prompt = ragate_peft_prompt("probe", dict.fromkeys(features, "probe"))
     answer = ragate_peft_answer(True, bool(tokenizer.chat_template))
     return f"{ragate_peft_fingerprint(features)}-{fingerprint(tokenizer, prompt, answer)}"
+
+
+class RagatePrompt(TurnGate):
+    """An untrained model and the paper's prompt, zero shot or with its two examples; it has no folder. A prompt longer
+    than ``max_length`` tokens loses its oldest turns."""
+
+    name = ""  # one of kbtrain.prompts.ragate.RAGATE_PROMPTS
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        shots: Shots = "zero_shot",
+        with_knowledge: bool = False,
+        max_length: int = 2048,
+    ) -> None:
+        self.name = f"ragate_prompt_{shots}{'_know' if with_knowledge else ''}"
+        chat = bool(tokenizer.chat_template)
+        template = PromptTemplate(
+            ("need",),
+            lambda example: ragate_prompt(example.question, shots, example.reference),
+            lambda values: ragate_peft_answer(values[0], chat),
+        )
+
+        def render(turn: TurnExample, context: str) -> GateExample:
+            knowledge = feature_value(turn, "know") if with_knowledge else None
+            return GateExample(turn.id, turn.id, "test", context, "en", knowledge)
+
+        super().__init__(model, TurnPrompts(tokenizer, template, max_length, render), with_knowledge)
 
 
 class RagatePeft(TurnGate):

@@ -13,19 +13,14 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate.card import ADAPTER
 from kbtrain.gates.encoder.gate import feature_value
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
-from kbtrain.gates.ragate.peft import (
-    RagatePeft,
-    RagatePeftCard,
-    TurnPrompts,
-    peft_fingerprint,
-)
+from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard, TurnPrompts, peft_fingerprint
 from kbtrain.metrics.turns import classifier_metrics
 from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, save_adapter, under_deepspeed
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import Example, TurnExample
 from kbtrain.training.answer_trainer import TrainingRow
 from kbtrain.training.config import HeldOutConfig
-from kbtrain.training.data import ClassifierData, Labelled, label_rule, read_classifier_data
+from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
 from kbtrain.training.finish import DevScores, ExampleEnding, largest_difference
 
 if TYPE_CHECKING:
@@ -55,10 +50,6 @@ def check_turns(examples: Sequence[Example], path: Path, features: Sequence[Peft
                 raise UserError(f"{at(path)}: {error}, or remove it from features") from None
         turns.append(example)
     return turns
-
-
-def turns_of(rows: Sequence[Labelled]) -> list[TurnExample]:
-    return [row.example for row in rows if isinstance(row.example, TurnExample)]
 
 
 def turn_row(prompts: TurnPrompts, turn: TurnExample) -> TrainingRow:
