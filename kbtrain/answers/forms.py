@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from kbtrain.answers.names import either_or, middle_and_last, ordinal, other_number, writings
-from kbtrain.answers.quantities import MONEY, UNITS
+from kbtrain.answers.quantities import BEFORE_ONE, BEHIND_ONE, MONEY, UNITS
 from kbtrain.answers.words import (
     CJK_OR_NUMERAL,
     NUMERAL,
@@ -93,12 +93,7 @@ _ORDINALS = {word: int(value) for word, value in names_by_word("ordinals").items
 _ROMAN = dict(ii=2, iii=3, vii=7, viii=8, xii=12, xiii=13, xiv=14, xvi=16, xvii=17, xviii=18, xix=19)
 _NUMERIC = frozenset({*number_words(), *SCALES, "hundred", *_ORDINALS})
 _SPECIAL = frozenset({*_NUMERIC, *_MONTH, *_ROMAN, "war"})
-# "one" and "second" that count nothing
-_NO_COUNT_AFTER = frozenset(
-    "of can could should must may might would will who that which another day time is was has s".split()
-)
-_NO_COUNT_BEFORE = frozenset("no any every some this that which each another only someone other".split())
-_TIME_BEFORE = frozenset("per a each every one".split())
+_TIME_BEFORE = frozenset("per a each every one".split())  # "second" that counts time
 _NOUN_AND_NUMBER = pattern("noun_and_number")
 _FULL_NUMERAL = re.compile(rf"{NUMERAL}+")
 _MEASURES = "月日号年岁个人次名座位条只本部种天届世国州米千克公里小时分秒元度章季集支颗所口点楼层级倍万亿"
@@ -212,7 +207,7 @@ def _with_digits(terms: list[str]) -> list[str]:
 
 def _counts_nothing(terms: Sequence[str], i: int) -> bool:
     previous, following = terms[i - 1] if i else "", terms[i + 1] if i + 1 < len(terms) else ""
-    return previous in _NO_COUNT_BEFORE or following in _NO_COUNT_AFTER
+    return previous in BEFORE_ONE | {"only"} or following in BEHIND_ONE | {"s"}
 
 
 def _ordinal(word: str, terms: Sequence[str], i: int) -> str | None:

@@ -403,10 +403,13 @@ def _plain(match: re.Match[str]) -> Quantity | None:
     )
 
 
-_ONE_OF = re.compile(
-    r"\s+(?:of|can|could|should|must|may|might|would|will|who|that|which|another|day|time|is|was|has)\b", re.I
+# words beside which "one" counts nothing
+BEHIND_ONE = frozenset(
+    "of can could should must may might would will who that which another day time is was has".split()
 )
-_ANY_ONE = re.compile(r"\b(?:no|any|every|some|this|that|which|each|another|someone|other)\s$", re.I)
+BEFORE_ONE = frozenset("no any every some this that which each another someone other".split())
+_ONE_OF = re.compile(rf"\s+(?:{any_of(BEHIND_ONE)})\b", re.I)
+_ANY_ONE = re.compile(rf"\b(?:{any_of(BEFORE_ONE)})\s$", re.I)
 
 
 def _counts_nothing(match: re.Match[str]) -> bool:

@@ -121,9 +121,7 @@ def _mean_entropy(size: int, n: int, drawn: int) -> float:
 
 
 @functools.lru_cache(maxsize=16_384)  # 30 answers fall into groups in 5,604 ways: each is computed once
-def certainty_interval(
-    groups: tuple[int, ...], answers: int | None = None, draws: int = DRAWS, seed: int = SEED
-) -> Interval:
+def certainty_interval(groups: tuple[int, ...], answers: int | None = None) -> Interval:
     """95 % bootstrap interval for the certainty that as many samples show on average, on the scale of ``answers``.
 
     In simulations with 30 answers from ten kinds of distributions it covers 0.83 (long tails) to 1.0, the percentile
@@ -135,7 +133,7 @@ def certainty_interval(
     n, value = sum(sizes), certainty(sizes, answers)
     # one answer not seen yet takes part: without it 30 equal answers would leave no doubt
     shares = np.array([*sizes, 1]) / (n + 1)
-    counts = np.random.default_rng([seed, *sizes]).multinomial(n, shares, size=draws)
+    counts = np.random.default_rng([SEED, *sizes]).multinomial(n, shares, size=DRAWS)
     if answers is None or answers == n:
         size_log_size = np.array([0.0, *(size * math.log(size) for size in range(1, n + 1))])
         resampled = size_log_size[counts].sum(axis=1) / (n * math.log(n))  # = 1 - U / ln n

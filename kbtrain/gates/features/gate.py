@@ -110,10 +110,7 @@ class Features(KeyedGate):
 
 
 def feature_rows(
-    frequencies: Frequencies,
-    examples: Sequence[GateExample],
-    after_search: bool,
-    spelling: bool = True,
+    frequencies: Frequencies, examples: Sequence[GateExample], after_search: bool, spelling: bool = True
 ) -> list[Row]:
     """Features of each example by name. An example without passages counts as one for which none was found.
 

@@ -200,10 +200,7 @@ class StateStore:
         return np.stack([self.layer(keys, layer) for layer in layers], axis=1)
 
     def extract(
-        self,
-        model: PreTrainedModel,
-        prompts: Sequence[Sequence[int]],
-        read: ReadStates | None = None,
+        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], read: ReadStates | None = None
     ) -> Iterator[int]:
         """Extract the states of those prompts that are not here yet; yields how many were written each time.
 
