@@ -53,7 +53,7 @@ from kbtrain.report.traffic import (
     names_of,
     read_log,
 )
-from kbtrain.report.words import percent, points, points_interval
+from kbtrain.report.words import percent, with_interval
 from kbtrain.show import aligned
 from kbtrain.utterances import utterance_kind
 
@@ -407,7 +407,7 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     if old and now.high < 0:
         lines.append(
             f"warning: the stored threshold {old.threshold:.4g} is certainly worse than always searching "
-            f"({_gain_text(now)} points); replace it, or serve without the gate"
+            f"({with_interval(now)} points); replace it, or serve without the gate"
         )
     obstacle = ""
     if old and new.mean < now.mean - 1e-9 and not guarantee:
@@ -415,7 +415,7 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     elif old and old.promise and not guarantee:
         obstacle = f"this promise would end: {old.promise}"
     elif gain and not shown:
-        obstacle = f"no gain is shown, {_gain_text(gain)} points against always searching; judge more turns"
+        obstacle = f"no gain is shown, {with_interval(gain)} points against always searching; judge more turns"
     if not audit.apply:
         stores = "the same command with --apply stores this threshold; --rollback restores the previous one"
         step = f"keep the threshold: {obstacle} (--apply --replace stores this one anyway)" if obstacle else stores
@@ -435,7 +435,7 @@ def _choose(audit: Audit, judged: JudgedTurns) -> tuple[float, str, dict[str, An
     sure = "more" if gain.low > 0 else "fewer" if gain.high < 0 else "not certainly more or fewer"
     reason = (
         "the most right answers on the judged turns; corrected for this choice, against always searching: "
-        f"{_gain_text(gain)} points, {sure} right answers"
+        f"{with_interval(gain)} points, {sure} right answers"
     )
     return value, reason, None, gain
 
@@ -446,15 +446,11 @@ def _rows(figures: Sequence[AuditFigures]) -> list[list[str]]:
         "right, never searching": [interval_cell(row.never) for row in figures],
         "right, always searching": [interval_cell(row.always) for row in figures],
         "right, with the gate": [interval_cell(row.gate) for row in figures],
-        "gate minus always, points": [_gain_text(row.difference) for row in figures],
+        "gate minus always, points": [with_interval(row.difference) for row in figures],
         "needless, of the searched": [interval_cell(row.needless) for row in figures],
         "missed, of the others": [interval_cell(row.missed) for row in figures],
     }
     return [[name, *cells] for name, cells in rows.items()]
-
-
-def _gain_text(gain: Delta) -> str:
-    return f"{points(gain.mean)} {points_interval(gain)}"
 
 
 def _apply(

@@ -13,11 +13,11 @@ from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import FourFold, Saving, ThresholdSaving
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.io.provenance import short_name
-from kbtrain.metrics.significance import Delta, wilson
+from kbtrain.metrics.significance import share
 from kbtrain.records import Question
 from kbtrain.report.curves import SlidingCurve
 from kbtrain.report.summary import KIND, bootstrap_units
-from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval, points, points_interval
+from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval, points, points_interval, with_interval
 from kbtrain.show import count_of
 
 HEAD = (
@@ -109,8 +109,7 @@ def _part(name: str, n: int, of: int) -> Tile:
     """A count with Wilson's interval of its share."""
     if of == 0:
         return Tile(name, "0 of 0", "there were none")
-    low, high = wilson(n, of)
-    return Tile(name, f"{n} of {of}", f"{percent(n / of)} % [{percent(low)}, {percent(high)}]")
+    return Tile(name, f"{n} of {of}", f"{percent(n / of)} % {percent_interval(share(n, of))}")
 
 
 def five_rows(results: Results, savings: Sequence[Saving], saving: Saving | None) -> list[list[str]]:
@@ -121,20 +120,16 @@ def five_rows(results: Results, savings: Sequence[Saving], saving: Saving | None
     for name in ("llm_only", "all_rag", "relation_only" if "relation_only" in named else "form_only"):
         if name in named:
             gate = named[name]
-            change = "-" if name == "all_rag" else _with_interval(gate.delta_vs_all_rag)
+            change = "-" if name == "all_rag" else with_interval(gate.delta_vs_all_rag)
             rows.append([gate_name(name), f"{round(gate.n * gate.retrieval_ratio)}", percent(gate.accuracy), change])
     plain = next((entry for entry in savings if entry.gate.startswith("features")), None)
     for entry in dict.fromkeys(entry.gate for entry in (saving, plain) if entry is not None):
         (found,) = (one for one in savings if one.gate == entry)
         rows.append([
             gate_name(entry) + named[entry].seen.mark, f"{round(found.n * (1 - found.noted.saved.mean))}",
-            percent(found.noted.accuracy), _with_interval(found.noted.change),
+            percent(found.noted.accuracy), with_interval(found.noted.change),
         ])  # fmt: skip
     return rows
-
-
-def _with_interval(delta: Delta) -> str:
-    return f"{points(delta.mean)} {points_interval(delta)}"
 
 
 def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
@@ -228,7 +223,7 @@ def _promised(saving: Saving) -> list[str]:
         return [f"With {loss}, it skips nothing. {promise.more}".rstrip()]
     return [
         f"With {loss}, it skips {percent(setting.saved.mean)} % of the {saving.saves}, and "
-        f"{percent(setting.accuracy)} % are right: {_with_interval(setting.change)} points against always searching. "
+        f"{percent(setting.accuracy)} % are right: {with_interval(setting.change)} points against always searching. "
         f"{promise.more}".rstrip()
     ]
 
@@ -245,7 +240,7 @@ def table(results: Results, savings: Sequence[Saving]) -> list[list[str]]:
     for gate in (named[name] for name in RETRIEVER_SCORES if name in named):
         rows.append([
             f"{gate_name(gate.gate)} (saves passages)", percent(1 - gate.retrieval_ratio), percent(gate.accuracy),
-            *map(_with_interval, (gate.delta_vs_all_rag, gate.delta_vs_random)),
+            *map(with_interval, (gate.delta_vs_all_rag, gate.delta_vs_random)),
         ])  # fmt: skip
     for saving in savings:
         setting = saving.noted
@@ -254,8 +249,8 @@ def table(results: Results, savings: Sequence[Saving]) -> list[list[str]]:
             + named[saving.gate].seen.mark,
             f"{percent(setting.saved.mean)} {percent_interval(setting.saved)}",
             percent(setting.accuracy),
-            _with_interval(setting.change),
-            _with_interval(setting.over_random),
+            with_interval(setting.change),
+            with_interval(setting.over_random),
         ])  # fmt: skip
     return rows
 

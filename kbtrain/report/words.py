@@ -61,6 +61,11 @@ def points_interval(delta: Delta) -> str:
     return f"[{points(delta.low)}, {points(delta.high)}]"
 
 
+def with_interval(delta: Delta) -> str:
+    """``+5.1 [+3.0, +7.3]``."""
+    return f"{points(delta.mean)} {points_interval(delta)}"
+
+
 def percent_interval(delta: Delta) -> str:
     """``[18.2, 26.8]``."""
     return f"[{percent(delta.low)}, {percent(delta.high)}]"
