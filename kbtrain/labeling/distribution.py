@@ -43,10 +43,7 @@ class _Group:
         flags = {"n": True, "known": label.known is True, "without_gold": label.known is None}
         flags |= {"certain": label.certain is True, "without_certainty": label.certain is None}
         if label.benefit is not None:
-            flags |= {
-                f"effect_mastery.{label.effect_mastery}": True,
-                f"effect_certainty.{label.effect_certainty}": True,
-            }
+            flags |= {f"{key}.{getattr(label, key)}": True for key in ("effect_mastery", "effect_certainty")}
         for name, is_so in flags.items():
             self.counts[name] += is_so
         for key, value in values.items():
