@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,29 +9,15 @@ from numpy.typing import NDArray
 
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
+from kbtrain.evaluation.cost import Usage, usage
 from kbtrain.evaluation.decisions import DevRule, GateInput, decide
-from kbtrain.evaluation.outcomes import AccuracyKind, Resample
-from kbtrain.evaluation.run_folder import GradedSplit, RunFolder
+from kbtrain.evaluation.outcomes import Correctness, Resample
+from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.evaluation.scores import ByGate, in_order
 from kbtrain.metrics.significance import Delta, draw_policies, interval
 from kbtrain.metrics.thresholds import Dev, choose
-from kbtrain.records import CONDITIONS
 
 DRAWS, SEED = 5_000, 20_243
-
-
-@dataclass(frozen=True)
-class StoredAnswers:
-    """Correctness of both answers of each question, and the prompt tokens they read.
-
-    ``clusters``: names of groups of questions that intervals draw as a whole; None: they draw questions.
-    """
-
-    llm: Floats
-    rag: Floats
-    llm_tokens: Floats
-    rag_tokens: Floats
-    clusters: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,20 +52,25 @@ class DoubleJudgement:
     second_gain: Delta
 
 
-def second_threshold(rule: str, searched: NDArray[np.bool_], with_reference: Floats, read: StoredAnswers) -> float:
+def second_threshold(rule: str, searched: NDArray[np.bool_], with_reference: Floats, answers: Correctness) -> float:
     """Chosen on the dev questions that the first judgement searches for: chunks are dropped if the score with them
     is above it. Of equally accurate thresholds, the one that passes on the fewest: reading less is what the second
     judgement is for. Rule ``0.5`` needs no dev; without a searched dev question it is 0.5 as well."""
     if rule == "0.5" or not searched.any():
         return 0.5
     # "retrieve" of the rule, which prefers few of them, is "pass the chunks on" here: the scores change their sign
-    passed_on = Dev(-with_reference[searched], read.llm[searched], read.rag[searched])
+    passed_on = Dev(-with_reference[searched], answers.llm[searched], answers.rag[searched])
     # passed on: -score > value; judge_twice passes on what is not above the second threshold
     return float(np.nextafter(-choose("best_accuracy", passed_on).value, -np.inf))
 
 
 def judge_twice(
-    gate: str, first: Floats, with_reference: Floats, read: StoredAnswers, thresholds: tuple[float, float]
+    gate: str,
+    first: Floats,
+    with_reference: Floats,
+    answers: Correctness,
+    used: Usage,
+    thresholds: tuple[float, float],
 ) -> DoubleJudgement:
     """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks;
     ``thresholds`` of both."""
@@ -95,27 +85,27 @@ def judge_twice(
         "double judgement": (searched, passed_on),
     }
     retrieve = [passed.astype(np.float64) for _, passed in chosen.values()]
-    drawn = draw_policies(read.llm, read.rag, retrieve, DRAWS, SEED, read.clusters)
+    drawn = draw_policies(answers.llm, answers.rag, retrieve, DRAWS, SEED, answers.clusters)
     ways = [
         AnswerPolicy(
             name,
             accuracy=float(of.accuracy[0]),
             searched=float(is_searched.mean()),
             passed_on=float(of.ratio[0]),
-            tokens=round(float(np.where(passed, read.rag_tokens, read.llm_tokens).sum())),
+            tokens=round(float(np.where(passed, used.rag_in, used.llm_in).sum())),
             gain=interval(of.gain),
         )
         for of, (name, (is_searched, passed)) in zip(drawn, chosen.items(), strict=True)
     ]
-    ways.append(_random(float(passed_on.mean()), read))
+    ways.append(_random(float(passed_on.mean()), answers, used))
     gain = interval(drawn[3].accuracy - drawn[2].accuracy)
     return DoubleJudgement(gate, len(first), threshold, second, tuple(ways), gain)
 
 
-def _random(share: float, read: StoredAnswers) -> AnswerPolicy:
+def _random(share: float, answers: Correctness, used: Usage) -> AnswerPolicy:
     """As many chunks passed on, of randomly drawn questions, the only ones with a search: expected figures."""
-    accuracy = (1 - share) * read.llm.mean() + share * read.rag.mean()
-    tokens = (1 - share) * read.llm_tokens.sum() + share * read.rag_tokens.sum()
+    accuracy = (1 - share) * answers.llm.mean() + share * answers.rag.mean()
+    tokens = (1 - share) * used.llm_in.sum() + share * used.rag_in.sum()
     return AnswerPolicy("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0))
 
 
@@ -128,13 +118,8 @@ def judge_double(run: RunFolder, referenced: ByGate, gate: str, cut: DevRule, re
     )
     chosen = decide(GateInput(gate, dev_first, first), run.dev.outcomes, cut).threshold
     threshold = chosen.value if chosen else 0.5
-    dev, test = _read(run.dev, oc.dev_kind(run.dev.outcomes, cut.kind)), _read(run.test, cut.kind)
+    dev = oc.answers(run.dev.outcomes, oc.dev_kind(run.dev.outcomes, cut.kind))
+    test, used = oc.answers(run.test.outcomes, cut.kind), usage(run.test.graded["llm"], run.test.graded["rag"])
     other = second_threshold(cut.rule, dev_first > threshold, dev_second, dev)
     clusters = oc.clusters_of(resample, run.test.questions)
-    return judge_twice(gate, first, second, replace(test, clusters=clusters), (threshold, other))
-
-
-def _read(part: GradedSplit, kind: AccuracyKind) -> StoredAnswers:
-    correctness = oc.answers(part.outcomes, kind)
-    llm, rag = (np.array([one.prompt_tokens for one in part.graded[arm]], np.float64) for arm in CONDITIONS[:2])
-    return StoredAnswers(correctness.llm, correctness.rag, llm, rag)
+    return judge_twice(gate, first, second, replace(test, clusters=clusters), used, (threshold, other))

@@ -10,7 +10,9 @@ from support.files import keep_change
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.double_judgement import StoredAnswers, judge_twice, second_threshold
+from kbtrain.evaluation.cost import Usage
+from kbtrain.evaluation.double_judgement import judge_twice, second_threshold
+from kbtrain.evaluation.outcomes import Correctness
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
@@ -72,17 +74,17 @@ def test_double_judgement_reads_the_second_scores(script, run_folder, monkeypatc
         module.main(build(module.ScoreReferenceConfig, None, {"run": run_folder}))
 
 
-READ = StoredAnswers(
-    llm=np.array([1.0, 0, 1, 0]),
-    rag=np.array([1.0, 1, 0, 0]),
-    llm_tokens=np.full(4, 10.0),
-    rag_tokens=np.full(4, 100.0),
-)
+ANSWERS = Correctness("greedy", llm=np.array([1.0, 0, 1, 0]), rag=np.array([1.0, 1, 0, 0]))
+
+
+def used(n: int) -> Usage:
+    """Prompts of 10 tokens without passages, and of 100 with them."""
+    return Usage(np.full(n, 10.0), np.zeros(n), np.full(n, 100.0), np.zeros(n))
 
 
 def test_chunks_are_passed_on_only_where_both_judgements_say_so():
     first, second = np.array([0.1, 0.9, 0.9, 0.9]), np.array([0.9, 0.2, 0.8, 0.3])
-    found = judge_twice("kbm_mastery", first, second, READ, (0.5, 0.5))
+    found = judge_twice("kbm_mastery", first, second, ANSWERS, used(4), (0.5, 0.5))
     plain, always, gate, double, chance = found.ways
     assert (plain.accuracy, plain.tokens, plain.searched) == (0.5, 40, 0)
     assert (always.accuracy, always.tokens, always.passed_on) == (0.5, 400, 1)
@@ -98,7 +100,7 @@ def test_chunks_are_passed_on_only_where_both_judgements_say_so():
 
 def test_a_score_at_its_threshold_is_neither_searched_for_nor_dropped():
     first, second = np.array([0.5, 0.9, 0.9, 0.5]), np.array([0.1, 0.5, 0.6, 0.1])
-    double = judge_twice("g", first, second, READ, (0.5, 0.5)).ways[3]
+    double = judge_twice("g", first, second, ANSWERS, used(4), (0.5, 0.5)).ways[3]
     assert (double.searched, double.passed_on) == (0.5, 0.25)
 
 
@@ -107,8 +109,8 @@ def test_the_interval_of_the_gain_is_that_of_a_resample_worked_out_on_its_own():
     n = 300
     llm, rag = (rng.random(n) < 0.4).astype(float), (rng.random(n) < 0.6).astype(float)
     first, second = rng.random(n), np.where(rag > llm, 0.2, 0.8)  # a second judgement that knows
-    read = StoredAnswers(llm, rag, np.full(n, 10.0), np.full(n, 100.0))
-    found = judge_twice("g", first, second, read, (0.5, 0.5))
+    read = Correctness("greedy", llm, rag)
+    found = judge_twice("g", first, second, read, used(n), (0.5, 0.5))
     passed = (first > 0.5) & (second <= 0.5)
     draws = []
     for _ in range(2000):
@@ -124,25 +126,25 @@ def test_the_interval_of_the_gain_is_that_of_a_resample_worked_out_on_its_own():
 def test_the_second_threshold_is_the_best_one_among_the_searched_dev_questions():
     searched = np.array([False, True, True, True])
     # question 1 needs its chunks, question 2 is harmed by them: twenty times, which is beyond the margin
-    read = StoredAnswers(*(np.tile(column, 20) for column in (READ.llm, READ.rag, READ.llm_tokens, READ.rag_tokens)))
+    read = Correctness("greedy", np.tile(ANSWERS.llm, 20), np.tile(ANSWERS.rag, 20))
     scores = np.tile([0.0, 0.2, 0.8, 0.1], 20)
     assert second_threshold("ratio", np.tile(searched, 20), scores, read) == pytest.approx(0.5)
-    assert second_threshold("0.5", searched, np.zeros(4), READ) == 0.5
-    assert second_threshold("ratio", np.zeros(4, dtype=bool), np.zeros(4), READ) == 0.5
+    assert second_threshold("0.5", searched, np.zeros(4), ANSWERS) == 0.5
+    assert second_threshold("ratio", np.zeros(4, dtype=bool), np.zeros(4), ANSWERS) == 0.5
 
 
 def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken(monkeypatch):
     monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)  # three questions beat no margin of two
     searched = np.array([False, True, True, True])
-    chosen = second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.3]), READ)
+    chosen = second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.3]), ANSWERS)
     assert chosen == pytest.approx(0.25)  # question 3 is wrong either way: its chunks are dropped as well
     second = np.array([0.0, 0.2, 0.8, 0.3])
-    found = judge_twice("kbm_mastery", np.array([0.1, 0.9, 0.9, 0.9]), second, READ, (0.5, chosen))
+    found = judge_twice("kbm_mastery", np.array([0.1, 0.9, 0.9, 0.9]), second, ANSWERS, used(4), (0.5, chosen))
     assert (found.ways[3].accuracy, found.ways[3].passed_on) == (0.75, 0.25)
     # chunks that change nothing are all dropped; chunks that each question needs are all passed on
-    nothing = StoredAnswers(READ.llm, READ.llm, READ.llm_tokens, READ.rag_tokens)
+    nothing = Correctness("greedy", ANSWERS.llm, ANSWERS.llm)
     assert second_threshold("ratio", searched, second, nothing) < 0.2
-    needed = StoredAnswers(np.zeros(4), np.ones(4), READ.llm_tokens, READ.rag_tokens)
+    needed = Correctness("greedy", np.zeros(4), np.ones(4))
     assert second_threshold("ratio", searched, second, needed) >= 0.8
 
 
@@ -150,10 +152,10 @@ def test_intervals_draw_whole_clusters():
     """Eight questions of an entity say no more than one of them."""
     rng = np.random.default_rng(0)
     columns = [np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(4)]
-    read = StoredAnswers(columns[0], columns[1], np.full(400, 10.0), np.full(400, 100.0))
+    read = Correctness("greedy", columns[0], columns[1])
     alone, together = (
-        judge_twice("g", columns[2], columns[3], dataclasses.replace(read, clusters=clusters), (0.5, 0.5))
-        for clusters in (None, [str(i // 8) for i in range(400)])
+        judge_twice("g", columns[2], columns[3], dataclasses.replace(read, clusters=clusters), used(400), (0.5, 0.5))
+        for clusters in (None, tuple(str(i // 8) for i in range(400)))
     )
     for one, other in ((alone.ways[3].gain, together.ways[3].gain), (alone.second_gain, together.second_gain)):
         assert one.mean == other.mean
