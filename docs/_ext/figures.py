@@ -287,6 +287,7 @@ def store_resplits(store: dict[str, Any], rows: Sequence[list[str]]) -> None:
     holds = not row[2].startswith("-")
     what = f"threshold for {row[0]}: {demo['skipped']} % of the searches skipped, against always searching"
     claim["setting"] = f"demo, best gate: {demo['best']}, {what}"
+    claim["n"] = str(demo["counts"]["questions"])
     claim["effect"], claim["interval"] = f"{effect} points", interval
     claim["holds elsewhere"] = (
         f"{'yes' if holds else '**no**'}: {row[2]} points and {row[1]} skipped, mean of 300 re-splits"
@@ -316,8 +317,8 @@ def main() -> None:
     store, args = read_store(), parser.parse_args()
     if args.run:
         store_run(store, args.run)
-        store_resplits(store, resplits_of(args.run, store["demo"]["gate"]))
         store_found(store, args.run)
+        store_resplits(store, resplits_of(args.run, store["demo"]["gate"]))
         store["demo"]["decide"] = ask_gate(args.run)
         take_picture(args.run)
     if args.pilot:
