@@ -280,7 +280,7 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
     wrong.
     """
     answer = answer_text(answer)
-    question = with_options(question)
+    question = _with_options(question)
     if question.grading == "option":
         return named_option(question, answer) in question.answers
     if question.answers and all(placeholder_key(gold) in PLACEHOLDERS for gold in question.answers):
@@ -301,7 +301,7 @@ _OPTION = re.compile(r"(?:^|[\s(])([A-J])[.):]\s+(\S.*?)(?=[;,]?\s+\(?[A-J][.):]
 _LETTERED = re.compile(r"[A-J](?:[.):]\s|$)")
 
 
-def with_options(question: Question) -> Question:
+def _with_options(question: Question) -> Question:
     """A question whose gold answers are letters of options within its text ("B", "B. Mars"), as a multiple choice."""
     if question.options or not question.answers or not all(map(_LETTERED.match, question.answers)):
         return question
@@ -490,7 +490,7 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
     """
     if not question.answers:
         return None
-    question = with_options(question)
+    question = _with_options(question)
     if verdicts is None or question.grading == "option":
         return rule_verdict(question, answer)
     if is_empty(answer):
@@ -505,7 +505,7 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
 
 def group_key(question: Question, answer: str) -> str:
     """Answers with the same key count as the same answer for certainty (KBM, equation 1)."""
-    answer, question = answer_text(answer), with_options(question)
+    answer, question = answer_text(answer), _with_options(question)
     if is_empty(answer):
         return ""
     letter = named_option(question, answer) if question.grading == "option" else None
