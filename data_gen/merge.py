@@ -1,6 +1,6 @@
 """Join the shards of a sampling run: samples.shard-I-of-N.db -> samples.db, equal to that of an undivided run.
 
-Refuses shards of different runs, a question-condition in two shards, and shards that are missing or unfinished (unless
+Refuses shards of different runs, a prompt in two shards, and shards that are missing or unfinished (unless
 --allow-gaps). An existing samples.db keeps its content and gets what it lacks: another run, or more prompts
 of a run with the same settings. Other settings or other answers are refused. After a kill the same command resumes.
 

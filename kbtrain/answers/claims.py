@@ -38,6 +38,7 @@ _ASKING = frozenset("which what where when whose whom".split())
 _TURNS_ZH = re.compile("不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|아니|아닌|아닙")
 _PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "today", "currently", "nowadays"})
 _JOINS = frozenset("but although though while whereas because since however".split())
+_PART_BOUNDS = _ENDS | _JOINS
 _COMPARATIVE = rf"\b({any_of(LISTS['asking']['comparatives'])})\b"
 _ONLY = re.compile(r"\b(?:is|was) (?:only|merely) ")
 _SPEAKING = _TURNING["speaking"]
@@ -193,9 +194,9 @@ def _says_opposite(marked: Sequence[str], place: _Place, asked: _Asked, parts: S
 
 
 def _is_behind_another(marked: Sequence[str], place: _Place, asked: _Asked, raw: str, covered: set[int]) -> bool:
-    """True if a place stands behind another candidate, in a part that is no nearer to the question: "Gauguin, who
-    lived with Van Gogh"."""
-    ends = [i for i, word in enumerate(marked[: place.begin]) if word in _ENDS or word in _JOINS]
+    """True if a place stands behind another candidate, in a part that shares no more words with the question: "Gauguin,
+    who lived with Van Gogh"."""
+    ends = [i for i, word in enumerate(marked[: place.begin]) if word in _PART_BOUNDS]
     if not ends:
         return False
     left, right = marked[ends[-1] + 1 : place.begin], marked[place.end : place.end + 8]
@@ -297,11 +298,10 @@ def _is_nearer(marked: Sequence[str], first: range, own: range, place: _Place, a
 def _is_turned(marked: Sequence[str], place: _Place, negative: bool) -> bool:
     """True if the clause of a place may say the contrary."""
     begin, end, _ = place
-    ends = _ENDS | _JOINS
     if marked[begin - 1 : begin] and marked[begin - 1] in _TURNING["towards"]:
         return True
-    left = list(itertools.takewhile(lambda word: word not in ends, reversed(marked[:begin])))[::-1]
-    right = list(itertools.takewhile(lambda word: word not in ends, marked[end:]))
+    left = list(itertools.takewhile(lambda word: word not in _PART_BOUNDS, reversed(marked[:begin])))[::-1]
+    right = list(itertools.takewhile(lambda word: word not in _PART_BOUNDS, marked[end:]))
     if _FORMS["affirmed_left"].search(f" {' '.join(left)} "):
         return False
     behind = marked[end + len(right) :]

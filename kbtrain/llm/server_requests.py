@@ -208,8 +208,8 @@ def _codes(value: Any, depth: int) -> Iterator[Any]:
             yield from _codes(value.get(key), depth + 1)
 
 
-SILENCE = 5.0  # seconds after which a user is told what is waited for
-MINUTE = 60.0  # seconds until the user is told again
+SILENCE = 5.0  # seconds until a line says what is waited for
+MINUTE = 60.0  # seconds until it is printed again
 LATE = "no whole answer in time"
 NO_QUOTA = "the account has no quota left: add credit or take another key"
 _HINTS = {

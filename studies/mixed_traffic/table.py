@@ -113,11 +113,12 @@ def read_policies(run: Path, outcomes: Sequence[Outcome], free_run: Path) -> lis
         policies.append(Policy("always, free prompt", free, every, every))
     scores = stored_scores(run)
     gates = [g for g in load(run / "results.json").gates if g.gate in scores.by_gate and g.threshold is not None]
-    policies += [policy_of(gate, scores.by_gate[gate.gate], outcomes, llm, rag) for gate in gates]
+    plain = [policy_of(gate, scores.by_gate[gate.gate], outcomes, llm, rag) for gate in gates]
+    policies += plain
     if free is not None:
         policies += [
             replace(policy, name=policy.name + WITH_FREE, right=np.where(policy.read > 0, free, llm))
-            for policy in policies[-len(gates) :]
+            for policy in plain
         ]
     needed = np.maximum(rag - llm, 0.0)
     return [*policies, Policy("oracle", np.maximum(llm, rag), needed, needed)]
@@ -145,12 +146,12 @@ def free_prompt(run: Path, outcomes: Sequence[Outcome]) -> Floats | None:
 def prompt_tokens(run: Path, outcomes: Sequence[Outcome], free_run: Path) -> tuple[Floats, ...]:
     """Tokens of each question's prompt without and with passages, and of the free one with them."""
 
-    def of(folder: Path, sampling_run: str, condition: Condition) -> Floats:
+    def tokens_of(folder: Path, sampling_run: str, condition: Condition) -> Floats:
         with SampleStore(folder / "samples.db", read_only=True) as store:
             answers = [store.get(sampling_run, o.question_id, condition) for o in outcomes]
         return np.array([answer.prompt_tokens if answer else 0 for answer in answers], dtype=np.float64)
 
-    return of(run, "main", "llm"), of(run, "main", "rag"), of(free_run, FREE, "rag")
+    return tokens_of(run, "main", "llm"), tokens_of(run, "main", "rag"), tokens_of(free_run, FREE, "rag")
 
 
 def gate_rows(policies: Sequence[Policy], tokens: Sequence[Floats]) -> list[list[str]]:
@@ -208,9 +209,9 @@ def common_rows(
     at = [[place[question] for question in common] for place in places]
     always = next(policy.right for policy in second[1] if policy.name == "always")[at[1]]
     rows = []
-    for (_, policies), of, run in zip((first, second), at, names, strict=True):
+    for (_, policies), asked, run in zip((first, second), at, names, strict=True):
         for policy in policies:
-            right, searched = policy.right[of], policy.searched[of]
+            right, searched = policy.right[asked], policy.searched[asked]
             shares = [str(len(common)), percent(right.mean()), percent(searched.mean(), 0)]
             rows.append([f"{run}: {row_name(policy.name)}", *shares, difference(right, always)])
     return rows
