@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import scripts
+from support.snippets import run_snippet
 
 from kbtrain.config import parse_args
 from kbtrain.records import Outcome, Question
 
+GATES = Path(__file__).parents[2] / "studies/mixed_traffic/gates"
 WORDS = {"shop": "Which aisle sells {}?", "exam": "What is the derivative of {}?"}
 
 
@@ -91,3 +93,8 @@ def test_two_searches_are_compared_on_common_questions():
     rows = study.common_rows(run("abc", [1.0, 0.0, 0.0]), run("cab", [1.0, 1.0, 1.0]), ("one", "three"))
     assert [row[:4] for row in rows] == [["one: always", "3", "33.3", "100"], ["three: always", "3", "100.0", "100"]]
     assert rows[0][4].startswith("-66.7") and rows[1][4] == "-"
+
+
+def test_the_measured_gates_decide_as_their_page_says():
+    printed, page = run_snippet(GATES), (GATES / "README.md").read_text(encoding="utf-8")
+    assert len(printed) == 2 and all(f"# {line}\n" in page for line in printed)
