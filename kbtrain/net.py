@@ -188,6 +188,27 @@ def reply_json(text: str) -> Any:
     return json.loads(whole_text(json.dumps(value, ensure_ascii=False))[0]) if _ESCAPED_HALF.search(text) else value
 
 
+ERROR_EVENTS = ("error", "exception", "response.failed", "response.error")  # names or types of a stream's events
+_FINE = (0, 200, "0", "200", "ok", "success")  # codes that state no error
+
+
+def states_error(reply: Mapping[str, Any]) -> bool:
+    """True for a server's JSON object that states an error: in a field, by its type, or by a code with its message."""
+    if reply.get("error") or reply.get("Error") or reply.get("errors") or reply.get("object") == "error":
+        return True
+    inner, base = reply.get("response"), reply.get("base_resp")  # of OpenAI's responses, and of MiniMax
+    statuses = [reply.get("status"), inner.get("status") if isinstance(inner, Mapping) else None]
+    if reply.get("type") in ERROR_EVENTS or not {"failed", "error"}.isdisjoint(map(str, statuses)):
+        return True
+    if isinstance(inner, Mapping) and (inner.get("error") or inner.get("Error")):
+        return True
+    if isinstance(base, Mapping) and base.get("status_code"):
+        return True
+    codes = [reply[key] for key in ("code", "error_code", "errcode") if reply.get(key) not in (None, "", *_FINE)]
+    told = any(key in reply for key in ("message", "msg", "error_msg", "errmsg"))
+    return "choices" not in reply and ((bool(codes) and told) or set(reply) == {"detail"})
+
+
 @functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """True for addresses that only this machine reaches."""

@@ -38,11 +38,10 @@ from kbtrain.llm.server_requests import (
     ServerError,
     ask_once,
     azure_hint,
-    holds_error,
     read_error,
     whole_reply,
 )
-from kbtrain.net import Retry, check_url, key_headers, reply_json, retry_after
+from kbtrain.net import Retry, check_url, key_headers, reply_json, retry_after, states_error
 from kbtrain.runtime.progress import say_line
 from kbtrain.runtime.scripts import as_commands
 from kbtrain.show import count_of
@@ -237,7 +236,7 @@ def _failure(status: int, text: str) -> ServerError | None:
         reply = reply_json(text)
     except ValueError:
         return None
-    states = isinstance(reply, dict) and holds_error(reply) and not reply.get("choices") and not reply.get("data")
+    states = isinstance(reply, dict) and states_error(reply) and not reply.get("choices") and not reply.get("data")
     return read_error(200, text) if states else None
 
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _BYTES_A_TOKEN = 4.0
 _TEXT_PARTS = (None, "text", "output_text")  # types of parts of a content
-_LIMITS = ("length", "max_tokens", "model_length")  # finish reasons of an output that its limit ended
+# finish reasons of an output that its limit ended
+LIMITS = frozenset({"length", "max_tokens", "model_length", "max_output_tokens", "max_new_tokens", "max_length"})
 _LOWEST, _HIGHEST = -1e9, 1e-3  # log-probability: rounding may leave one a little above 0
 
 
@@ -139,7 +140,7 @@ class Choice(BaseModel):
 
     def finish(self, stop: Sequence[str]) -> Finish:
         """What ended it. Of other servers than vLLM it is only known that it ended."""
-        if self.finish_reason and self.finish_reason.lower() in _LIMITS:
+        if self.finish_reason and self.finish_reason.lower() in LIMITS:
             return "length"
         met = isinstance(self.stop_reason, str) if "stop_reason" in self.model_fields_set else stop
         return "stop" if met else "eos"

@@ -3,7 +3,7 @@
 Repeated: no connection, a time-out, the statuses of :data:`PASSING`, and a reply of status 200 with wrong content (cut
 off, no JSON, no choices). A prompt that the server refuses is a :class:`PromptRefusal`. Bodies of errors are those of
 OpenAI and Azure (``error`` with ``code`` and ``innererror``), vLLM (``object: error``), Mistral and FastAPI
-(``detail``), Gemini (a list of errors), llama.cpp, OpenRouter (an ``error`` inside a reply of status 200).
+(``detail``), Gemini (a list of errors), llama.cpp, OpenRouter, MiniMax and Baidu (inside a reply of status 200).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import re
 import ssl
 import time
@@ -21,7 +22,17 @@ from typing import Any, Literal
 import httpx2
 
 from kbtrain.errors import UserError, strike
-from kbtrain.net import LARGEST, LONGEST_ASKED, Retry, reply_json, retry_after, split_query
+from kbtrain.llm.replies import LIMITS
+from kbtrain.net import (
+    ERROR_EVENTS,
+    LARGEST,
+    LONGEST_ASKED,
+    Retry,
+    reply_json,
+    retry_after,
+    split_query,
+    states_error,
+)
 from kbtrain.runtime.event_loop import run
 from kbtrain.runtime.progress import say_line
 from kbtrain.show import count_of
@@ -30,45 +41,64 @@ RefusalKind = Literal["content_filter", "context_length", "other"]
 PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 _OF_REQUEST = frozenset({400, 403, 413, 422, 451})  # statuses by which a server refuses what a request holds
 
+_OF_PROMPT_TOO = frozenset({424, 500, 502})  # by these servers refuse a prompt in words, too
+
+# codes in small letters, letters and digits alone
 _QUOTA_CODES = frozenset({
-    "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
-    "insufficient_funds", "insufficient_credits", "payment_required", "arrearage", "exceeded_current_quota_error",
-    "accountoverdueerror", "allocationquota.freetieronly", "billing_error", "credits_exhausted", "quota_exhausted",
+    "insufficientquota", "billinghardlimitreached", "billingnotactive", "billingdisabled", "insufficientbalance",
+    "insufficientfunds", "insufficientcredits", "paymentrequired", "arrearage", "exceededcurrentquotaerror",
+    "accountoverdueerror", "allocationquotafreetieronly", "billingerror", "creditsexhausted", "quotaexhausted",
+    "budgetexceeded",
 })  # fmt: skip
 _QUOTA = re.compile(
-    r"insufficient[ _](account )?(balance|quota|credits?|funds)|credit balance is too low|billing hard limit"
-    r"|requires more credits|out of credits|payment required|overdue (balance|payment)"
-    r"|free (tier|quota).{0,40}exhausted|余额不足|欠费|充值|(额度|配额|资源包).{0,6}(不足|用完|用尽|耗尽)",
+    r"insufficient[ _](account )?(balance|quota|credits?|funds)|credit balance is too low|billing (hard limit|is disab)"
+    r"|(balance|credits?|funds) (is |are )?(insufficient|too low|exhausted|not enough|used up|depleted)"
+    r"|requires more credits|out of (credits|funds)|have any credits|used (up |all |your |available )+(credits|quota)"
+    r"|purchase (more )?credits|spending (limit|cap)|budget has been exceeded|key limit exceeded"
+    r"|reached your (specified )?(api )?usage limit|payment required|overdue (balance|payment)"
+    r"|free (tier|quota).{0,40}(exhausted|used up)|solde .{0,30}insuffisant|残高.{0,4}不足"
+    r"|余额不足|餘額不足|欠费|欠費|充值|(额度|配额|资源包).{0,6}(不足|用完|用尽|耗尽)"
+    r"|[每今当本][日天周月].{0,8}(上限|限额)|套餐.{0,6}(到期|过期|用完)",
     re.I,
 )
-_OVER_QUOTA = re.compile(r"exceeded your (current|monthly) (quota|usage limit)|quota (has been |is )?exhausted", re.I)
-_WAIT = re.compile(r"\"retryDelay\":\s*\"([\d.]+)s\"|(?:retry|try again) (?:in|after) ([\d.]+) ?s", re.I)
+_OVER_QUOTA = re.compile(
+    r"exceeded your (current|monthly) (quota|usage limit)|quota (has been |is )?exhausted|trial key"
+    r"|\b(daily|weekly|monthly|per (day|month))\b.{0,30}\b(limit|quota)\b",
+    re.I,
+)
+_WAIT = re.compile(
+    r"\"retryDelay\":\s*\"(?P<delay>[\d.]+)s\"|(?:retry|try again) (?:in|after) "
+    r"(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m(?!s))?(?P<s>\d+(?:\.\d+)?) ?(?P<unit>m?s)",
+    re.I,
+)
 _FILTER_CODES = frozenset({
-    "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "data_inspection_failed",
-    "moderation_blocked", "safety", "prohibited_content", "sensitive_words_detected", "invalid_prompt",
-    "content_policy", "guardrail_intervened", "sensitivecontentdetected", "1301",
+    "contentfilter", "contentpolicyviolation", "responsibleaipolicyviolation", "datainspectionfailed",
+    "moderationblocked", "safety", "prohibitedcontent", "sensitivewordsdetected", "invalidprompt", "contentpolicy",
+    "guardrailintervened", "sensitivecontentdetected", "1301",
 })  # fmt: skip
 _FILTER = re.compile(
     r"content[ _-]?(filter|policy|management policy)|content was (blocked|filtered)|usage polic|responsible ai"
     r"|safety (system|filter|setting)|inappropriate content|prohibited[ _]content|requires moderation"
-    r"|flagged (for|as)|moderation|violat\w+ .{0,60}(polic|guideline|terms)|guardrail"
-    r"|(sensitive|unsafe|harmful) content|敏感|违规|不合规|内容安全|安全策略",
+    r"|flagged (for|as)|moderation|violat\w+ .{0,60}(polic|guideline|terms)|guardrail|content exists risk|high risk"
+    r"|(sensitive|unsafe|harmful) content|new_sensitive|prompt injection|敏感|违规|不合规|内容安全|安全策略",
     re.I,
 )
 _LENGTH_CODES = frozenset({
-    "context_length_exceeded", "exceed_context_size_error", "string_above_max_length", "max_tokens_exceeded",
+    "contextlengthexceeded", "exceedcontextsizeerror", "stringabovemaxlength", "maxtokensexceeded", "1261",
 })  # fmt: skip
 _LENGTH = re.compile(
-    r"context (length|size|window)|(prompt|input|request|message|text|sequence)s?\b[^.]{0,60}\btoo (long|large)"
-    r"|too many (input )?tokens|longer than the (maximum )?model|reduce the length"
+    r"context[ _]?(length|size|window)|(prompt|input|request|message|text|sequence)s?\b[^.]{0,60}\btoo (long|large)"
+    r"|too many (input )?tokens|longer than the (maximum )?model|reduce the length|token limit"
     r"|max_tokens must be at least 1, got -|input (length|tokens?)\b.{0,60}exceed|larger than the context"
-    r"|exceeds? .{0,40}context|(超过|超出).{0,20}(长度|上下文)",
+    r"|exceeds? .{0,40}context|(超过|超出).{0,20}(长度|上下文)|超长|过长|range of input length"
+    r"|max(imum)? (prompt|input|sequence) (length|tokens|characters)|tokens\b.{0,40}must (be <=|not exceed)"
+    r"|(prompt|input|sequence)\b.{0,40}exceeds.{0,20}max",
     re.I,
 )
-_WHOLE = frozenset({  # finish reasons of answers that ended by themselves, or at their limit
-    "", "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "tool_calls", "function_call",
-    "length", "max_tokens", "model_length",
-})  # fmt: skip
+_WHOLE = LIMITS | {  # finish reasons of answers that ended by themselves, or at their limit
+    "", "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "tool_calls", "function_call", "normal",
+    "completed", "stop_words", "stop_string", "stop_token", "end_id", "end_of_text",
+}  # fmt: skip
 _REFUSED = re.compile(r"filter|safety|sensitive|refus|moderat|block|prohibited|recitation|spii|guardrail|policy|risk")
 _IMAGE = re.compile(r"image (input|url|content)|not support (image|vision|multimodal)", re.I)
 
@@ -84,7 +114,7 @@ class PromptRefusal(Exception):
 
 @dataclass(frozen=True)
 class ServerError:
-    """One error of a server: HTTP status (or the code that stands for it), short message, codes in lower case."""
+    """One error of a server: HTTP status (or the code that stands for it), short message, codes without signs."""
 
     status: int
     message: str
@@ -105,11 +135,10 @@ class ServerError:
     @property
     def refusal(self) -> RefusalKind | None:
         """Kind of refusal of the prompt; None where the error is not about the prompt."""
-        of_request = self.status in _OF_REQUEST
-        if self.codes & _FILTER_CODES or (of_request and _FILTER.search(self.message)):
+        in_words = self.status in _OF_REQUEST | _OF_PROMPT_TOO
+        if self.codes & _FILTER_CODES or (in_words and _FILTER.search(self.message)):
             return "content_filter"
-        says_length = of_request or self.status == 500  # by which servers refuse a long prompt, too
-        if self.codes & _LENGTH_CODES or self.status == 413 or (says_length and _LENGTH.search(self.message)):
+        if self.codes & _LENGTH_CODES or self.status == 413 or (in_words and _LENGTH.search(self.message)):
             return "context_length"
         return "other" if _IMAGE.search(self.message) or self.status in {400, 422, 451} else None
 
@@ -119,15 +148,24 @@ def read_error(status: int, text: str) -> ServerError:
     body: Any = None
     with contextlib.suppress(ValueError):
         body = reply_json(text)  # struck before it is cut: a part of a key could not be
-    codes = frozenset(str(code).lower() for code in _codes(body, 0))
+    codes = frozenset(re.sub(r"[\W_]", "", str(code).lower()) for code in _codes(body, 0))
     if re.search(r"\"quotaId\":\s*\"\w*PerDay", text):  # Gemini's: a wait of seconds is asked for all the same
-        codes |= {"insufficient_quota"}
+        codes |= {"insufficientquota"}
     if status == 200:
         numbers = [int(code) for code in codes if re.fullmatch(r"[45]\d\d", code)]
         status = numbers[0] if numbers else 502
-    waits = _WAIT.search(text)
-    wait = float((waits[1] or waits[2]).rstrip(".")) if waits and re.search(r"\d", waits[0]) else None
-    return ServerError(status, error_message(strike(text) if body is None else body), codes, wait)
+    return ServerError(status, error_message(strike(text) if body is None else body), codes, _wait(text))
+
+
+def _wait(text: str) -> float | None:
+    """Seconds that an error's text asks to wait: 26s, 1.5 s, 120ms, 7m12.5s; None where it names none."""
+    asked = _WAIT.search(text)
+    if asked is None:
+        return None
+    if asked["delay"]:
+        return float(asked["delay"].rstrip(".") or 0) or None
+    seconds = float(asked["s"]) / (1000 if asked["unit"].lower() == "ms" else 1)
+    return 3600 * int(asked["h"] or 0) + 60 * int(asked["m"] or 0) + seconds
 
 
 def whole_reply(text: str) -> Any:
@@ -136,12 +174,16 @@ def whole_reply(text: str) -> Any:
         return reply_json(text)
     whole: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}
-    ended = False
+    ended = failed = False
     # not splitlines: a raw U+2028 within an answer ends no line of a stream
     for line in re.split(r"\r\n|\n|\r", text):
         data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
         ended |= data == "[DONE]"
+        field, _, value = line.partition(":")
+        failed |= field == "error" or (field == "event" and value.strip() in ERROR_EVENTS)
         chunk = reply_json(data) if data and data != "[DONE]" else {}
+        if isinstance(chunk, dict) and chunk and (failed or states_error(chunk)):
+            return {"error": chunk.get("error") or chunk}
         parts = (chunk.get("choices") or []) if isinstance(chunk, dict) else None
         if not isinstance(parts, list) or not all(map(_is_part, parts)):
             raise ValueError("a chunk of another form")
@@ -149,7 +191,7 @@ def whole_reply(text: str) -> Any:
         for part in parts:
             _add_part(choices.setdefault(part.get("index") or 0, {}), part)
     for choice in choices.values():
-        if choice.get("finish_reason") is None and not ended:
+        if failed or (choice.get("finish_reason") is None and not ended):
             choice["finish_reason"] = "broken off"
     return {**whole, "choices": [choices[index] for index in sorted(choices)]}
 
@@ -165,18 +207,13 @@ def _add_part(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
     choice |= {key: part[key] for key in ("index", "finish_reason", "error") if part.get(key) is not None}
 
 
-def holds_error(reply: Mapping[str, Any]) -> bool:
-    """True for a reply that states an error in place of an answer; an ``error`` of null is not one."""
-    return bool(reply.get("error")) or reply.get("object") == "error"
-
-
 def error_message(value: Any) -> str:
     """A server's error message in one short line, from its reply's JSON or text; empty where it says nothing."""
     for _ in range(8):
         if isinstance(value, list) and value:
             value = value[0]
         elif isinstance(value, dict):
-            inner = next((value[key] for key in ("error", "message", "detail", "msg") if value.get(key)), None)
+            inner = next((value[key] for key in _WORDS if value.get(key)), None)
             if inner is None:
                 break
             place = value.get("loc")
@@ -193,18 +230,23 @@ def error_message(value: Any) -> str:
     return " ".join(str(value).split())[:200] if value else ""
 
 
+_WORDS = ("error", "message", "detail", "msg", "error_msg", "status_msg", "errmsg", "Error", "Message", "errors",
+          "base_resp", "Response")  # fmt: skip
+_CODES = ("code", "type", "status", "error_type", "error_code", "status_code", "errcode", "Code")
+
+
 def _codes(value: Any, depth: int) -> Iterator[Any]:
-    """Values of ``code``, ``type`` and ``status`` in an error, and in the errors and reasons inside it."""
+    """Values of codes, types and statuses in an error, and in the errors and reasons inside it."""
     if depth > 4:
         return
     if isinstance(value, list):
         for item in value[:4]:
             yield from _codes(item, depth + 1)
     elif isinstance(value, dict):
-        for key in ("code", "type", "status", "error_type"):
+        for key in _CODES:
             if isinstance(value.get(key), str | int):
                 yield value[key]
-        for key in ("error", "innererror", "detail", "message", "metadata"):
+        for key in (*_WORDS, "innererror", "metadata"):
             yield from _codes(value.get(key), depth + 1)
 
 
@@ -330,9 +372,9 @@ async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, A
         reply: Any = whole_reply(text)
     except ValueError:
         raise NoReply(f"a reply that is not JSON ({strike(text)[:60]!r})") from None
+    if isinstance(reply, dict) and states_error(reply):
+        raise _failure(client, read_error(200, json.dumps(reply)), None)
     if not isinstance(reply, dict) or not reply.get(holds):
-        if isinstance(reply, dict) and holds_error(reply):
-            raise _failure(client, read_error(200, text), None)
         raise NoReply(f"a reply without {holds} ({strike(text)[:100]!r})", is_empty=isinstance(reply, dict))
     _check_ends(reply)
     return reply
@@ -347,12 +389,22 @@ def _check_ends(reply: Mapping[str, Any]) -> None:
             continue
         reason, message = choice.get("finish_reason"), choice.get("message")
         end = reason.lower() if isinstance(reason, str) else ""
-        refusal = message.get("refusal") if isinstance(message, dict) and not message.get("content") else None
-        if refusal or _REFUSED.search(end):
+        refusal = _refusal_of(message) if isinstance(message, dict) else None
+        native = str(choice.get("native_finish_reason") or "").lower()  # OpenRouter's, of the provider itself
+        filtered = '"filtered": true' in json.dumps(choice.get("content_filter_results"))  # Azure's
+        if refusal or filtered or _REFUSED.search(end) or _REFUSED.search(native):
             raise PromptRefusal("content_filter", error_message(refusal) or f"finish reason {reason}")
         if choice.get("error") or end not in _WHOLE:
             why = error_message(choice.get("error")) or f"finish reason {strike(end)[:60]}"
             raise NoReply(f"an answer that broke off ({why})", is_empty=True)
+
+
+def _refusal_of(message: Mapping[str, Any]) -> Any:
+    """What a message says in place of an answer, in a field or in a part of its content; None for an answer."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    said = next((part["refusal"] for part in parts if isinstance(part, dict) and part.get("refusal")), None)
+    return said or (None if content else message.get("refusal"))
 
 
 def _failure(client: httpx2.AsyncClient, error: ServerError, wait: float | None) -> Exception:

@@ -40,7 +40,8 @@ from kbtrain.serve.upstream import PRINTABLE, ErrorEvents, Upstream, UpstreamRep
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 PREFIX = b"/v1/"
-REFUSES = {400, 422}  # statuses of an upstream that takes no inserted call: some want signatures or reasoning with it
+# statuses of an upstream that takes no inserted call (some want signatures or reasoning with it), or no forced tool
+REFUSES = {400, 422}
 _GROUP = re.compile(r"[a-z][a-z_-]{0,31}")
 
 
@@ -129,6 +130,8 @@ class ProxiedRequest:
         data, instead = self.data if changed is self.body else _json(changed), b""
         if self.trace.hits and service.config.injection == "tool":
             instead = _json(self._with_evidence())
+        elif self.trace.tool in ("removed", "forced"):
+            instead = self.data
         await pass_on(service, exchange, self.path, data, self.trace, instead)
 
     async def _steer(self, tools: list[Body], fields: Body) -> Body:
@@ -248,6 +251,7 @@ async def pass_on(
         if not refused:
             await _answer(service, exchange, reply, trace, began)
     if refused:
+        trace.tool = trace.tool and "kept"
         await pass_on(service, exchange, path, instead, trace)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -39,10 +40,14 @@ from kbtrain.utterances import (
 
 Body = dict[str, Any]
 ToolOutcome = Literal["kept", "removed", "forced"]
-HOSTED = ("web_search*", "file_search", "google_search*", "googlesearch*", "bing_*", "azure_ai_search", "x_search",
-          "enterprise_web_search")  # fmt: skip
-SEARCH_FIELDS = ("web_search_options", "web_search", "enable_search", "enable_web_search", "search_parameters",
-                 "search_options", "use_search", "data_sources")  # fmt: skip
+HOSTED = ("web_search*", "file_search", "google_search*", "bing_*", "azure_ai_search", "x_search", "live_search",
+          "enterprise_web_search", "browser_search", "collections_search", "document_library")  # fmt: skip
+_SWITCH = re.compile(
+    r"(?:(?:enable|use|force)_)?(?:(?:web|online|internet|deep|live)_?)?search(?:_(?:options|parameters|enhancement))?"
+    r"|enable_enhancement|data_sources|connectors|grounding"
+)
+_HOLDER = re.compile(r"extra_body|features|(?:\w+_)?parameters")  # of some providers' own fields
+_OFF = ("off", "none", "false", "disabled", "never", "no", "")
 WEB_PLUGINS = ("web", "web-search", "web_search", "exa", "search")
 CALL = "kbsearch1"  # nine letters and digits: Mistral's models take nothing else
 SEARCH = {"name": "search", "description": "The last question's search, with its results there. Do not call it again."}
@@ -430,27 +435,42 @@ def search_tools(body: Body, patterns: Sequence[str]) -> list[Body]:
 
     The tool that finds tools is none of them.
     """
-    tools = body.get("tools") if patterns else None
+    tools = body.get(_tools_field(body)) if patterns else None
     listed = tools if isinstance(tools, list) else []
     return [tool for tool in listed if isinstance(tool, dict) and _searches(tool, patterns)]
+
+
+def _tools_field(body: Body) -> str:
+    """``functions`` in requests of OpenAI's first form of tools."""
+    return "functions" if body.get("functions") and not body.get("tools") else "tools"
 
 
 def search_fields(body: Body, patterns: Sequence[str]) -> Body:
     """The fields by which a request makes the upstream search, each with its value without that; None: left out."""
     if not patterns:
         return {}
-    found: Body = {name: None for name in SEARCH_FIELDS if body.get(name) not in (None, False, "off", "none")}
+    found: Body = {name: None for name, value in body.items() if _is_switched_on(name, value)}
+    for holder, inner in body.items():
+        if holder not in found and isinstance(inner, dict) and _HOLDER.fullmatch(holder):
+            rest = {name: value for name, value in inner.items() if not _is_switched_on(name, value)}
+            found |= {holder: rest or None} if len(rest) < len(inner) else {}
     if isinstance(plugins := body.get("plugins"), list):
-        rest = [p for p in plugins if not (isinstance(p, dict) and str(p.get("id")).lower() in WEB_PLUGINS)]
-        if len(rest) < len(plugins):
-            found["plugins"] = rest or None
-    mode = body.get("search_parameters")
-    if isinstance(mode, dict) and mode.get("mode") == "off":
-        found.pop("search_parameters", None)
+        others = [p for p in plugins if not (isinstance(p, dict) and str(p.get("id")).lower() in WEB_PLUGINS)]
+        if len(others) < len(plugins):
+            found["plugins"] = others or None
     model = body.get("model")
     if isinstance(model, str) and model.endswith(":online"):
         found["model"] = model.removesuffix(":online")
     return found
+
+
+def _is_switched_on(name: str, value: Any) -> bool:
+    """True for a field that makes the upstream search, by a name and a value of any provider's."""
+    if (not value and value != {}) or not _SWITCH.fullmatch(plain_name(name)):
+        return False
+    if isinstance(value, dict):
+        value = next((value[key] for key in ("mode", "type", "enable", "enabled") if key in value), True)
+    return bool(value) and not (isinstance(value, str) and value.lower() in _OFF)
 
 
 def steer_tools(
@@ -462,26 +482,40 @@ def steer_tools(
     choice. ``force``: as ``remove``, and elsewhere the model must call the first of them, unless it thinks. A client's
     own choice of a tool stays, and tools that the dialogue has called: servers want them declared.
     """
-    choice = body.get("tool_choice")
+    field = _tools_field(body)
+    choice = body.get("tool_choice", body.get("function_call"))
     options = choice if isinstance(choice, dict) and choice.get("type") == "auto" else {}
-    if rule == "keep" or not (options or choice in (None, "auto")):
+    allowed = _allowed(choice)
+    if rule == "keep" or not (options or allowed or choice in (None, "auto")):
         return body, "kept"
     if needed:
-        if rule != "force" or not tools or thinks(body):
+        if rule != "force" or not tools or thinks(body) or allowed or field == "functions":
             return body, "kept"
         rest = {name: value for name, value in options.items() if name != "type"}
         return {**body, "tool_choice": {**FORMS[path].choice(tools[0]), **rest}}, "forced"
     changed = {name: value for name, value in {**body, **fields}.items() if name not in fields or value is not None}
-    if not tools or _has_calls(body):
+    if not tools:
+        return changed, "removed"
+    rest_tools = [tool for tool in body[field] if not any(tool is search for search in tools)]
+    # Anthropic's wire names no allowed tools
+    if field == "tools" and (allowed or (rule == "allow" and not (rest_tools and path == "messages"))):
+        kept = [tool for tool in rest_tools if not allowed or _name(tool) in allowed]
+        return {**changed, "tool_choice": FORMS[path].allow(kept)}, "removed"
+    if _has_calls(body):
         return changed, "removed" if fields else "kept"
-    rest_tools = [tool for tool in body["tools"] if not any(tool is search for search in tools)]
-    if rule == "allow" and not (rest_tools and path == "messages"):  # Anthropic's wire names no allowed tools
-        return {**changed, "tool_choice": FORMS[path].allow(rest_tools)}, "removed"
     if rest_tools:
-        return {**changed, "tools": rest_tools}, "removed"
-    for name in ("tools", "tool_choice", "parallel_tool_calls"):
+        return {**changed, field: rest_tools}, "removed"
+    for name in (field, "tool_choice", "function_call", "parallel_tool_calls"):
         changed.pop(name, None)
     return changed, "removed"
+
+
+def _allowed(choice: Any) -> list[str]:
+    """Names of the tools that a client lets the model choose from; empty for any other choice."""
+    inner = choice.get("allowed_tools", choice) if isinstance(choice, dict) else {}
+    if not isinstance(inner, dict) or inner.get("mode") != "auto" or not isinstance(inner.get("tools"), list):
+        return []
+    return [_name(tool) for tool in inner["tools"] if isinstance(tool, dict)]
 
 
 def _name(tool: Body) -> str:
@@ -490,18 +524,27 @@ def _name(tool: Body) -> str:
     return name if isinstance(name, str) else str(tool.get("type", ""))
 
 
+def plain_name(name: str) -> str:
+    """A name in small letters, with underscores between its words: of webSearch, web-search and $web_search."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return re.sub(r"[^\w*]+", "_", words).strip("_")
+
+
 def _searches(tool: Body, patterns: Sequence[str]) -> bool:
-    """True if the tool's name fits one of the patterns, or its type is a search of the upstream's; case does not
-    count, nor the name of a server before the tool's (``mcp__docs__search``).
+    """True if the tool's name fits one of the patterns, or its type is a search of the upstream's; the way of writing
+    does not count, nor the name of a server before the tool's (``mcp__docs__search``).
     """
-    name, kind = _name(tool).lower(), str(tool.get("type", "")).lower()
-    if name.startswith("tool_search") or kind.startswith("tool_search"):
+    name, kind = _name(tool), str(tool.get("type", ""))
+    if plain_name(name).startswith("tool_search") or kind.startswith(("tool_search", "namespace")):
         return False
-    names = {name, name.rpartition("__")[2], name.rpartition(".")[2]}
-    hosted = [kind, *map(str.lower, tool)]  # {"google_search": {}} has no type
-    return any(fnmatch.fnmatchcase(one, pattern.lower()) for one in names for pattern in patterns) or any(
-        fnmatch.fnmatchcase(one, pattern) for one in hosted for pattern in HOSTED
-    )
+    return _fits([name], patterns) or _fits([kind, *tool], HOSTED)  # {"google_search": {}} has no type
+
+
+def _fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """True if one of the names, or its part behind the last ``__``, ``.``, ``:`` or ``/``, fits one of the patterns."""
+    parts = [part for name in names for part in (name, re.split(r"__|[.:/]", name)[-1])]
+    written = {*map(str.lower, parts), *map(plain_name, parts)}
+    return any(fnmatch.fnmatchcase(one, pattern.lower()) for one in written for pattern in patterns)
 
 
 def _has_calls(body: Body) -> bool:

@@ -19,7 +19,16 @@ import aiohttp
 import httpx2
 from yarl import URL
 
-from kbtrain.net import LARGEST, is_loopback, key_from_environment, key_headers, reply_json, split_query
+from kbtrain.net import (
+    ERROR_EVENTS,
+    LARGEST,
+    is_loopback,
+    key_from_environment,
+    key_headers,
+    reply_json,
+    split_query,
+    states_error,
+)
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decision_log import Metrics
 from kbtrain.serve.exchange import Header, Upload
@@ -260,8 +269,11 @@ async def _read_models(pieces: AsyncIterator[bytes]) -> list[Any]:
     return models
 
 
-BROKEN_OFF = {"error", "network_error", "abort", "failed", "insufficient_system_resource"}  # reasons of an end
-BROKEN = (b"error", b"failed", b"abort", b"insufficient_system_resource")  # a text with an error has one of these
+# reasons of an end, in small letters; a text with an error has one of the marks
+BROKEN_OFF = {"error", "network_error", "server_error", "abort", "aborted", "cancelled", "timeout", "failed",
+              "insufficient_system_resource"}  # fmt: skip
+BROKEN = (b"error", b"failed", b"abort", b"cancel", b"timeout", b"exception", b"insufficient_system_resource",
+          b"status_code", b'"code"', b'"detail"')  # fmt: skip
 LONGEST_ERROR = 65_536  # bytes of a line, or of a body, in which an error is looked for
 
 
@@ -296,28 +308,34 @@ class ErrorEvents:
 
 
 def _holds_error(lines: bytes) -> bool:
-    return any(mark in lines for mark in BROKEN) and any(map(_is_error_line, lines.splitlines()))
+    return _is_marked(lines) and any(map(_is_error_line, lines.splitlines()))
+
+
+def _is_marked(data: bytes) -> bool:
+    small = data.lower()
+    return any(mark in small for mark in BROKEN)
 
 
 def _is_error_line(line: bytes) -> bool:
     field, _, value = line.partition(b":")
     if field == b"event":
-        return value.strip() in (b"error", b"response.failed")  # the second one: OpenAI's Responses
-    return field == b"data" and _is_error(value)
+        return value.decode("latin-1").strip() in ERROR_EVENTS
+    return field == b"error" or (field == b"data" and _is_error(value))  # the first one: llama.cpp
 
 
 def _is_error(data: bytes) -> bool:
     """True for a JSON object with an error in it, of the type of one, or with an answer that broke off by one."""
     try:
-        value: Any = json.loads(data) if any(mark in data for mark in BROKEN) else None
+        value: Any = json.loads(data) if _is_marked(data) else None
     except (ValueError, RecursionError):
         return False
     if not isinstance(value, dict):
         return False
     choices = value.get("choices")
-    ends = [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)] if choices else []
-    failed = value.get("type") in ("error", "response.failed") or value.get("status") == "failed"
-    return failed or bool(value.get("error")) or not BROKEN_OFF.isdisjoint(map(str, ends))
+    parts = [value, *(choice for choice in (choices if isinstance(choices, list) else ()) if isinstance(choice, dict))]
+    ends = [str(part.get(key)).lower() for part in parts for key in ("finish_reason", "stop_reason")]
+    failed = states_error(value) or any(part.get("error") for part in parts)
+    return failed or not BROKEN_OFF.isdisjoint(ends)
 
 
 PRINTABLE = "".join(map(chr, range(33, 127)))
