@@ -54,14 +54,12 @@ UNTOUCHED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "usual"), ALIKE + UNTOUCHED)
-def test_the_usual_reading(text, usual):
-    assert forms.readings(text)[0] == usual
+def test_the_usual_reading():
+    assert [row for row in ALIKE + UNTOUCHED if forms.readings(row[0])[0] != row[1]] == []
 
 
-@pytest.mark.parametrize("text", [text for text, _ in ALIKE])
-def test_every_text_has_its_plain_reading_too(text):
-    assert normalise(text) in forms.readings(text)
+def test_every_text_has_its_plain_reading_too():
+    assert [text for text, _ in ALIKE if normalise(text) not in forms.readings(text)] == []
 
 
 def test_a_month_is_not_found_in_a_longer_number_nor_a_day_in_another_date():

@@ -40,14 +40,12 @@ ABSENT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("answer", "gold"), FOUND)
-def test_an_answer_holds_the_gold_one(answer, gold):
-    assert contains(answer, gold)
+def test_an_answer_holds_the_gold_one():
+    assert [pair for pair in FOUND if not contains(*pair)] == []
 
 
-@pytest.mark.parametrize(("answer", "gold"), ABSENT)
-def test_another_answer_does_not(answer, gold):
-    assert not contains(answer, gold)
+def test_another_answer_does_not():
+    assert [pair for pair in ABSENT if contains(*pair)] == []
 
 
 def test_exact_answers_differ_by_signs_and_not_by_articles():

@@ -112,24 +112,21 @@ REAL = [  # answers of SmolLM2-135M-Instruct to the atlas
 ]
 
 
-@pytest.mark.parametrize("answer", ENGLISH_B)
-def test_an_english_answer_names_the_second_option(answer):
-    assert option_letter(answer, CITIES) == "B"
+def test_an_english_answer_names_the_second_option():
+    assert [answer for answer in ENGLISH_B if option_letter(answer, CITIES) != "B"] == []
 
 
-@pytest.mark.parametrize("answer", CHINESE_B)
-def test_a_chinese_answer_names_the_second_option(answer):
-    assert option_letter(answer, CHINESE) == "B"
+def test_a_chinese_answer_names_the_second_option():
+    assert [answer for answer in CHINESE_B if option_letter(answer, CHINESE) != "B"] == []
 
 
-@pytest.mark.parametrize("answer", NONE)
-def test_an_answer_that_names_no_option_or_several_is_none(answer):
-    assert option_letter(answer, CHINESE if any("\u4e00" <= c <= "\u9fff" for c in answer) else CITIES) is None
+def test_an_answer_that_names_no_option_or_several_is_none():
+    options = {answer: CHINESE if any("\u4e00" <= c <= "\u9fff" for c in answer) else CITIES for answer in NONE}
+    assert [answer for answer in NONE if option_letter(answer, options[answer]) is not None] == []
 
 
-@pytest.mark.parametrize(("answer", "options", "letter"), REAL)
-def test_real_answers_name_what_a_reader_sees(answer, options, letter):
-    assert option_letter(answer, tuple(options.split("|"))) == letter
+def test_real_answers_name_what_a_reader_sees():
+    assert [row for row in REAL if option_letter(row[0], tuple(row[1].split("|"))) != row[2]] == []
 
 
 MANY = tuple(f"item {i:02d}" for i in range(26))
@@ -140,36 +137,27 @@ FORMS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_letter_that_an_option_may_have_is_read(form):
-    letters = [chr(65 + i) for i in range(26)]
-    assert [option_letter(form.format(letter), MANY) for letter in letters] == letters
-    assert option_letter(form.format("Z"), MANY[:25]) is None
+LETTERS = [chr(65 + i) for i in range(26)]
+SMALL = ("{}", "({})", "{})", "{}.", "The answer is {}.", "answer: {}", "option {}.", "答案是{}")
+SEVERAL_OR_NONE = (
+    "K or L", "K, T", "K L M", "K/L", "答案是K或L", "These are the options.", "None of the choices:",
+    "The chosen: none",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "form", ["{}", "({})", "{})", "{}.", "The answer is {}.", "answer: {}", "option {}.", "答案是{}"]
-)
-def test_every_small_letter_is_read(form):
-    letters = [chr(65 + i) for i in range(26)]
-    assert [option_letter(form.format(letter.lower()), MANY) for letter in letters] == letters
+def test_every_letter_that_an_option_may_have_is_read():
+    for form in FORMS:
+        assert [option_letter(form.format(letter), MANY) for letter in LETTERS] == LETTERS, form
+        assert option_letter(form.format("Z"), MANY[:25]) is None, form
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "K or L",
-        "K, T",
-        "K L M",
-        "K/L",
-        "答案是K或L",
-        "These are the options.",
-        "None of the choices:",
-        "The chosen: none",
-    ],
-)
-def test_of_many_options_several_or_none_is_none(answer):
-    assert option_letter(answer, MANY) is None
+def test_every_small_letter_is_read():
+    for form in SMALL:
+        assert [option_letter(form.format(letter.lower()), MANY) for letter in LETTERS] == LETTERS, form
+
+
+def test_of_many_options_several_or_none_is_none():
+    assert [answer for answer in SEVERAL_OR_NONE if option_letter(answer, MANY) is not None] == []
 
 
 def test_the_text_of_an_option_inside_a_longer_one_is_not_its_own():
