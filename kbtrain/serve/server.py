@@ -19,6 +19,7 @@ from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import folder_of
 from kbtrain.io.provenance import meta_of
+from kbtrain.net import split_query
 from kbtrain.runtime.cores import freeze_objects
 from kbtrain.serve.config import NO_SEARCH, ServeConfig
 from kbtrain.serve.exchange import place_of
@@ -62,7 +63,7 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     freeze_objects()
     listening.listen(BACKLOG)  # clients may connect at the next line, before the event loop runs
     say(f"{service.decider.loaded.name} answers at http://{name}:{listening.getsockname()[1]}/v1")
-    asyncio.run(_serve(service, server, listening))
+    asyncio.run(_serve(service, server, listening, say))
 
 
 def startup_lines(service: Service) -> list[str]:
@@ -131,7 +132,7 @@ def _threshold_in_words(loaded: LoadedGate, threshold: float, origin: str, where
     if share == 0 or (certain and threshold >= 1):
         return f"({origin}): never searches"
     searched = "" if share is None else f": searches for {share:.0%} of the {where} questions"
-    return f"{threshold:.6g} ({origin}){searched}"
+    return f"{threshold:.3g} ({origin}){searched}"
 
 
 def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
@@ -176,12 +177,23 @@ def end_on_signals(server: uvicorn.Server) -> None:
         signal.signal(number, end)
 
 
-async def _serve(service: Service, server: uvicorn.Server, listening: socket.socket) -> None:
+async def _serve(
+    service: Service, server: uvicorn.Server, listening: socket.socket, say: Callable[[str], None]
+) -> None:
     asyncio.get_running_loop().set_exception_handler(log_loop_error)
+    trying = asyncio.create_task(try_upstream(service, say))  # requests are answered meanwhile
     try:
         await server.serve(sockets=[listening])
     finally:
+        trying.cancel()
         await service.close()
+
+
+async def try_upstream(service: Service, say: Callable[[str], None]) -> None:
+    """Warn once, in one line, of an upstream that does not list its models: it may be started later."""
+    check, url = service.upstream_check, service.config.upstream
+    if check is not None and url is not None and (problem := await check.problem()) is not None:
+        say(f"warning: {split_query(url)[0]}: {problem}; /ready says when it answers")
 
 
 def http_server(service: Service) -> uvicorn.Server:

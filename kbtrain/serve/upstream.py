@@ -228,20 +228,22 @@ class HttpUpstream:
                 await asyncio.sleep(PAUSE * 2 ** (failed - 1))
 
     async def models(self, headers: Iterable[Header] = ()) -> list[Any]:
-        models = None
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError):
-            async with asyncio.timeout(5.0):
+        unread = Refused(502, "upstream_unreachable", "the upstream's list of models cannot be read")
+        try:
+            async with asyncio.timeout(CONNECT):
                 response = await self._request("GET", self._address("models"), self._headers(headers))
                 try:
                     if response.status == 401 and self._key is None and not self._own_keys:
                         raise Refused(401, "invalid_api_key", "the upstream lists its models only with a key")
-                    if response.status == 200:
-                        models = await _read_models(response.content.iter_any())
+                    if response.status != 200:
+                        raise unread
+                    return await _read_models(response.content.iter_any())
                 finally:
                     response.close()
-        if models is None:
-            raise Refused(502, "upstream_unreachable", "the upstream's list of models cannot be read")
-        return models
+        except (aiohttp.ClientConnectionError, TimeoutError):
+            raise Refused(502, "upstream_unreachable", "the upstream cannot be reached") from None
+        except (aiohttp.ClientError, ValueError, KeyError, TypeError):
+            raise unread from None
 
     async def close(self) -> None:
         if self._session is not None:

@@ -20,7 +20,7 @@ from kbtrain.gate.card import BestKey, TestFigures, Threshold, set_best, set_thr
 from kbtrain.serve import service
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.search import open_search
-from kbtrain.serve.server import run, startup_lines
+from kbtrain.serve.server import run, startup_lines, try_upstream
 
 
 class Reached(Exception):
@@ -136,9 +136,8 @@ def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stu
     areas = {"mastery": 0.3, "benefit": 0.41}
     set_best(folder, BestKey(key="benefit", rule="largest area on dev", n_dev=150, areas=areas))
     said = lines(folder)
-    assert said[0].startswith("gate probe_benefit@") and said[0].endswith(
-        ", key benefit (largest area on dev, 150 questions)"
-    )
+    assert said[0].startswith("gate probe_benefit@")
+    assert said[0].endswith(", key benefit (largest area on dev, 150 questions)")
     assert said[1] == "threshold 0.5 (rule best_accuracy): searches for 50% of the dev questions"
     assert said[2] == (
         "on 385 test questions 28.3% of the searches skipped, accuracy 50.9%, +6.8 points [+3.8, +9.7] against always "
@@ -166,6 +165,18 @@ def test_the_fields_that_ended_the_labels_answers_are_said_beside_the_prompt(gat
     (tmp_path / "samples.db.meta.json").write_text(json.dumps({"schema": 1, "config": sampled}))
     (prompt,) = (line for line in lines(folder, upstream=stub.url, prompt="trained") if line.startswith("prompt: "))
     assert prompt.endswith(f"the prompts that the gate's labels were made with{says}")
+
+
+def test_an_upstream_that_does_not_answer_is_said_once_at_the_start(gate, stub):
+    async def tried(url):
+        opened, said = service.Service(ServeConfig(gate=gate, upstream=url, search="none")), []
+        await try_upstream(opened, said.append)
+        await opened.close()
+        return said
+
+    gone = "warning: http://127.0.0.1:9/v1: the upstream cannot be reached; /ready says when it answers"
+    assert asyncio.run(tried(stub.url)) == []
+    assert asyncio.run(tried("http://127.0.0.1:9/v1?api-version=1")) == [gone]
 
 
 @pytest.mark.parametrize("policy", ["plain", "error"])
