@@ -158,6 +158,11 @@ class Threshold(BaseModel):
         return bool(self.dev_scores) and self.threshold < min(self.dev_scores)
 
     @property
+    def shown(self) -> str:
+        """The number, or "always", and the rule."""
+        return f"{'always' if self.always else format(self.threshold, '.4g')} ({self.rule})"
+
+    @property
     def promise(self) -> str:
         """The guarantee of the threshold in words; empty without one."""
         guarantee = self.evidence.get("guarantee")
@@ -455,8 +460,8 @@ def kept_thresholds(card: Mapping[str, Any], folder: Path) -> dict[str, Threshol
         return thresholds
     for name, threshold in thresholds.items():
         if threshold.evidence:
-            was = f"{threshold.threshold:.4g} ({threshold.rule})"
-            warnings.warn(f"{folder}: threshold {was} of {name} was another gate's and is removed", stacklevel=2)
+            was = f"{folder}: threshold {threshold.shown} of {name} was another gate's and is removed"
+            warnings.warn(was, stacklevel=2)
     return {}
 
 

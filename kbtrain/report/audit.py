@@ -380,8 +380,8 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     figures = [audit_figures(judged, threshold) for threshold in (*((old.threshold,) if old else ()), value)]
     shown = gain is None or gain.low > 0
     words = ("now", "proposed" if shown else "best on these turns")[-len(figures) :]
-    names = [f"at {row.threshold:.4g}, {word}" for row, word in zip(figures, words, strict=True)]
-    names[0] = "always, now" if old and old.always else names[0]
+    places = ["always" if row.searched == 1 else f"at {row.threshold:.4g}" for row in figures]
+    names = [f"{place}, {word}" for place, word in zip(places, words, strict=True)]
     source = "people" if audit.verdicts else "the judge" if audit.judge else "the reference answers"
     with_judge = f", and {len(judged.scores)} by a judge that they correct" if judge else ""
     ids = [turn.question_id for turn in turns]
@@ -473,5 +473,5 @@ def _apply(
     )  # fmt: skip
     set_threshold(audit.folder, gate, entry)
     lost = "; the promise of the previous threshold no longer holds" if old and old.promise else ""
-    was = "none" if old is None else f"{old.threshold:.4g} ({old.rule})"
-    return f"{audit.folder}: threshold of {gate} was {was}, is {value:.4g} ({rule}){lost}; reload the server (SIGHUP)"
+    was = "none" if old is None else old.shown
+    return f"{audit.folder}: threshold of {gate} was {was}, is {entry.shown}{lost}; reload the server (SIGHUP)"

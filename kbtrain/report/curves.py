@@ -73,12 +73,13 @@ class SlidingCurve:
 
     ``right``: answers right, percent; ``money``: of a thousand questions, None without tokens; ``tops``: heights in the
     plot, in percent from its top; ``line`` and ``band``: corners for an SVG of 100 by 100. At the threshold:
-    ``searches`` of ``n``, the ``accuracy`` in percent, and the place of its dot.
+    ``searches`` of ``n``, the ``accuracy`` in percent, what is ``paid``, and the place of its dot.
     """
 
     n: int
     searches: int
     accuracy: float
+    paid: float | None
     dot: tuple[float, float]
     right: list[float]
     money: list[float] | None
@@ -118,6 +119,7 @@ def sliding_curve(
         n=gate.n,
         searches=round(gate.n * at),
         accuracy=round(100 * saving.noted.accuracy, 1),
+        paid=None if money is None else float(np.interp(at, ratios, money)),
         dot=(round(100 * at, 2), dot),
         right=[round(100 * float(x), 1) for x in right],
         money=money,

@@ -205,6 +205,8 @@ def _certainty(saving: Saving) -> str:
 
 def _at_most_right(saving: Saving, setting: ThresholdSaving) -> str:
     """The gate at the threshold with the most right answers on dev."""
+    if setting.saved.mean == 0:
+        return f"For the most right answers on dev it always searches: {percent(setting.accuracy)} % are right."
     gain = f"{points(setting.change.mean)} points, {points_interval(setting.change)}"
     return (
         f"At the threshold with the most right answers on dev ({setting.threshold:.3g}) it skips "

@@ -205,8 +205,7 @@ def calibrate_traffic(
         lines.append(question_shift(before.dev["questions"], traffic.questions).line(traffic.gate))
     if before:
         share = float(np.mean(np.array(traffic.scores) > before.threshold))
-        so_far = "always" if before.always else f"{before.threshold:.4f}"
-        lines.append(f"the threshold so far, {so_far} ({before.rule}), searches for {share:.1%} of them")
+        lines.append(f"the threshold so far, {before.shown}, searches for {share:.1%} of them")
     if ratio is None:
         return lines
     chosen = threshold_of(traffic.scores, ratio)
@@ -219,7 +218,7 @@ def calibrate_traffic(
         return [*lines, f"dry run: {result}{lost}", *cost]
     if before and promise and not replace:
         raise UserError(
-            f"{folder}: gate '{traffic.gate}' has threshold {before.threshold:.4f}, which promises: {promise}; a "
+            f"{folder}: gate '{traffic.gate}' has threshold {before.shown}, which promises: {promise}; a "
             "share of traffic promises nothing: give --replace to note it, or --check to compare"
         )
     _note(folder, log, traffic, chosen, ratio, before)
@@ -254,7 +253,7 @@ def roll_back(folder: Path, key: str | None = None) -> str:
     except ValidationError as error:
         raise UserError(f"{at(folder / CARD, field='before')}: {one_line(error)}") from None
     set_threshold(folder, gate, before)
-    return f"{folder}: threshold of {gate} is {before.threshold:.4g} ({before.rule}) again; reload the server (SIGHUP)"
+    return f"{folder}: threshold of {gate} is {before.shown} again; reload the server (SIGHUP)"
 
 
 def threshold_of(scores: Sequence[float], ratio: float) -> float:

@@ -50,6 +50,11 @@ def chosen_by(rule: str, n_dev: object) -> str:
     return ("" if rule in READ_NO_DEV else f"chosen on {n_dev} dev questions ") + f"by rule '{rule}'"
 
 
+def threshold_text(threshold: float, searched: float) -> str:
+    """Three digits; words in their place where all or none of the questions are ``searched`` for."""
+    return {0: "never search", 1: "always search"}.get(searched, f"{threshold:.3g}")
+
+
 def points(difference: float | None) -> str:
     """``+5.1`` for 0.051."""
     text = percent(difference)

@@ -70,16 +70,13 @@ def test_a_threshold_from_traffic_promises_nothing_that_dev_said_of_another(fold
     log = write(tmp_path / "log.jsonl", [i / 100 for i in range(100)], f"encoder_probe@{gate_identity(folder)}")
     for repeat in (False, True):  # a second time from one that came from traffic itself
         if was.promise and not repeat:
-            with pytest.raises(UserError, match=r"has threshold 0\.5000, which promises: at most 10 points"):
+            with pytest.raises(UserError, match=r"has threshold 0\.5 \(.*\), which promises: at most 10 points"):
                 calibrate_traffic(folder, log, 0.3)
             assert "this promise ends" in calibrate_traffic(folder, log, 0.3, dry_run=True)[-1]
         calibrate_traffic(folder, log, 0.3, replace=True)
         noted = Threshold.model_validate(read_gate_json(folder)["thresholds"]["encoder_probe"])
-        assert (
-            not noted.promise
-            and set(noted.evidence) <= {"dev_scores", "traffic", "before"}
-            and "accuracy" not in noted.dev
-        )
+        assert not noted.promise and "accuracy" not in noted.dev
+        assert set(noted.evidence) <= {"dev_scores", "traffic", "before"}
         assert noted.dev_scores == was.dev_scores and noted.dev.get("questions") == dev.get("questions")
         assert (folder / "README.md").read_text() == (
             "# A gate\n\n## Threshold\n- `encoder_probe`: retrieve if score > 0.695 (rule ratio 0.3 of logged traffic, "
