@@ -177,7 +177,10 @@ def ask(
     tokens: dict[str, dict[str, int]] = {}
     by_id = {question.id: question for question in asked}
     with writing(target, "pilot"), SampleStore(target) as store:
-        stored = [job.n_stored(store) for job in jobs]
+        try:
+            stored = [job.n_stored(store) for job in jobs]
+        except UserError as error:
+            raise UserError(f"{error}, or delete {target.parent} to begin this pilot again") from None
         llm = open_llm(config) if sum(stored) < total else None
         with progress_bar(total=total, initial=sum(stored), desc="pilot", unit="answers") as bar:
             for job, n in zip(jobs, stored, strict=True):

@@ -45,11 +45,8 @@ def test_a_chain_shows_each_stage_with_its_minutes_and_one_line_and_ends_with_th
     shown = capfd.readouterr()
     assert shown.out.splitlines() == block and shown.err == ""
     assert "2 stages, about 3 minutes" in said[0]
-    assert (
-        said[1].startswith("[1/2] ")
-        and said[1].endswith("questions (seconds)")
-        and said[2].strip() == "3 questions -> here"
-    )
+    assert said[1].startswith("[1/2] ") and said[1].endswith("questions (seconds)")
+    assert said[2].strip() == "3 questions -> here"
     assert said[3].endswith("the report (about 3 minutes)") and "of many lines" not in "".join(said)
     assert "of many lines" in (run / "chain.log").read_text()
 

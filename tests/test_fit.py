@@ -93,12 +93,11 @@ def write_answers(folder, breaks):
 ANSWERS = {"llm": "plain", "rag": "with_passages"}
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
     monkeypatch.setattr(ChainStep, "run", scripts.stage_here)
 
 
-@pytest.mark.usefixtures("in_this_process")
 def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path, capsys):
     made = kbtrain.fit(write_answers(tmp_path, breaks=True), tmp_path / "run", answers=ANSWERS, model="gpt")
     assert made.gate is not None and made.results is not None and made.decision.startswith("Use the gate")
@@ -110,14 +109,12 @@ def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path, capsys):
     assert "broken by a search" in shown and f'kbtrain decide {tmp_path / "run/features"} "a question"' in shown
 
 
-@pytest.mark.usefixtures("in_this_process")
 def test_a_search_that_only_helps_ends_with_advice(tmp_path):
     made = kbtrain.fit(write_answers(tmp_path, breaks=False), tmp_path / "run", answers=ANSWERS)
     assert made.gate is None and made.results is None and made.decision.startswith("A search helps: it repairs ")
     assert not (tmp_path / "run/labels.jsonl").exists()
 
 
-@pytest.mark.usefixtures("in_this_process")
 def test_too_few_questions_are_refused_before_anything_is_made_of_them(tmp_path):
     whole = write_answers(tmp_path, breaks=True).read_text().splitlines()
     for n, train in ((1, r"\d"), (40, "17")):
@@ -129,7 +126,6 @@ def test_too_few_questions_are_refused_before_anything_is_made_of_them(tmp_path)
         assert not (tmp_path / f"{n}/labels.jsonl").exists()
 
 
-@pytest.mark.usefixtures("in_this_process")
 def test_a_missing_corpus_is_found_before_the_server_is_asked(tmp_path):
     path = write_answers(tmp_path, breaks=True)
     with ModelServer() as server, pytest.raises(UserError, match=r"nothere\.jsonl"):
@@ -137,7 +133,6 @@ def test_a_missing_corpus_is_found_before_the_server_is_asked(tmp_path):
     assert not server.requests
 
 
-@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("more", [{"answers": json.dumps(ANSWERS)}, {"corpus": Path("passages.jsonl")}])
 def test_questions_of_one_document_stay_in_one_split(tmp_path, monkeypatch, more):
     monkeypatch.chdir(tmp_path)
@@ -195,9 +190,8 @@ def arm(accuracy, ratio, over_always, over_never):
 def test_the_decision_follows_the_better_of_never_and_always(gate, never, always, says):
     made = decision(gate, arm(never, 0, (0, 0, 0), (0, 0, 0)), arm(always, 1, (0, 0, 0), (0, 0, 0)))
     assert made.startswith(says)
-    assert ("about 300 questions would decide it" in made) == made.startswith(
-        "Not"
-    )  # half the interval is twice the difference
+    # half the interval is twice the difference
+    assert ("about 300 questions would decide it" in made) == made.startswith("Not")
 
 
 def test_a_promise_is_proposed_where_dev_can_give_one():

@@ -32,7 +32,7 @@ from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Condition, Evidence, Question, SampleSet, Split
 
-_REMEDY = "set it back, choose another folder, or move this file away first"
+_REMEDY = "undo this, or name another folder by --run"
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,8 @@ def check_replaceable(questions: Artifact, places: frozenset[str] = frozenset())
         reason = replace(questions, edited=True).why_not(places)  # an edit of the file does not count
         if reason:
             held = f"{store.name} holds answers to these questions"
-            raise UserError(f"{at(questions.path)}: {held}, which were {reason}; {_REMEDY}")
+            remedy = f"{_REMEDY} (more questions, too)"
+            raise UserError(f"{at(questions.path)}: {held}, which were {reason}; {remedy}")
 
 
 def check_passages_replaceable(evidence: Artifact) -> None:

@@ -31,9 +31,8 @@ def add(run, *more):
 def test_the_command_writes_three_files_with_meta(labelled, script):
     done = script("build", "--run", str(labelled))
     assert done.returncode == 0, done.stderr
-    assert (
-        done.stdout.startswith("20 train, 5 dev, 5 test examples; skipped: nothing;") and done.stdout.count("\n") == 1
-    )
+    assert done.stdout.startswith("20 train, 5 dev, 5 test examples; skipped: nothing;")
+    assert done.stdout.count("\n") == 1
     train = list(jsonl.read(GateExample, labelled / "examples" / "train.jsonl"))
     labels = list(jsonl.read(Label, labelled / "labels.jsonl"))
     assert [made.soft_mastery for made in train] == [made.llm.mastery for made in labels]

@@ -61,9 +61,8 @@ def test_passages_of_the_questions_become_corpus_and_evidence(tmp_path):
     run = tmp_path / "run"
     done = collect("--run", run, "--dataset", "hotpotqa", "--path", native(tmp_path, "hotpotqa"))
     assert done.returncode == 0, done.stderr
-    assert (
-        "3 questions (train 3, dev 0, test 0) and 5 passages" in done.stdout
-    )  # 9 paragraphs, two of them in all three
+    # 9 paragraphs, two of them in all three
+    assert "3 questions (train 3, dev 0, test 0) and 5 passages" in done.stdout
     passages = {passage.id: passage for passage in jsonl.read(Passage, run / "passages.jsonl")}
     assert len(passages) == 5
     assert read_meta(run / "passages.jsonl")["stage"] == "collect"
@@ -198,7 +197,7 @@ def test_questions_with_stored_answers_are_not_replaced_by_others(tmp_path):
 
     assert refused("--path", path) == (
         f"error: {run}/questions.jsonl: samples.db holds answers to these questions, which were made with shares = "
-        "[0.5, 0.25, 0.25], now it is null; set it back, choose another folder, or move this file away first\n"
+        "[0.5, 0.25, 0.25], now it is null; undo this, or name another folder by --run (more questions, too)\n"
     )
     assert 'made with group_by = null, now it is "topic"' in refused(*shares, "--group-by", "topic")
     assert "which were made from other data" in refused("--path", own(tmp_path / "less.jsonl", 80), *shares[2:])

@@ -56,7 +56,7 @@ def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run):
     assert done.returncode == 2 and evidence.read_bytes() == before
     assert done.stderr == (
         f"error: {evidence}: samples.db holds answers that were drawn with these passages, which were made with k = "
-        "3, now it is 2; set it back, choose another folder, or move this file away first\n"
+        "3, now it is 2; undo this, or name another folder by --run\n"
     )
     assert "there already" in retrieve(run).stdout
     meta_path(evidence).unlink()
