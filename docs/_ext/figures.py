@@ -109,11 +109,14 @@ def render(name: str, store: Mapping[str, Any]) -> str:
 
 def say(text: str, store: Mapping[str, Any]) -> str:
     """A text of ``sentences.toml`` with its figures. Each line is a paragraph or a point, and is wrapped."""
-    filled = re.sub(r"\{([^{}]+)\}", lambda found: _figure(store, *found[1].split("|")), text.strip())
     return "\n".join(
         textwrap.fill(line, 158, subsequent_indent="  " * line.startswith("- "), **_WHOLE)
-        for line in filled.splitlines()
+        for line in filled(text.strip(), store).splitlines()
     )
+
+
+def filled(text: str, store: Mapping[str, Any]) -> str:
+    return re.sub(r"\{([^{}]+)\}", lambda found: _figure(store, *found[1].split("|")), text)
 
 
 def _figure(store: Mapping[str, Any], name: str, *keys: str) -> str:
@@ -204,7 +207,7 @@ def results_of(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def _alternatives(store: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> str:
-    return table(store["alternatives"]["columns"], rows).replace("{demo}", store["demo"]["effect"])
+    return filled(table(store["alternatives"]["columns"], rows), store)
 
 
 def front_row(label: str, gate: Mapping[str, Any]) -> list[str]:
