@@ -83,10 +83,8 @@ def test_a_training_killed_right_after_its_card_has_noted_its_questions(files, t
 def test_another_gate_s_folder_is_not_written_over_and_the_same_command_fits_again(files):
     assert [here("recipes/fit_gate.py", *files).returncode for _ in range(2)] == [0, 0]
     done = here("recipes/fit_gate.py", *files, "--key", "benefit")
-    assert (
-        done.returncode == 2
-        and 'another training is in this folder, with key = null, now it is "benefit"' in done.stderr
-    )
+    assert done.returncode == 2
+    assert 'another training is in this folder, with key = null, now it is "benefit"' in done.stderr
 
 
 def test_a_folder_that_scores_otherwise_when_opened_is_not_kept(files, tmp_path, monkeypatch):
