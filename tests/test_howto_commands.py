@@ -163,6 +163,17 @@ def test_a_search_tool_of_the_client(folder):
     assert "own_calls" in run_command(compare)
 
 
+@pytest.mark.parametrize(
+    ("page", "section"),
+    [("../README", "On your questions"), ("tutorials/your-questions", "6. In front of your server")],
+)
+def test_the_server_that_is_started_first_always_searches_and_then_as_the_gate_says(folder, page, section):
+    for words in (words for words in page_commands(page, section) if words[1] == "serve"):
+        with served(words) as (running, _):
+            reply = running.post("/v1/chat/completions", chat("Who is thing 005?"))
+            assert reply.headers["x-kbtrain-retrieved"] == str(int("always" in words))
+
+
 def test_seakr(folder):
     small = {
         "make_seakr": (*MODEL, "--k", "3", "--max-new-tokens", "3"),

@@ -35,7 +35,6 @@ from kbtrain.serve.exchange import Keys
 from kbtrain.training.data import read_examples
 from kbtrain.training.recipe import remember_once
 
-PACKAGE = Path(__file__).parents[1] / "kbtrain"
 NOBODY = 65534
 
 

@@ -49,12 +49,6 @@ def sampled_test(tmp_path):
 
 
 @pytest.fixture
-def without_dev(tmp_path):
-    """A small folder without a dev question."""
-    return make_run(tmp_path / "other", {"train": 20, "dev": 0, "test": 60})
-
-
-@pytest.fixture
 def run_folder(made_run, tmp_path):
     """A copy of the folder, to be changed at will."""
     return Path(shutil.copytree(made_run, tmp_path / "run"))

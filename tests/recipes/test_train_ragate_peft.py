@@ -28,7 +28,6 @@ from kbtrain.prompts.ragate import context_text, ragate_peft_prompt
 from kbtrain.records import Entity, GateScore, Hit, TurnExample
 
 ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "recipes" / "train_ragate_peft.py"
 TABLE_2 = ("[]", "[resp]", "[syn-resp, ner]", "[syn-resp, ner, know]", "[syn-resp, ner, source]")
 WORDS = tuple(  # of the prompts, for the tokenizer: a token each instead of one a letter
     ragate_peft_prompt(context_text(turn(i).context), {"syn-resp": "Let me see."}) for i in range(12)

@@ -12,8 +12,6 @@ from kbtrain.io.provenance import read_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.records import Question, Sample, SampleSet
 
-THIRDS = (1 / 3, 1 / 3, 1 / 3)
-
 
 def questions(dataset, n, **more):
     return [Question(f"{dataset}/{i}", f"{dataset} {i}?", ("yes",), "test", dataset, **more) for i in range(n)]

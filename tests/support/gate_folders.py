@@ -11,7 +11,6 @@ from tiny_turns import bert_folder, turn
 from kbtrain.records import Target
 
 KEYS = ("mastery", "certainty", "benefit")
-SHAPE = {"hidden_size": 32, "num_hidden_layers": 2}
 
 
 def kbm(folder: Path) -> None:
