@@ -108,7 +108,7 @@ def is_of_demo(folder: Path) -> bool:
         settings = meta_of(folder.resolve().parent / "questions.jsonl").get("config", {})
     except UserError:
         return False
-    return isinstance(settings, dict) and settings.get("dataset") == "atlas"
+    return isinstance(settings, dict) and settings.get("dataset") in ("atlas", "atlas_known")
 
 
 def states_server(config: ServeConfig) -> StatesServer | None:

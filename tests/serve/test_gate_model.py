@@ -152,11 +152,11 @@ def test_the_search_of_the_run_folder_is_taken_once_it_is_known(tmp_path):
 
 def test_a_gate_of_the_demo_before_an_upstream_warns_at_the_start(gate, tmp_path):
     shutil.copytree(gate, tmp_path / "gate")
-    (tmp_path / "questions.jsonl.meta.json").write_text(json.dumps({"schema": 1, "config": {"dataset": "atlas"}}))
+    noted = {"schema": 1, "config": {"dataset": "atlas_known"}}  # as collect_demo.yaml
+    (tmp_path / "questions.jsonl.meta.json").write_text(json.dumps(noted))
     with StubUpstream() as stub, serving(tmp_path / "gate", upstream=f"{stub.url}/v1") as server:
-        assert any(
-            line.startswith("warning: this gate was trained on the demo's") for line in startup_lines(server.service)
-        )
+        lines = startup_lines(server.service)
+        assert any(line.startswith("warning: this gate was trained on the demo's") for line in lines)
     with StubUpstream() as stub, serving(gate, upstream=f"{stub.url}/v1") as server:
         assert not any("demo" in line for line in startup_lines(server.service))
 
