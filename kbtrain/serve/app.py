@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
@@ -167,7 +168,11 @@ def application(service: Service) -> ASGIApp:
 
     async def others(exchange: Exchange) -> None:
         path, method = exchange.scope["path"], exchange.scope["method"]
-        if handle := handlers.get(_meant(path)):
+        meant = _meant(path)
+        if meant.startswith("/v1/") and meant.endswith("/chat/completions") and meant not in handlers:
+            # Azure's deployments, and addresses that a gateway puts in front
+            meant, exchange.sent_to = "/v1/chat/completions", quote("/".join(path.strip("/").split("/")[1:]))
+        if handle := handlers.get(meant):
             await handle(exchange)
         elif path == f"/v1/models/{service.decider.loaded.name}" and method in ("GET", "HEAD"):
             await exchange.reply(200, _entry(service))
@@ -193,8 +198,8 @@ def application(service: Service) -> ASGIApp:
 
 
 def _meant(path: str) -> str:
-    """The path without empty segments and without a second ``v1``, as clients join them to an address."""
-    parts = [part for part in path.split("/") if part]
+    """The path in small letters, without empty segments, parameters, and a second ``v1``: clients join such ones."""
+    parts = [name for part in path.lower().split("/") if (name := part.partition(";")[0].strip("\0 "))]
     while parts[:2] == ["v1", "v1"]:
         parts.pop(0)
     return "/" + "/".join(parts)

@@ -47,6 +47,7 @@ class Exchange:
         self.headers: list[Header] = list(scope["headers"])
         self.status = 0
         self.moment = "body"
+        self.sent_to = ""  # the upstream's path, where it is not that of the route
         self.left = False  # the client has closed its connection before the end of its answer
         self.first = dict(reversed(self.headers))
         self._receive, self._send = receive, send

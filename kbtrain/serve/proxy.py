@@ -30,6 +30,7 @@ from kbtrain.serve.request_forms import (
     FORMS,
     Body,
     GatedMessage,
+    brings_documents,
     search_fields,
     search_tools,
     steer_tools,
@@ -68,6 +69,8 @@ async def proxy(path: str, service: Service, exchange: Exchange) -> None:
     gated = FORMS[path].gate_input(body, service.config, loaded.gate.reads)
     if service.gate_model.names and not service.gate_model.serves(body.get("model")):
         gated = GatedMessage(None, None, "other-model")
+    elif gated.query is not None and brings_documents(body):
+        gated = GatedMessage(None, None, "own-passages")
     if policy.threshold is not None:
         loaded.check(policy.threshold, "x-kbtrain-threshold")
     name = uuid.uuid4().hex if service.log else ""
@@ -246,7 +249,9 @@ async def pass_on(
     assert service.upstream is not None
     began = time.perf_counter()
     query = exchange.scope.get("query_string", b"")
-    async with service.upstream.send(path, data, exchange.headers, query, exchange.scope["method"]) as reply:
+    async with service.upstream.send(
+        exchange.sent_to or path, data, exchange.headers, query, exchange.scope["method"]
+    ) as reply:
         refused = reply.status in REFUSES and instead not in (b"", data)
         if not refused:
             await _answer(service, exchange, reply, trace, began)

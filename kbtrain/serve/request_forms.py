@@ -116,8 +116,8 @@ def _question(messages: Sequence[dict[str, Any]], config: ServeConfig) -> tuple[
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         role, content = message["role"], message.get("content")
-        begun = place == len(messages) - 1 and role == "assistant" and content and not message.get("tool_calls")
-        if role in _SYSTEM or begun:
+        begun = role == "assistant" and "content" in message and not message.get("tool_calls")
+        if role in _SYSTEM or (begun and all(later["role"] in _SYSTEM for later in messages[place + 1 :])):
             continue
         if role != "user":
             reasons = {"tool": "tool-message", "function": "tool-message", "assistant": "no-user-message"}
@@ -349,7 +349,6 @@ class MessagesForm(RequestForm):
         return {"type": "tool", "name": _name(tool)}
 
 
-SETTINGS = {"additional_tools", "mcp_list_tools", "compaction", "context_compaction"}  # items that are no messages
 FORMS: Mapping[str, RequestForm] = {
     "chat/completions": RequestForm(),
     "completions": CompletionForm(),
@@ -359,15 +358,16 @@ FORMS: Mapping[str, RequestForm] = {
 
 
 def _message_of_item(item: Any) -> Any:
-    """An item of ``input`` as a message of a chat; calls and reasoning are the model's, outputs a tool's."""
+    """An item of ``input`` as a message of a chat; calls and reasoning are the model's, outputs a tool's, and all that
+    is no message a setting."""
     kind = item.get("type") or "message" if isinstance(item, dict) else "message"
     if kind == "message" or not isinstance(kind, str):
         return item
     if kind == "item_reference":
         return {"role": kind}
-    if kind in SETTINGS:
-        return {"role": "developer"}
-    return {"role": "tool" if kind.endswith("_output") else "assistant"}
+    if kind.endswith(("_output", "_response")):
+        return {"role": "tool"}
+    return {"role": "assistant" if kind == "reasoning" or kind.endswith(("_call", "_request")) else "developer"}
 
 
 def _with_tool_role(message: Any) -> Any:
@@ -379,6 +379,12 @@ def _with_tool_role(message: Any) -> Any:
 
 def _with_content(messages: list[Body], place: int, content: Any) -> list[Body]:
     return [{**m, "content": content} if m is messages[place] else m for m in messages]
+
+
+def brings_documents(body: Body) -> bool:
+    """True for a request with passages in a field of its own, as vLLM, Cohere and Open WebUI have it."""
+    holders = (body, body.get("extra_body"), body.get("chat_template_kwargs"))
+    return any(isinstance(holder, dict) and (holder.get("documents") or holder.get("files")) for holder in holders)
 
 
 def thinks(body: Body) -> bool:
