@@ -30,75 +30,8 @@ _PHRASE = re.compile(
 )
 _SEPARATORS = re.compile(r"[^\w']+")
 
-_POLITE = (
-    r"^\W*(?:(?:hi|hello|hey|ok|okay|now|then|and|so|please|kindly|just|great|thanks|thank you)\b[,.!\s]*)*"
-    r"(?:(?:can|could|would|will) you (?:please |kindly |help me (?:to )?)?|i (?:want|need|would like|'d like) you to |"
-    r"i'd like you to |(?:please )?help me (?:to )?|let's )?(?:please )?"
-)
-_THIS = (
-    r"(?:this|these|those|that|it|the (?:following|text|sentence|paragraph|passage|article|email|above|conversation|"
-    r"words?|list|table|code|last|previous)|my|your|below|above|[\"'“:])"
-)
-_LANGUAGE = (
-    r"(?:english|french|german|spanish|italian|portuguese|dutch|russian|chinese|mandarin|cantonese|japanese|korean|arabic|"
-    r"hindi|turkish|polish|swedish|latin|greek|hebrew|vietnamese|thai|ukrainian|danish|norwegian|finnish|czech)"
-)
-_PIECE = (
-    r"(?:poems?|haikus?|limericks?|sonnets?|ballads?|raps?|songs?|verses?|rhymes?|stor(?:y|ies)|fairy ?tales?|jokes?|"
-    r"riddles?|puns?|tongue twisters?|slogans?|taglines?|toasts?|captions?|tweets?|letters?|e-?mails?|messages?|"
-    r"speech(?:es)?|invitations?|greeting cards?|birthday (?:card|wish(?:es)?)|wedding vows|dialogues?|screenplays?|"
-    r"acrostics?|lyrics)"
-)
-# A piece of writing with a topic may need facts, wherever the topic stands: it counts with these words around it.
-_MANNER = (
-    r"(?:short|brief|long|little|quick|simple|funny|silly|cute|nice|good|sweet|sad|happy|romantic|formal|informal|"
-    r"polite|friendly|professional|casual|heartfelt|rhyming|four-line|bedtime|love|birthday|thank[- ]?you|thanks|"
-    r"farewell|goodbye|welcome|holiday|christmas|wedding|apology|cover|resignation|motivational|creative|original)"
-)
-_FOR_WHOM = (
-    r"(?:,? (?:please|thanks?|for me|now|today|"
-    r"(?:for|to|from|by) (?:my|our|his|her|their|your|a|someone)\b[\w' ]{1,30}?"
-    r"|in (?:english|german|french|spanish|chinese|\w+ (?:words|lines|sentences)|a \w+ (?:tone|style))|"
-    r"(?:with|of) (?:\d+|\w+) (?:words|lines|verses|sentences)|that rhymes))*[\s.!,)\"']*$"
-)
-_NO_ASKING = r"(?![^：:\n]*(?:什么|哪|谁|多少|几[种次个年]|何时|为何|是否|被|缩写[为是]|的缩写))"
-_CHINESE_MANNER = (
-    r"(?:短|小|长|睡前|请假|感谢|道歉|生日|辞职|爱情|五言|七言|现代|古体?|搞笑|幽默|冷|有趣|好听|优美|简短|"
-    r"温馨|正式|的)*"
-)
-_COUNT = r"(?:an?|some|another|one|two|three|four|five|ten|\d+|me an?)"
-_INSTRUCTIONS = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        _POLITE + r"(?:translate|rewrite|rephrase|reword|paraphrase|proofread|spell[- ]?check)\b",
-        rf"^\W*how (?:do|would|can|to) ?(?:you|i|we)? say\b.{{1,120}}\bin {_LANGUAGE}\b",
-        _POLITE + r"(?:summari[sz]e|shorten|simplify|polish|condense|expand|extend|reformat|reverse|sort|"
-        rf"alphabeti[sz]e|capitali[sz]e|convert|classify|improve|edit|correct|continue|complete) {_THIS}(?!\s+of\b)"
-        r"(?!.*\?)",
-        _POLITE
-        + r"(?:fix|correct|check|improve|edit|polish)\b.{0,40}\b(?:grammar|spelling|punctuation|typos?|wording)\b",
-        _POLITE
-        + r"(?:make|turn|put|change)\b (?:this|it|that|my|the (?:text|sentence|paragraph|above|following))\b.{0,40}"
-        r"\b(?:shorter|longer|simpler|formal|informal|polite|politer|friendlier|professional|funnier|clearer|concise|"
-        r"bullet points|table|json|list|past tense|passive voice)\b",
-        _POLITE + rf"(?:write|compose|draft|create|generate|invent|make up|come up with)\b (?:me |us )?{_COUNT}?\b\s*"
-        rf"(?:{_MANNER}[ ,]+){{0,3}}{_PIECE}\b{_FOR_WHOM}",
-        _POLITE + rf"(?:tell|give|sing)(?: me| us)? {_COUNT} (?:{_MANNER} ){{0,3}}(?:poem|haiku|limerick|rhyme|song|"
-        rf"story|fairy ?tale|jokes?|riddles?|puns?|tongue twisters?)\b{_FOR_WHOM}",
-        _POLITE + r"(?:repeat after me|repeat the (?:word|sentence|phrase)|count (?:from|to|up|down)\b)",
-        rf"^\W*{_NO_ASKING}(?:请|麻烦)?(?:你|您)?(?:能|可以|能不能|可不可以)?(?:请)?"
-        r"(?:帮我|帮忙|给我|为我)?(?:把|将)?.{0,60}?"
-        r"(?:翻译(?:成|为|一下|下|这|以下|下面|：|:)|译成)",
-        rf"^\W*{_NO_ASKING}(?:请|麻烦)?(?:你|您)?(?:能|可以)?(?:帮我|帮忙|给我)?(?:翻译|润色|改写|重写|缩写|扩写|校对|续写)",
-        r"^\W*(?:请|麻烦)?(?:你|您)?(?:能|可以)?(?:帮我|帮忙|给我|为我)?(?:总结|概括|归纳|简化|修改)(?:一下)?"
-        r"(?:这|以下|下面|上面|上文|下文|我的|：|:)",
-        r"^\W*(?:请|麻烦)?(?:你|您)?(?:能|可以)?(?:帮我|帮忙|给我|为我)?(?:写|作|编|创作|讲|说|来|生成|起草)(?:一|几|两|三)?"
-        rf"(?:首|个|篇|段|封|则|句|份)?{_CHINESE_MANNER}(?:诗|俳句|故事|童话|笑话|歌词|歌|信|邮件|祝福语?|谜语|绕口令|"
-        r"对联|作文|情书|"
-        r"贺词)[\s。！!吧]*$",
-        r"^\W*(?:请|麻烦)?(?:把|将)(?:这|以下|下面|上面|它).{0,30}(?:改成|改为|变成|写得|缩短|改得)",
-    )
-)
+# forms of instructions; those about a text that is not in the message are none
+_INSTRUCTIONS = tuple(re.compile(form, re.IGNORECASE) for form in forms_of("instruction"))
 
 _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?"
 _DIGIT = r"(?:one|two|three|four|five|six|seven|eight|nine)"

@@ -389,6 +389,8 @@ class ClassifierCard(GateCard):
     def reader(self, kind: Callable[..., T], tokenizer: Any, folder: Path | str) -> T:
         """``kind`` made of the tokenizer and the settings. Raises :class:`UserError` for settings that it lacks."""
         try:
+            if type(length := self.reads.get("max_length")) is not int or not 0 < length < 2**31:
+                raise ValueError(f"max_length: expected a number of tokens, found {length!r:.40}")
             return kind(tokenizer, **self.reads)
         except (TypeError, ValueError) as error:
             raise UserError(f"{at(Path(folder) / CARD, field='reads')}: {error}") from None

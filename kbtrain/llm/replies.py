@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -236,17 +237,42 @@ def _lengths(texts: Sequence[str], used: int | None) -> list[int]:
     return [round(total)] if len(sizes) == 1 else [max(1, round(total * size / sum(sizes))) for size in sizes]
 
 
+_SOURCES = re.compile(
+    r"citations?|annotations|references|sources|search_results|search_info|web_search|executed_tools|(?:\w+_)?grounding\w*"
+    r"|num_(?:sources_used|search_queries)|web_search_requests"
+)
+_CITES = re.compile(
+    r"\]\(https?://|【\d+[^】]{0,20}】|<(?:grok|co)[:>]|\ue200cite|\^\[\d+\]|\bsources?: *https?://"
+    r"|(?:(?<=\w\w)|(?<=[.,\s]))\[\d{1,2}\](?=\s*(?:$|[\[.,;]))",
+    re.IGNORECASE,
+)
+
+
 def has_citations(reply: Mapping[str, Any]) -> bool:
-    """True for a reply with sources, or with a search in its bill: the model, or its provider, has searched."""
-    usage, choices = reply.get("usage"), reply.get("choices")
-    found = [reply.get("citations"), reply.get("search_results")]
-    if isinstance(usage, Mapping):
-        tools = usage.get("server_tool_use")
-        found += [usage.get("num_search_queries"), isinstance(tools, Mapping) and tools.get("web_search_requests")]
-    for choice in choices if isinstance(choices, list) else ():
-        message = choice.get("message") if isinstance(choice, Mapping) else None
-        found += [message.get(key) for key in ("annotations", "citations")] if isinstance(message, Mapping) else []
-    return any(found)
+    """True for a reply with sources, in fields or in its text, or with a search in its bill: the model, or its
+    provider, has searched."""
+    choices = reply.get("choices")
+    choices = choices if isinstance(choices, list) else []
+    places = [reply, reply.get("usage"), *choices]
+    for _ in _NESTED[:2]:  # a message's own, too
+        places += [place.get(name) for place in places if isinstance(place, Mapping) for name in _NESTED]
+    texts = [place.get("content") for place in places if isinstance(place, Mapping)]
+    parts = [part for text in texts if isinstance(text, list) for part in text if isinstance(part, Mapping)]
+    stated = any(
+        _SOURCES.fullmatch(str(name)) and _is_filled(value)
+        for place in places
+        if isinstance(place, Mapping)
+        for name, value in place.items()
+    )
+    cited = any(isinstance(text, str) and _CITES.search(text) for text in (*texts, *(p.get("text") for p in parts)))
+    return stated or cited or any(part.get("type") == "reference" for part in parts)
+
+
+_NESTED = ("message", "server_tool_use", "context", "provider_specific_fields")
+
+
+def _is_filled(value: Any) -> bool:
+    return any(map(_is_filled, value.values())) if isinstance(value, Mapping) else bool(value)
 
 
 class RepliesSoFar:

@@ -17,20 +17,27 @@ if TYPE_CHECKING:
 _BARRED = r"<(?=/?[|｜])|>(?<=[|｜]>)|\[(?=/?[|｜])|\](?<=[|｜]\])"
 # marks in angle brackets, without these
 _ANGLED = "|".join((
-    r"s|bos|eos|pad|unk|cls|sep|mask|sos|eo[acdhmpst]|so[apt]|[gds]?mask|endoftext|(?:begin|start|end)_?of_?\w+|sys",
+    r"s|bos|eos|pad|unk|cls|sep|mask|sos|eo[acdhmpst](?:_id)?|so[apt]|[gds]?mask|endoftext|(?:begin(?:ning)?|start|end)_?of_?\w+|sys",
     r"(?:start|end)_header_id|[a-z]+_token|im_(?:start|end|sep|middle)",
     r"(?:extra_id|special|extra|reserved|reserved_token|unused|unused_token)_?\d+|ctrl\d+",
     r"human|bot|user|assistant|system|developer|observation|ai|用户|role|turn|_(?:user|bot|system|start|end|observation)",
     r"hy_\w+|longcat_\w+|minimax:\w+|seed:[\w:]+|fake_token_around_image|image_soft_token|audio_soft_token",
     r"think|thinking|thought|reasoning|tools?|(?:available_)?tool_?(?:calls?|responses?|results?|list|s)",
-    r"functions?|function_(?:calls?|response|results?)|image|img|video|audio",
+    r"functions?|(?:start_|end_)?function_(?:calls?|response|results?)|arg_key|arg_value|tool_sep|image|img|video|audio",
+    r"(?:function|parameter|invoke)[= ][^<>\n]{1,80}",
 ))  # fmt: skip
 _SQUARED = "|".join((
     r"inst|available_tools|tool_calls?|tool_results?|tool_content|system_prompt|model_settings|args|call_id|think",
     r"img(?:_break|_end)?|(?:begin_)?audio|prefix|middle|suffix|cls|sep|pad|unk|mask|bos|eos|[gs]mask|unused\d+",
     r"user|assistant|system|human|bot|seed",
 ))  # fmt: skip
-_ROLE = r"user|assistant|system|human|instruct|falcon|gpt4 (?:correct )?(?:user|assistant)"
+_ROLE = (
+    r"user|assistant|system|human|instruct|falcon|bot|ai|gpt4 (?:correct )?(?:user|assistant)|пользователь|ассистент|"
+    r"ユーザー|システム|アシスタント|用户|助手|usuario|asistente|utilisateur|benutzer|assistent"
+)
+_HEADED = (
+    r"instruction|response|input|user|assistant|system|human|prompt|指示|応答|入力|回答|명령어|질문|답변|입력|응답"
+)
 _MARK = re.compile(
     rf"{_BARRED}|<(?=/?(?:{_ANGLED})>)|<(?=</?sys>>)|\[(?=/?(?:{_SQUARED})\])|\](?=~!?b[\[\]])|\[(?=e~\[)",
     re.IGNORECASE,
@@ -39,8 +46,8 @@ _MARK = re.compile(
 # for a line's end begins; Vicuna's and OpenChat's templates have them within a line, too
 _ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _WORDS = re.compile(
-    rf"(?<![^{_ENDS}])[^\S{_ENDS}]*(?:(?:{_ROLE})(?=:)|"
-    r"###(?= ?(?:instruction|response|input|user|assistant|system|human) ?:))|"
+    rf"(?<![^{_ENDS}])[^\S{_ENDS}]*(?:(?:{_ROLE})(?= ?[:：])|"
+    rf"###(?= ?(?:{_HEADED})(?: (?:prompt|message))? ?(?:[:：{_ENDS}]|$)))|"
     r"(?<=\s)(?-i:USER|ASSISTANT|SYSTEM|HUMAN)(?=:)|gpt4 (?:correct )?(?:user|assistant)(?=:)",
     re.IGNORECASE,
 )

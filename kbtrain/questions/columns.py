@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -42,10 +43,13 @@ FIELDS = (
 _OF_RUNS = ("form", "gold", "gold_passages", "context_passages")  # of questions that a run collected
 _OTHER_NAMES = {"text": "question", "answers": "answer"}
 _SYNONYMS = {**_OTHER_NAMES, "id": "_id"}  # BEIR's and MongoDB's
-_USUAL = {  # what others call the two
-    "text": ("prompt", "query", "input", "instruction", "user_input", "problem", "ask", "q"),
-    "answers": ("gold", "golds", "target", "reference", "output", "response", "label", "solution", "ground_truth", "a",
-                "golden_answers", "gold_answers", "possible_answers", "correct_answers", "ground_truths"),
+_USUAL = {  # what others call the two, in small letters without signs
+    "text": ("text", "question", "questions", "questiontext", "prompt", "query", "input", "instruction", "userinput",
+             "problem", "ask", "q", "frage", "问题", "问", "質問"),
+    "answers": ("answers", "answer", "answertext", "gold", "golds", "target", "reference", "referenceanswer", "output",
+                "response", "label", "solution", "groundtruth", "groundtruths", "a", "goldenanswers", "goldanswers",
+                "goldanswer", "possibleanswers", "correctanswers", "correctanswer", "bestanswer", "expectedoutput",
+                "expectedanswer", "antwort", "答案", "回答"),
 }  # fmt: skip
 
 
@@ -71,7 +75,7 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     # letters count places: an option that is there twice keeps both
     options = cell_texts(row, "options", repeats=True) if row.has("options") else ()
     dataset = row.text_or_empty("dataset") or dataset
-    language: Language = row.one_of("language", ("en", "zh")) if row.has("language") else columns.language
+    language: Language = _language(row) if row.has("language") else columns.language
     grading: Grading = row.one_of("grading", get_args(Grading)) if row.has("grading") else "contains"
     form: Form = "choice" if options else "open"
     if row.has("form"):
@@ -158,9 +162,17 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     mapping = {}
     for name, usual in _USUAL.items():
         field = next((key for key in (name, _OTHER_NAMES[name]) if key in data), None)
-        guessed = next((str(key) for key in data if str(key).lower() in usual), f"THEIR_{name.upper()}")
+        guessed = next((key for key in data if re.sub(r"[\W_]", "", key.lower()) in usual), f"THEIR_{name.upper()}")
         mapping[name] = field or guessed
     return mapping
+
+
+def _language(row: SourceRecord) -> Language:
+    """``en`` or ``zh``, also of en-US, ZH_hans, English or Chinese."""
+    said = re.split(r"[-_]", row.text("language").lower())[0]
+    return row.having({"language": {"english": "en", "chinese": "zh", "中文": "zh"}.get(said, said)}).one_of(
+        "language", ("en", "zh")
+    )
 
 
 def _group(row: SourceRecord, column: str) -> str:
@@ -239,7 +251,7 @@ def _gold_answers(row: SourceRecord, language: Language) -> tuple[str, ...]:
         return row.having({"answers": texts}).gold_answers("answers")
     if value is None:
         return ()
-    if isinstance(inner := cell_value(value), dict):
+    if isinstance(inner := cell_value(value), dict) and inner:
         names = ", ".join(map(str, list(inner)[:20]))
         raise row.error("answers", f"an object of {names}; name the one with the answers: answers.{next(iter(inner))}")
     return (row.having({"answers": plain_answer(value, language)}).text_or_empty("answers"),)

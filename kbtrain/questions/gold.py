@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
+import regex
+
 from kbtrain.answers.grading import is_yes_no
 from kbtrain.answers.mask import gold_texts
-from kbtrain.answers.missing import PLACEHOLDERS, placeholder_key
+from kbtrain.answers.missing import PLACEHOLDERS, is_missing, placeholder_key
 from kbtrain.answers.names import alternatives
 from kbtrain.answers.words import LISTS, is_empty, normalise
 from kbtrain.questions.base import LeftOutAnswers, Loaded
@@ -44,11 +46,18 @@ def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
 
 _LEAST_COUNTED = 20  # open questions; fewer can be alike by chance
 _MOST_COUNTED = 1_000  # different gold answers that are kept to be counted
+_FEW = 5  # different gold answers, which many questions have in common where they are labels
+# signs and labels that few answers have: a set whose answers all have one writes something else into that column
+_SIGN = regex.compile(
+    r"-{2,}|:{2,}|&{2,}|^[*-] |^[A-Za-z]+: |^[A-Z]\. |^\$(?=.*\$$)|<[^<>]*>|\bvs\b"
+    r"|[[\p{P}\p{S}]--[.,'\u2019\"\u201c\u201d()%&\p{Sc}\u00b0:/+\u2013\u2014\-\u300a\u300b\u300c\u300d]]+",
+    regex.V1,
+)
 
 
 def is_doubtful(answer: str) -> bool:
-    """True for a gold answer that may be a placeholder, and may be right: "None", "Unknown", "NA", "nan"."""
-    return placeholder_key(answer) in LISTS["no_answer"]["doubtful"]
+    """True for a gold answer that may be a placeholder, and may be right: "None", "NA", "nan", "not stated"."""
+    return placeholder_key(answer) in LISTS["no_answer"]["doubtful"] or is_missing(answer)
 
 
 @dataclass
@@ -114,9 +123,15 @@ class GoldCounts:
         """Warnings where most gold answers look like another column, or like several answers in one."""
         if self.n_open < _LEAST_COUNTED:
             return
-        if self.golds.keys() <= {"0", "1", "0.0", "1.0"}:
-            yield "warning: all reference answers are 0 or 1; name the column of answers if these are labels"
+        if 1 < len(self.golds) <= _FEW:
+            labels = " or ".join(sorted({gold.removesuffix(".0") for gold in self.golds}))
+            yield f"warning: all reference answers are {labels:.80}; name the column of answers if these are labels"
             return
+        signs = Counter(sign for gold in self.golds for sign in set(_SIGN.findall(gold)))
+        sign, n = max(signs.items(), key=lambda item: item[1], default=("", 0))
+        if n > 0.9 * len(self.golds) >= _LEAST_COUNTED / 2:
+            yield (f"warning: {n} of {len(self.golds)} reference answers have '{sign.strip()}' in them; write nothing "
+                   "but the answer into a cell, and several as a list")  # fmt: skip
         gold, n = self.golds.most_common(1)[0]
         if n > 0.5 * self.n_open:
             yield f"warning: {n} of {self.n_open} questions have the reference answer '{gold:.40}'; check the column"

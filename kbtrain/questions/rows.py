@@ -85,10 +85,10 @@ class SourceRecord:
         return value
 
     def identifier(self, key: str) -> str:
-        """Text or a whole number, as text."""
+        """Text or a whole number, as text; tables with gaps hold 7 as 7.0."""
         value = self.data.get(key)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
+        if type(value) is int or (isinstance(value, float) and value.is_integer()):
+            return str(int(value))
         return self.text(key)
 
     def texts(self, key: str, repeats: bool = False) -> tuple[str, ...]:

@@ -40,8 +40,8 @@ MAX_CELL = 1 << 25  # characters: room for a long context, but not for all that 
 def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of every row that is not blank. Raises :class:`UserError` for quotes that do not match.
 
-    A first line ``sep=;`` gives spreadsheets the table's separator, and is skipped. A table of commas whose header has
-    only ";" or tabs, quotes aside, is separated by these: spreadsheets do so where numbers have a comma.
+    A first line ``sep=;`` gives spreadsheets the table's separator, and is skipped. A table whose header has another
+    sign in place of the ``delimiter``, quotes aside, is separated by that: by ";" where numbers have a comma.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
     numbered = text_lines(file)
@@ -49,14 +49,14 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
     start, first = 1, [head]
     if separator := re.fullmatch(r"sep=([,;|\t])", head.rstrip("\r\n"), re.IGNORECASE):
         delimiter, start, first = separator[1], 2, []
-    elif delimiter == "," and "," not in (bare := _QUOTED.sub("", head)):
-        delimiter = next((sign for sign in ";\t" if sign in bare), ",")
+    elif delimiter not in (bare := _QUOTED.sub("", head)):
+        delimiter = next((sign for sign in ";\t|," if sign in bare), delimiter)
 
     def lines() -> Iterator[str]:
         nonlocal line
         yield from first
         for line, text in numbered:  # noqa: B007
-            yield text
+            yield "\t".join(map(_escaped, text.split("\t"))) if delimiter == "\t" and '"' in text else text
 
     try:
         for cells in csv.reader(lines(), delimiter=delimiter, strict=True):
@@ -65,6 +65,14 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
             start = line + 1
     except csv.Error as error:
         raise UserError(f"{at(file.name, start)}: broken CSV in the row that begins here ({error})") from None
+
+
+def _escaped(cell: str) -> str:
+    """A cell between tabs, in quotes where only a part of it is: most writers of such tables know no quotes."""
+    if not re.match(r'"(?:[^"]|"")*"[^"\r\n]', cell):
+        return cell
+    end = cell[len(cell.rstrip("\r\n")) :]
+    return '"' + cell.rstrip("\r\n").replace('"', '""') + '"' + end
 
 
 def csv_rows(file: DataFile, required: Sequence[str] = (), rows_before_header: int = 0) -> Iterator[SourceRecord]:
@@ -99,28 +107,34 @@ def parquet_rows(file: DataFile) -> Iterator[SourceRecord]:
     with open_seekable(file.raw, file.name) as stream:
         try:
             for batch in ParquetFile(stream).iter_batches(batch_size=1024):
-                single = {field.name for field in batch.schema if re.search(r"\b(half)?float\b", str(field.type))}
                 for data in batch.to_pylist():
                     number += 1
-                    cells = {name: _as_json(value, name in single) for name, value in data.items()}
+                    cells = {name: _as_json(value, batch.schema.field(name).type) for name, value in data.items()}
                     yield SourceRecord(cells, file.name, number)
         except pyarrow.ArrowException as error:
             reason = first_line(error)
             raise UserError(f"{at(file.name)}: cannot be read as Parquet ({reason:.100}); get the file again") from None
 
 
-def _as_json(value: Any, single: bool) -> Any:
-    """A Parquet value as JSON would have it: NaN as null, a number of ``single`` precision without the digits that it
-    does not have (0.1), dates as text.
+_PRECISION = {16: np.float16, 32: np.float32}
+
+
+def _as_json(value: Any, kind: Any) -> Any:
+    """A Parquet value as JSON would have it: NaN as null, a number of less than double precision without the digits
+    that it does not have (0.1), dates as text. ``kind``: its type in the file.
     """
     if isinstance(value, list):
-        return [_as_json(inner, single) for inner in value]
+        inner = getattr(kind, "value_type", None)
+        return [_as_json(one, inner) for one in value]
     if isinstance(value, dict):
-        return {name: _as_json(inner, single) for name, inner in value.items()}
+        return {name: _as_json(inner, kind.field(name).type) for name, inner in value.items()}
     if isinstance(value, float):
-        return None if math.isnan(value) else float(str(np.float32(value))) if single else value
+        precise = _PRECISION.get(getattr(kind, "bit_width", 64))
+        return None if math.isnan(value) else float(str(precise(value))) if precise else value
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
+        if value == value.to_integral_value():
+            return int(value)
+        return float(value) if Decimal(repr(float(value))) == value else f"{value:f}"
     if isinstance(value, date | time):
         return value.isoformat().removesuffix("T00:00:00")
     return value

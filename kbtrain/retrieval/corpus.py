@@ -25,7 +25,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.text_files import open_decompressed, opener_of, plain_name
 from kbtrain.questions.base import titled
 from kbtrain.questions.files import ARCHIVES, DOCUMENTS, DataFile, data_files, text_lines
-from kbtrain.questions.rows import SourceRecord, without_header
+from kbtrain.questions.rows import SourceRecord, plain, without_header
 from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import Hit, Passage
 
@@ -109,8 +109,8 @@ def _text(row: SourceRecord, target: str, columns: Mapping[str, str]) -> str:
     value = row.data[field]
     if target == "title" and (value is None or isinstance(value, str)):
         return value or ""
-    if target == "id" and isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+    if target in ("id", "title") and type(value) in (int, float):
+        return str(plain(value))
     if not isinstance(value, str):
         raise row.error(field, f"expected text, found {value!r:.40}")
     if is_empty(value) if target == "text" else is_blank(value):
@@ -129,13 +129,16 @@ def _missing(row: SourceRecord, target: str, field: str) -> UserError:
     return row.error(field, f'missing; {did_you_mean(field, unmapped)}; map yours: --columns "{{{typed}}}"')
 
 
-_USUAL_TITLES = frozenset({"head", "heading", "headline", "name", "page", "subject"})
+_USUAL_TITLES = frozenset({"title", "head", "heading", "headline", "name", "page", "subject"})
+_USUAL_TEXTS = ("text", "contents", "content", "body", "passage", "passage_text", "paragraph", "page_content",
+                "document", "chunk", "abstract")  # fmt: skip
 
 
 def _guessed(data: Mapping[str, Any], target: str) -> dict[str, str]:
-    """A map of columns for this line: its longest text, and what is called as titles often are."""
+    """A map of columns for this line: what is called as texts and titles often are, else its longest text."""
     unmapped = {key: value for key, value in data.items() if key not in FIELDS}
     longest = max(unmapped, key=lambda key: len(value) if isinstance(value := unmapped[key], str) else 0)
+    longest = next((key for name in _USUAL_TEXTS for key in unmapped if key.lower() == name), longest)
     mapping = {target: longest}
     title = next((key for key in unmapped if key.lower() in _USUAL_TITLES and key != longest), None)
     if title is not None and not data.get("title"):  # none of its own: filled in as empty
