@@ -56,6 +56,7 @@ _LINES = tuple(re.compile(_form(text)) for text in _TABLE["lines"]["all"])
 _MANNER = re.compile("|".join(f"(?:{_form(text)})" for text in _TABLE["manner"]["all"]), re.IGNORECASE)
 _GIVEN, _FILL_IN = re.compile(_form(_TABLE["passages"]["given"]), _M), re.compile(_form(_TABLE["code"]["fill_in"]))
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|(?<=[。！？])|\n+")
+_BLANKS = re.compile(r"(\s{8})\s+")  # patterns that look around blanks would try each place of a long run
 _FIELDS = ("question", "query", "message", "user_message", "input", "prompt", "text", "content")
 
 
@@ -76,6 +77,7 @@ def own_words(text: str, patterns: Sequence[re.Pattern[str]] = ()) -> OwnWords:
     struck = 0
     if len(text) > LONGEST_WRAPPED:
         return OwnWords(text, 0, text)
+    text = _BLANKS.sub(r"\1", text)
     for pattern in patterns:
         text, n = pattern.subn("", text)
         struck += n
@@ -176,4 +178,5 @@ def _gives_passages(system: str) -> bool:
 
 
 def _ends(text: str) -> str:
+    text = _BLANKS.sub(r"\1", text)
     return text if len(text) <= 2 * LONGEST_END else f"{text[:LONGEST_END]}\n{text[-LONGEST_END:]}"
