@@ -18,6 +18,7 @@ from kbtrain.demo import ChainStep
 from kbtrain.errors import UserError
 from kbtrain.evaluation.search_pilot import SearchSetting, SettingResult, deciding, planning_line, reach
 from kbtrain.fit_questions import (
+    KS,
     Fit,
     _import_steps,
     _search_steps,
@@ -229,6 +230,14 @@ def test_how_many_questions_show_what():
         control(none_lost, reach(75).promise - 1e-6)
     assert planning_line(1).startswith("1 test question: too few to say anything; four times as many measure")
     assert deciding(Delta(0.05, -0.05, 0.15), 100) == 400 and deciding(Delta(0.0, -0.1, 0.1), 100) is None
+
+
+def test_readme_counts_the_answers_of_three_hundred_questions():
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    each = 2 * (Fit.samples + 1)
+    n = Fit.pilot * (1 + len(KS)) + 225 * each + 75 * 2
+    assert f"for 300 questions about {n:,} answers. Five greedy answers to each of {Fit.pilot} questions" in readme
+    assert f"{each} answers to each of 225 questions and 2 to each of 75" in readme
 
 
 def test_the_page_shows_the_table_that_is_computed():

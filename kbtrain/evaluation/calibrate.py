@@ -63,7 +63,7 @@ class Chosen:
         e = self.evidence
         return (
             f"{above(self.threshold, e['dev_scores'])}, {1 - e['retrieval_ratio']:.1%} of the searches skipped, "
-            f"accuracy {e['accuracy']:.3f} (All-RAG {e['all_rag']:.3f})"
+            f"accuracy {e['accuracy']:.3f} (always searching {e['all_rag']:.3f})"
         )
 
     def line(self) -> str:
@@ -73,14 +73,14 @@ class Chosen:
         promise = f"; promised: {promise_text(bound)}, {condition}" if bound else ""
         return (
             f"{above(self.threshold, e['dev_scores'])} ({self.rule}); {e['n_dev']} dev questions: "
-            f"{e['retrieval_ratio']:.1%} retrieved, accuracy {e['accuracy']:.3f} (LLM only {e['llm_only']:.3f}, "
-            f"All-RAG {e['all_rag']:.3f}, random {e['random_at_that_ratio']:.3f}){promise}"
+            f"{e['retrieval_ratio']:.1%} searched, accuracy {e['accuracy']:.3f} (never searching {e['llm_only']:.3f}, "
+            f"always {e['all_rag']:.3f}, random {e['random_at_that_ratio']:.3f}){promise}"
         )
 
 
 def above(threshold: float, dev_scores: Sequence[float]) -> str:
     """Decision in words, without a number if the gate searches for every dev question."""
-    return "always retrieve" if threshold < min(dev_scores) else f"retrieve if score > {threshold:.4f}"
+    return "always search" if threshold < min(dev_scores) else f"search if score > {threshold:.4f}"
 
 
 def choices(dev: Dev, cut: DevRule) -> list[str]:

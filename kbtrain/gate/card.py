@@ -172,11 +172,11 @@ class Threshold(BaseModel):
         """A point of a list: the threshold, its rule, its promise if any, and its effect on dev as far as noted."""
         evidence, shares, ratio = self.evidence, "", self.evidence.get("retrieval_ratio", 0.0)
         if {"retrieval_ratio", "accuracy"} <= set(evidence):
-            shares = f": {ratio:.1%} retrieved, accuracy {evidence['accuracy']:.3f}"
+            shares = f": {ratio:.1%} searched, accuracy {evidence['accuracy']:.3f}"
         promise = f"; promised: {self.promise}" if self.promise else ""
         where = "logged" if "traffic" in evidence else "dev"
         tested = "" if self.test is None else f"; {self.test.line()}"
-        does = "always retrieve" if self.always else f"retrieve if score > {self.threshold:.6g}"
+        does = "always search" if self.always else f"search if score > {self.threshold:.6g}"
         return f"- `{gate}`: {does} (rule {self.rule}, {self.n_dev} {where} questions{shares}{promise}){tested}"
 
 

@@ -210,7 +210,7 @@ def calibrate_traffic(
         return lines
     chosen = threshold_of(traffic.scores, ratio)
     share = float(np.mean(np.array(traffic.scores) > chosen))
-    result = f"{'always retrieve' if share == 1 else f'retrieve if score > {chosen:.4f}'}: {share:.1%} of them"
+    result = f"{'always search' if share == 1 else f'search if score > {chosen:.4f}'}: {share:.1%} of them"
     cost = [share_cost(folder.parent, "main", share, prices)] if prices else []
     promise = before.promise if before else ""
     if dry_run:

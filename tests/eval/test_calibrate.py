@@ -49,10 +49,10 @@ def test_a_threshold_is_chosen_on_dev_and_noted_with_its_evidence(script, made, 
     assert e["accuracy"] > e["all_rag"] > e["llm_only"] and len(e["dev_scores"]) == 120
     assert set(e["sha256"]) == {"seakr.jsonl", "outcomes.jsonl"}
     text = capsys.readouterr().out
-    assert "seakr: retrieve if score > -" in text and "distributed as on dev" in text
+    assert "seakr: search if score > -" in text and "distributed as on dev" in text
     right, few = text.splitlines()[:2]
-    assert right.startswith("most right answers: retrieve if score > -") and "of the searches skipped" in right
-    assert few.startswith("fewest searches, at most 5 points lost with probability 0.9: retrieve if score > -")
+    assert right.startswith("most right answers: search if score > -") and "of the searches skipped" in right
+    assert few.startswith("fewest searches, at most 5 points lost with probability 0.9: search if score > -")
 
 
 def test_no_number_stands_for_always(script, made, capsys):
@@ -63,8 +63,8 @@ def test_no_number_stands_for_always(script, made, capsys):
     (made / "seakr" / "README.md").write_text("# A gate\n")
     module.main(chosen)
     always, promise, line = capsys.readouterr().out.splitlines()[:3]
-    assert always.startswith("most right answers: always retrieve, 0.0% of the searches skipped")
-    assert "lost with probability 0.9: always retrieve" in promise or "retrieve if score" in promise
+    assert always.startswith("most right answers: always search, 0.0% of the searches skipped")
+    assert "lost with probability 0.9: always search" in promise or "search if score" in promise
     assert "seakr: " in line
 
 

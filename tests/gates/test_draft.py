@@ -99,7 +99,7 @@ def test_the_recipe_s_folder_opens_with_the_model_it_names(tmp_path):
     assert gate.decide(["What is it?"], threshold=-1.0)[0].retrieve
     assert run_snippet(folder)[0] == str(gate.score(["What is the capital of France?"]))
     noted = Threshold(threshold=0.25, rule="ratio", dev_file_sha256="0", n_dev=9)
-    assert "retrieve if score" not in (folder / "README.md").read_text()
+    assert "search if score" not in (folder / "README.md").read_text()
     set_threshold(folder, gate.name, noted)
     assert noted.line(gate.name) in (folder / "README.md").read_text()
     for tokens, kept in ((3, 0.25), (4, None)):  # the same gate made again keeps it, another draft has none

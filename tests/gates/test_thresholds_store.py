@@ -76,7 +76,7 @@ def test_what_another_rule_chose_stays_where_the_default_is_noted_and_always_has
     assert "keeps its threshold 0.4000 (ratio), not always (best_accuracy)" in done.line("kbm_mastery", folder)
     newer = evaluated.model_copy(update={"threshold": 0.7})
     assert not note(folder, "kbm_mastery", newer, keep=True).kept and noted(folder) == newer  # by the same rule
-    assert default.line("a").startswith("- `a`: always retrieve (rule best_accuracy")
+    assert default.line("a").startswith("- `a`: always search (rule best_accuracy")
 
 
 def test_a_threshold_that_is_given_again_stays_with_what_is_known_of_it(folder):
@@ -128,8 +128,8 @@ def test_scores_of_a_second_folder_are_noted_under_the_gate_s_own_names(folder):
 def test_the_readme_says_the_thresholds_once(before, after):
     text = (
         "## Threshold\n"
-        "- `kbm_mastery`: retrieve if score > 0.4 (rule ratio, 300 dev questions)\n"
-        "- `kbm_benefit`: retrieve if score > 0.6 (rule max_loss 0.05, 300 dev questions: 25.0% retrieved, accuracy "
+        "- `kbm_mastery`: search if score > 0.4 (rule ratio, 300 dev questions)\n"
+        "- `kbm_benefit`: search if score > 0.6 (rule max_loss 0.05, 300 dev questions: 25.0% searched, accuracy "
         "0.500; promised: at most 5 points of right answers lost against always searching, with probability 0.9)"
     )
     made = with_thresholds(before, {"kbm_mastery": BY_RULE, "kbm_benefit": PROMISED})

@@ -34,7 +34,7 @@ def test_a_ratio_is_met_and_the_evidence_is_what_it_says():
     assert e["vs_all_rag"]["mean"] == pytest.approx(e["accuracy"] - table.rag.mean())
     assert e["vs_all_rag"]["low"] < e["vs_all_rag"]["mean"] < e["vs_all_rag"]["high"]
     assert e["vs_random"]["low"] < e["vs_random"]["mean"] < e["vs_random"]["high"]
-    assert "25.0% retrieved" in found.line()
+    assert "25.0% searched" in found.line()
 
 
 def test_the_best_accuracy_retrieves_for_the_half_that_needs_it(monkeypatch):

@@ -305,7 +305,7 @@ def test_a_trial_needs_no_threshold(stub, corpus, tmp_path):
     assert [(row["threshold"], row["retrieve"]) for row in rows] == [(None, None), (0.5, True), (None, None)]
     many = [json.dumps(rows[0] | {"score": i / 100}) + "\n" for i in range(100)]
     log.write_text("".join(many))
-    assert "retrieve if score > 0.4" in calibrate_traffic(folder, log, 0.5)[-2]
+    assert "search if score > 0.4" in calibrate_traffic(folder, log, 0.5)[-2]
     with serving(folder, upstream=stub.url, search=corpus) as server:  # the log chose the threshold
         assert kb(ask(server, chat(NEEDS)))["reason"] == "above-threshold"
 

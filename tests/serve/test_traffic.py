@@ -75,7 +75,7 @@ def test_a_threshold_from_traffic_promises_nothing_that_dev_said_of_another(fold
         assert set(noted.evidence) <= {"dev_scores", "traffic", "before"}
         assert noted.dev_scores == was.dev_scores and noted.dev.get("questions") == dev.get("questions")
         assert (folder / "README.md").read_text() == (
-            "# A gate\n\n## Threshold\n- `encoder_probe`: retrieve if score > 0.695 (rule ratio 0.3 of logged traffic, "
+            "# A gate\n\n## Threshold\n- `encoder_probe`: search if score > 0.695 (rule ratio 0.3 of logged traffic, "
             "100 logged questions)\n"
         )
     assert main(["calibrate", str(folder), "--rollback"]) == 0  # past both calibrations
@@ -112,7 +112,7 @@ def test_from_the_server_s_log_by_the_command_to_the_server_again(folder, tmp_pa
             assert server.post("/v1/gate", {"questions": [NEEDS, KNOWN] * 20}).status == 200
     assert main(["calibrate", str(folder), "--log", str(log), "--ratio", "0"]) == 0
     out = capsys.readouterr().out
-    assert "retrieve if score > " in out and "A thousand questions: 0 searches, 0.00 USD" in out
+    assert "search if score > " in out and "A thousand questions: 0 searches, 0.00 USD" in out
     assert main(["calibrate", str(folder), "--log", str(log), "--ratio", "0.6", "--dry-run"]) == 0
     out = capsys.readouterr().out  # the nearest share that can be attained
     assert ": 50.0% of them" in out and "A thousand questions: 500 searches" in out

@@ -70,6 +70,6 @@ def test_a_calibrated_threshold_outlives_another_fit_of_the_very_same_gate(tmp_p
     assert noted(0.5, 2)[0] == 5  # whatever was noted for the very same gate, somebody chose
     set_threshold(tmp_path, "a", of["max_loss"])
     kept, said = noted(0.5, 3)
-    assert kept == 8 and said.startswith("- `a`: retrieve if score > 8 (rule max_loss, 9 dev questions; promised:")
+    assert kept == 8 and said.startswith("- `a`: search if score > 8 (rule max_loss, 9 dev questions; promised:")
     with pytest.warns(UserWarning, match=r"threshold 8 \(max_loss\) of a was another gate's and is removed"):
         assert noted(0.6, 4) == (7, "by dev")
