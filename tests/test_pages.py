@@ -92,6 +92,7 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path):
     claim = next(claim for claim in store["claims"] if claim["theme"] == "demo")
     assert (claim["effect"], claim["interval"]) == ("+10.0 points", "[+7.0, +12.0]")
     assert claim["holds elsewhere"] == "**no**: -1.0 points and 41.0 % skipped, mean of 300 re-splits"
+    demo["money"] = {"probe_benefit": 0.65, "all_rag": 1.04}
     costs = figures.render("demo-cost", store).splitlines()
     assert costs[2:] == [
         "| probe benefit | 600 | 1,000 | 20 | 8.5 | 60.0 % | USD 0.05 | USD 0.65 | USD 3.05 |",

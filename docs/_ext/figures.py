@@ -140,15 +140,14 @@ def ranges_of(areas: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _costs(demo: Mapping[str, Any]) -> Iterator[list[str]]:
-    """What a thousand questions cost with the gate and when always searching, from the line "cost" of the demo."""
+    """What a thousand questions cost with the gate and when always searching: counts by the demo's line "cost", money,
+    which that line rounds, by its bills."""
     line = next(line for line in demo["closing"] if line.startswith("cost"))
-    figures = (
-        r"([\d,]+) searches, ([\d,]+) prompt and ([\d,]+) completion tokens, ([\d,.]+) ms a question, ([\d.]+) USD"
-    )
-    for who, found in zip((demo["best"], "always search"), re.findall(figures, line), strict=True):
-        *counts, money = found
+    figures = r"([\d,]+) searches, ([\d,]+) prompt and ([\d,]+) completion tokens, ([\d,.]+) ms a question, [\d.]+ USD"
+    gates = {demo["best"]: demo["gate"], "always search": "all_rag"}
+    for who, counts in zip(gates, re.findall(figures, line), strict=True):
         searches = int(counts[0].replace(",", ""))
-        priced = [float(money) + (price - 1.0) * searches / 1000 for price in _PRICES]
+        priced = [demo["money"][gates[who]] + (price - 1.0) * searches / 1000 for price in _PRICES]
         yield [who, *counts, f"{demo['right'][who]} %", *(f"USD {amount:.2f}" for amount in priced)]
 
 
@@ -248,6 +247,7 @@ def store_found(store: dict[str, Any], run: Path) -> None:
     """Put the counts of the best gate's decisions, every gate's area and both answers to the example into the store."""
     demo = store["demo"]
     demo["counts"] = count_decisions(run, demo["gate"])
+    demo["money"] = money_of(run)
     areas = {name: gate["oracle_normalised_area"] for name, gate in results_of(run).items()}
     known = re.compile("relation_only|.*_(mastery|certainty|benefit)")
     demo["areas"] = {name: f"{area:.2f}" for name, area in areas.items() if known.fullmatch(name)}
@@ -257,6 +257,15 @@ def store_found(store: dict[str, Any], run: Path) -> None:
         stored = {condition: samples.get("main", asked.id, condition) for condition in CONDITIONS}
     greedy = {name: answers.greedy for name, answers in stored.items() if answers is not None}
     demo["example"] = {name: answer.text.strip() for name, answer in greedy.items() if answer is not None}
+
+
+def money_of(run: Path) -> dict[str, float]:
+    """Money of a thousand questions by gate, as ``kbtrain run cost`` bills it."""
+    subprocess.run(
+        [sys.executable, "-m", "kbtrain.cli", "run", "cost", "--run", str(run)], capture_output=True, check=True
+    )
+    billed = json.loads((run / "cost.json").read_text(encoding="utf-8"))["gates"]
+    return {one["gate"]: round(1000 * one["bill"]["money"], 4) for one in billed}
 
 
 def ask_gate(run: Path) -> list[str]:
