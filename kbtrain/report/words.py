@@ -52,7 +52,7 @@ def chosen_by(rule: str, n_dev: object) -> str:
 
 def threshold_text(threshold: float, searched: float) -> str:
     """Three digits; words in their place where all or none of the questions are ``searched`` for."""
-    return {0: "never search", 1: "always search"}.get(searched, f"{threshold:.3g}")
+    return "always search" if searched == 1 else f"{threshold:.3g}" if searched else "never search"
 
 
 def points(difference: float | None) -> str:
