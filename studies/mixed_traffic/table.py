@@ -36,8 +36,8 @@ from kbtrain.records import Condition, Outcome, Question
 from kbtrain.report.words import percent, points, points_interval
 
 HEAD = [
-    "gate", "right, %", "searches, %", "against the best of never and always, points", "against by source, points",
-    "prompt tokens", "USD at 1 / 5 a thousand searches",
+    "gate", "right, %", "searches, %", "area", "against the best of never and always, points",
+    "against by source, points", "prompt tokens", "USD at 1 / 5 a thousand searches",
 ]  # fmt: skip
 BESIDE_HEAD = ["run and gate", "questions", "right, %", "searches, %", "against the second run's always, points"]
 PILOT_HEAD = ["passages", "prompt", "right, %", "repaired", "broken", "prompt tokens"]
@@ -45,7 +45,12 @@ SOURCE_HEAD = ["source", "questions", "never, % right", "always"]  # then the ro
 NAMES = {
     "by_source": "by source", "features": "`features` with the source", "features_no_source": "`features`, no source",
     "features_after": "`features` after the search", "probe_source": "probe and by source",
-    "stack": "stack with the source", "stack_no_source": "stack, no source",
+    "stack": "stack with the source", "stack_no_source": "stack, no source", "draft_probe": "draft probe",
+    "kbm": "KBM, benefit", "kbm_mastery": "KBM, mastery", "prompt": "the model is asked", "seakr": "SeaKR",
+    "seakr_residual": "SeaKR, residual stream", "draft_margin": "TARG, margin", "draft_entropy": "TARG, entropy",
+    "first_token_entropy": "entropy of the first token", "token_entropy": "entropy of SeaKR's samples",
+    "perplexity": "perplexity of SeaKR's samples", "answer_groups": "different answers among SeaKR's samples",
+    "eigen_score": "EigenScore of SeaKR's samples", "decision_model": "decision model",
 }  # fmt: skip
 WITH_FREE = ", free prompt"
 FREE = "free"  # sampling run of the prompt that may ignore the passages
@@ -66,12 +71,13 @@ class TableConfig(Config):
 
 @dataclass(frozen=True)
 class Policy:
-    """A row: right or wrong for each test question, and whether passages were fetched and read."""
+    """A row: right or wrong for each test question, whether passages were fetched and read, and the gate's area."""
 
     name: str
     right: Floats
     searched: Floats
     read: Floats
+    area: str = "-"
 
 
 def main(config: TableConfig) -> None:
@@ -113,11 +119,12 @@ def read_policies(run: Path, outcomes: Sequence[Outcome], free_run: Path) -> lis
         policies.append(Policy("always, free prompt", free, every, every))
     scores = stored_scores(run)
     gates = [g for g in load(run / "results.json").gates if g.gate in scores.by_gate and g.threshold is not None]
+    gates.sort(key=lambda gate: -(gate.oracle_normalised_area or 0.0))
     plain = [policy_of(gate, scores.by_gate[gate.gate], outcomes, llm, rag) for gate in gates]
     policies += plain
     if free is not None:
         policies += [
-            replace(policy, name=policy.name + WITH_FREE, right=np.where(policy.read > 0, free, llm))
+            replace(policy, name=policy.name + WITH_FREE, right=np.where(policy.read > 0, free, llm), area="-")
             for policy in plain
         ]
     needed = np.maximum(rag - llm, 0.0)
@@ -130,7 +137,9 @@ def policy_of(
     """The gate's decisions at its threshold; one after the search fetches for every question."""
     read = np.array([scores[o.question_id] > gate.threshold for o in outcomes], dtype=np.float64)
     searched = np.ones_like(read) if "after" in gate.gate else read
-    return Policy(gate.gate, np.where(read > 0, rag, llm), searched, read)
+    area = gate.curve and gate.curve.area
+    shown = f"{area.mean:.2f} [{area.low:.2f}, {area.high:.2f}]" if area else "-"
+    return Policy(gate.gate, np.where(read > 0, rag, llm), searched, read, shown)
 
 
 def free_prompt(run: Path, outcomes: Sequence[Outcome]) -> Floats | None:
@@ -165,7 +174,7 @@ def gate_rows(policies: Sequence[Policy], tokens: Sequence[Floats]) -> list[list
         searches = policy.searched.mean()
         against = "-" if by_source is None else difference(policy.right, by_source.right)
         rows.append([
-            row_name(policy.name), percent(policy.right.mean()), percent(searches, 0),
+            row_name(policy.name), percent(policy.right.mean()), percent(searches, 0), policy.area,
             difference(policy.right, best), against,
             f"{spent:.0f}", " / ".join(f"{searches * price:.2f}" for price in PRICES),
         ])  # fmt: skip

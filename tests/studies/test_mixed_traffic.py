@@ -60,9 +60,9 @@ def test_rows_count_searches_tokens_and_money():
         study.Policy("by_source", np.maximum(llm, rag), half, half), study.Policy("features_after", rag, every, half),
     ]  # fmt: skip
     rows = {row[0]: row for row in study.gate_rows(policies, (np.full(4, 10.0), np.full(4, 30.0)))}
-    assert rows["by source"][1:3] == ["100.0", "50"] and rows["by source"][5:] == ["20", "0.50 / 2.50"]
-    assert rows["`features` after the search"][5:] == ["20", "1.00 / 5.00"]
-    assert rows["always"][3] == "-" and rows["never"][3].startswith("-25.0")
+    assert rows["by source"][1:3] == ["100.0", "50"] and rows["by source"][6:] == ["20", "0.50 / 2.50"]
+    assert rows["`features` after the search"][6:] == ["20", "1.00 / 5.00"]
+    assert rows["always"][4] == "-" and rows["never"][4].startswith("-25.0")
     outcomes = [Outcome(f"q{i}", "test", None, bool(llm[i]), bool(rag[i]), None, None, 0, 0) for i in range(4)]
     questions = {f"q{i}": Question(f"q{i}", "?", ("a",), "test", "d", source="ab"[i // 2]) for i in range(4)}
     assert study.source_rows(policies[2], outcomes, questions) == [
