@@ -1,5 +1,6 @@
 """Every command of the README and docs/ is real: scripts take their arguments, make has its targets, the code runs."""
 
+import functools
 import importlib.util
 import re
 import shlex
@@ -38,6 +39,7 @@ def script_commands():
     return [c[next(i for i, word in enumerate(c) if word.endswith(".py")) :] for c in found]
 
 
+@functools.cache
 def config_of(script):
     spec = importlib.util.spec_from_file_location("readme_" + Path(script).stem, ROOT / script)
     module = importlib.util.module_from_spec(spec)

@@ -5,7 +5,6 @@ import os
 import re
 from typing import get_type_hints
 
-import pytest
 from support import scripts
 from tiny_kbm import make_folder
 
@@ -56,10 +55,10 @@ def test_two_of_a_stage_at_once(run_folder, tmp_path):
     assert left_behind(run) == left_behind(run_folder) == []
 
 
-@pytest.mark.parametrize(("name", "path"), shipped("stages", "recipes").items())
-def test_every_script_says_what_it_writes(name, path):
-    kind = get_type_hints(scripts.load(str(path.relative_to(scripts.ROOT))).main)["config"]
-    assert (kind.writes is Config.writes) == (name in OWN_LOCKS)
+def test_every_script_says_what_it_writes():
+    for name, path in shipped("stages", "recipes").items():
+        kind = get_type_hints(scripts.load(str(path.relative_to(scripts.ROOT))).main)["config"]
+        assert (kind.writes is Config.writes) == (name in OWN_LOCKS), name
 
 
 def test_a_locked_file_is_one_line_that_says_since_when(run_folder):

@@ -1,7 +1,5 @@
 """Masking: every gold alias in whatever form, and nothing else; what is left is named."""
 
-import pytest
-
 from kbtrain.answers import words
 from kbtrain.answers.mask import mask_answers, mask_leak
 from kbtrain.records import Question
@@ -11,85 +9,82 @@ def asked(*answers, **more):
     return Question("q", "?", answers, "test", "d", **more)
 
 
-@pytest.mark.parametrize(
-    ("answers", "text", "masked"),
-    [
-        (("Paris",), "Paris is large; PARIS, paris. Parisian!", "MASK is large; MASK, MASK. Parisian!"),
-        (("dollar", "US dollar"), "The US dollar is a dollar.", "The MASK is a MASK."),
-        (("10",), "10 of 1066, not 100", "MASK of 1066, not 100"),
-        (("O",), "The symbol of oxygen is O.", "The symbol of oxygen is MASK."),
-        ((".bo",), "Its domain is .bo. Not .bob", "Its domain is MASK. Not .bob"),
-        (("C++",), "C++ and C", "MASK and C"),
-        (("New York",), "in new\nYork now", "in MASK now"),
-        (("São Paulo",), "são paulo", "MASK"),
-        (("北京",), "中国的首都是北京市", "中国的首都是MASK市"),
-        (("Lima",), "nothing here", "nothing here"),
-    ],
-)
-def test_gold_answers_are_masked_as_whole_words(answers, text, masked):
-    assert mask_answers(text, asked(*answers)) == masked
+MASKED = [
+    (("Paris",), "Paris is large; PARIS, paris. Parisian!", "MASK is large; MASK, MASK. Parisian!"),
+    (("dollar", "US dollar"), "The US dollar is a dollar.", "The MASK is a MASK."),
+    (("10",), "10 of 1066, not 100", "MASK of 1066, not 100"),
+    (("O",), "The symbol of oxygen is O.", "The symbol of oxygen is MASK."),
+    ((".bo",), "Its domain is .bo. Not .bob", "Its domain is MASK. Not .bob"),
+    (("C++",), "C++ and C", "MASK and C"),
+    (("New York",), "in new\nYork now", "in MASK now"),
+    (("São Paulo",), "são paulo", "MASK"),
+    (("北京",), "中国的首都是北京市", "中国的首都是MASK市"),
+    (("Lima",), "nothing here", "nothing here"),
+]
 
 
-@pytest.mark.parametrize(
-    ("answers", "text", "masked"),
-    [
-        (("New York",), "New-York, NewYork, NEW   YORK, New\u00a0York", "MASK, MASK, MASK, MASK"),
-        (("St. Louis",), "St Louis and St.Louis", "MASK and MASK"),
-        (("U.S.A.",), "the USA, the U. S. A.", "the MASK, the MASK."),
-        (("São Paulo",), "Sao Paulo; Sa\u0303o Paulo", "MASK; MASK"),
-        (("Jalapeno",), "jalapen\u0303os; jalapen\u0303o\u0301!", "jalapen\u0303os; MASK!"),
-        (("7",), "seven or 7, not 17, 7.5, 7,000 or seventeen", "MASK or MASK, not 17, 7.5, 7,000 or seventeen"),
-        (("seven",), "in 7 days, Seven", "in MASK days, MASK"),
-        (("1,000",), "1000; 1,000; 1 000; one thousand; 10,000", "MASK; MASK; MASK; MASK; 10,000"),
-        (("1000",), "A thousand? One Thousand, 1'000", "A thousand? MASK, MASK"),
-        (("twenty-one years",), "21 years, twenty one years", "MASK, MASK"),
-        (("105",), "one hundred and five; one hundred five", "MASK; MASK"),
-        (("2 million", "2.45 billion"), "2\u00a0Million; 2.45 billion; 12 million", "MASK; MASK; 12 million"),
-        (("the Hundred Years' War",), "Hundred Years War; the 100 Years' War", "MASK; the MASK"),
-        (("a million",), "a million; one million; 1,000,000", "a MASK; MASK; MASK"),
-        (("3.14",), "3.14 but not 3.141 or 13.14", "MASK but not 3.141 or 13.14"),
-        (("1994",), "(1994) 1994-95 in 19940", "(MASK) MASK-95 in 19940"),
-        (("12",), "十二个月, 12个月", "MASK个月, MASK个月"),
-        (("四",), "四人，二十四人；四、五", "MASK人，二十四人；MASK、五"),
-        (("十二",), "十二，二十二，12", "MASK，二十二，MASK"),
-        (("一九九四",), "一九九四年", "MASK年"),
-        (("二百",), "200人, 两百人, 二百人", "MASK人, MASK人, MASK人"),
-        (("台湾",), "臺灣; 台 湾", "MASK; MASK"),
-        (("乔治·华盛顿",), "喬治華盛頓與乔治·华盛顿", "MASK與MASK"),
-        (("ABC公司",), "ＡＢＣ公司", "MASK"),
-        (("苹果",), "吃蘋果。", "吃MASK。"),
-        (("the President", "A Tale"), "President, tale and the president", "MASK, MASK and the MASK"),
-        (("King of Hill",), "King of the Hill", "MASK"),
-    ],
-)
-def test_another_form_of_the_answer_is_masked_as_well(answers, text, masked):
-    assert mask_answers(text, asked(*answers)) == masked
-    assert mask_leak(masked, asked("a word that is not there")) == ()
+def test_gold_answers_are_masked_as_whole_words():
+    assert [row for row in MASKED if mask_answers(row[1], asked(*row[0])) != row[2]] == []
 
 
-@pytest.mark.parametrize(
-    ("answers", "text", "leak"),
-    [
-        (("Paris", "City of Light"), "Parisians love it", ("Paris",)),
-        (("Facebook",), "on Face book today", ("Facebook",)),
-        (("Rome",), "He came from England", ()),
-        (("O",), "Oxygen has the symbol MASK", ()),
-        (("10",), "in 1066 and 10,000 and 1.10", ()),
-        (("10",), "of ten men", ("10",)),
-        (("seven",), "7 of them", ("seven",)),
-        (("北京",), "北——京", ("北京",)),
-        (("北京",), "东京", ()),
-        (("七",), "七天", ("七",)),
-        (("七",), "十七天", ()),
-        (("7",), "七天", ()),
-        (("C++",), "C and D", ()),
-        (("C++",), "C++ code", ("C++",)),
-        (("Theban",), "the banner", ()),
-        (("!",), "so!", ("!",)),
-    ],
-)
-def test_what_a_text_still_shows_is_named(answers, text, leak):
-    assert mask_leak(text, asked(*answers)) == leak
+OTHER_FORMS = [
+    (("New York",), "New-York, NewYork, NEW   YORK, New\u00a0York", "MASK, MASK, MASK, MASK"),
+    (("St. Louis",), "St Louis and St.Louis", "MASK and MASK"),
+    (("U.S.A.",), "the USA, the U. S. A.", "the MASK, the MASK."),
+    (("São Paulo",), "Sao Paulo; Sa\u0303o Paulo", "MASK; MASK"),
+    (("Jalapeno",), "jalapen\u0303os; jalapen\u0303o\u0301!", "jalapen\u0303os; MASK!"),
+    (("7",), "seven or 7, not 17, 7.5, 7,000 or seventeen", "MASK or MASK, not 17, 7.5, 7,000 or seventeen"),
+    (("seven",), "in 7 days, Seven", "in MASK days, MASK"),
+    (("1,000",), "1000; 1,000; 1 000; one thousand; 10,000", "MASK; MASK; MASK; MASK; 10,000"),
+    (("1000",), "A thousand? One Thousand, 1'000", "A thousand? MASK, MASK"),
+    (("twenty-one years",), "21 years, twenty one years", "MASK, MASK"),
+    (("105",), "one hundred and five; one hundred five", "MASK; MASK"),
+    (("2 million", "2.45 billion"), "2\u00a0Million; 2.45 billion; 12 million", "MASK; MASK; 12 million"),
+    (("the Hundred Years' War",), "Hundred Years War; the 100 Years' War", "MASK; the MASK"),
+    (("a million",), "a million; one million; 1,000,000", "a MASK; MASK; MASK"),
+    (("3.14",), "3.14 but not 3.141 or 13.14", "MASK but not 3.141 or 13.14"),
+    (("1994",), "(1994) 1994-95 in 19940", "(MASK) MASK-95 in 19940"),
+    (("12",), "十二个月, 12个月", "MASK个月, MASK个月"),
+    (("四",), "四人，二十四人；四、五", "MASK人，二十四人；MASK、五"),
+    (("十二",), "十二，二十二，12", "MASK，二十二，MASK"),
+    (("一九九四",), "一九九四年", "MASK年"),
+    (("二百",), "200人, 两百人, 二百人", "MASK人, MASK人, MASK人"),
+    (("台湾",), "臺灣; 台 湾", "MASK; MASK"),
+    (("乔治·华盛顿",), "喬治華盛頓與乔治·华盛顿", "MASK與MASK"),
+    (("ABC公司",), "ＡＢＣ公司", "MASK"),
+    (("苹果",), "吃蘋果。", "吃MASK。"),
+    (("the President", "A Tale"), "President, tale and the president", "MASK, MASK and the MASK"),
+    (("King of Hill",), "King of the Hill", "MASK"),
+]
+
+
+def test_another_form_of_the_answer_is_masked_as_well():
+    assert [row for row in OTHER_FORMS if mask_answers(row[1], asked(*row[0])) != row[2]] == []
+    assert [row for row in OTHER_FORMS if mask_leak(row[2], asked("a word that is not there"))] == []
+
+
+LEAKS = [
+    (("Paris", "City of Light"), "Parisians love it", ("Paris",)),
+    (("Facebook",), "on Face book today", ("Facebook",)),
+    (("Rome",), "He came from England", ()),
+    (("O",), "Oxygen has the symbol MASK", ()),
+    (("10",), "in 1066 and 10,000 and 1.10", ()),
+    (("10",), "of ten men", ("10",)),
+    (("seven",), "7 of them", ("seven",)),
+    (("北京",), "北——京", ("北京",)),
+    (("北京",), "东京", ()),
+    (("七",), "七天", ("七",)),
+    (("七",), "十七天", ()),
+    (("7",), "七天", ()),
+    (("C++",), "C and D", ()),
+    (("C++",), "C++ code", ("C++",)),
+    (("Theban",), "the banner", ()),
+    (("!",), "so!", ("!",)),
+]
+
+
+def test_what_a_text_still_shows_is_named():
+    assert [row for row in LEAKS if mask_leak(row[1], asked(*row[0])) != row[2]] == []
 
 
 def test_for_multiple_choice_the_gold_option_is_masked():

@@ -58,12 +58,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def say(self, reply: Reply) -> None:
         self.close_connection |= reply.closes
+        data = reply.data
         self.send_response(reply.status)
-        for name, value in {"content-length": str(len(reply.data)), **reply.headers}.items():
+        for name, value in {"content-length": str(len(data)), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(reply.data)
+            self.wfile.write(data)
 
 
 class LocalServer(ThreadingHTTPServer):

@@ -57,19 +57,22 @@ class Script:
         return self._err.read_text() if self._err.exists() else ""
 
     def poll(self) -> int | None:
-        if self.returncode is None:
+        """Its exit code, or None. The server is asked only once there is one: many tests poll every 2 ms."""
+        if self.returncode is None and self._is_over(0.0):
             self.returncode = self._client.ask({"poll": self.pid})
         return self.returncode
 
+    def _is_over(self, timeout: float) -> bool:
+        ended = os.pidfd_open(self.pid)
+        over, _, _ = select.select([ended], [], [], timeout)
+        os.close(ended)
+        return bool(over)
+
     def wait(self, timeout: float = 300.0) -> int:
         """Its exit code. Raises :class:`AssertionError` after ``timeout`` seconds, then it is killed."""
-        if self.poll() is None:
-            ended = os.pidfd_open(self.pid)
-            over, _, _ = select.select([ended], [], [], timeout)
-            os.close(ended)
-            if not over:
-                self.kill()
-                raise AssertionError(f"not over after {timeout:.0f} s: {' '.join(self.args)}\n{self.stderr[-2000:]}")
+        if self.returncode is None and not self._is_over(timeout):
+            self.kill()
+            raise AssertionError(f"not over after {timeout:.0f} s: {' '.join(self.args)}\n{self.stderr[-2000:]}")
         code = self.poll()
         assert code is not None
         return code
