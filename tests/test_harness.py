@@ -46,6 +46,14 @@ def test_no_question_of_the_atlas_is_changed_or_taken_for_a_prompt():
         (f"{ASKED} Please answer in one sentence.", ASKED),
         (f"Answer in one word: {ASKED}", ASKED),
         (f"Hi! {ASKED} Thanks a lot!", ASKED),
+        (f"# Context from my IDE setup:\n\n## Active file: a.py\n\n## My request for Codex:\n{ASKED}", ASKED),
+        (f"{ASKED}\n<info-msg>\nIt is currently 2026-11-28\n</info-msg>", ASKED),
+        (f"<user_style>formal</user_style><current_question>{ASKED}</current_question>", ASKED),
+        (json.dumps({"type": "user_message", "message": ASKED, "time": "2026-11-28"}), ASKED),
+        (f"[Telegram Ann id:4 2026-11-28 10:00 UTC] {ASKED} /no_think", ASKED),
+        (f"Heute ist der 28. November 2026.\nQuestion: {ASKED}\nAnswer:", ASKED),
+        (f"<@U012> {ASKED} Only output the final answer. No explanations.", ASKED),
+        ("法国的首都是哪里？不要解释。", "法国的首都是哪里？"),
         ("Is it true that today is Monday?", "Is it true that today is Monday?"),
         ("What is <b>bold</b> in HTML?", "What is <b>bold</b> in HTML?"),
         ("<system-reminder> is which tag?", "<system-reminder> is which tag?"),
@@ -73,6 +81,11 @@ def test_own_patterns_are_struck_and_counted():
         f"<指令>根据已知信息来回答问题。</指令>\n<已知信息>{CONTEXT}</已知信息>\n<问题>{ASKED}</问题>",
         f"请基于以下内容回答问题：\n{CONTEXT}\n问题：{ASKED}",
         f"Beantworte die Frage.\n\nKontext:\n{CONTEXT}\n\nFrage: {ASKED}",
+        f"START CONTEXT BLOCK\n{CONTEXT}\nEND OF CONTEXT BLOCK\n\n{ASKED}",
+        f"[webpage 1 begin]{CONTEXT}[webpage 1 end]\n# The user's message is:\n{ASKED}",
+        f"<article>{CONTEXT}</article>\n{ASKED}",
+        f"コンテキスト:\n{CONTEXT}\n\n質問: {ASKED}",
+        json.dumps({"question": ASKED, "context": CONTEXT}),
     ],
 )  # fmt: skip
 def test_a_prompt_with_its_passages(prompt):
@@ -104,6 +117,10 @@ def test_a_system_s_message_with_passages(system):
         "Your task is to create a detailed summary of the conversation so far.",
         "Analyze if this message indicates a new conversation topic. If so, extract a title. Answer as JSON.",
         "为这段对话起一个简短的标题，不超过十个字",
+        "You are a title generator. You output ONLY a thread title.",
+        "Erstelle einen kurzen Titel (max. 5 Wörter) für diese Unterhaltung. Gib nur den Titel aus.",
+        "Extract the most important keywords of a given text. Output keywords ONLY.",
+        "Please predict the three questions that users might ask next, as a JSON array",
         "根据对话历史，将用户的最新问题改写为一个独立的问题，不要回答。",
         "请把以上对话总结成一段摘要，作为后续上下文",
     ],
@@ -112,7 +129,8 @@ def test_a_step_of_a_chain_or_a_window(prompt):
     assert no_question(prompt) == no_question(ASKED, [prompt]) == "client-task"
 
 
-@pytest.mark.parametrize("mark", ["<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>", "<PRE> a <SUF> b <MID>", "[SUFFIX]b"])
+@pytest.mark.parametrize("mark", ["<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>", "<PRE> a <SUF> b <MID>", "[SUFFIX]b",
+                                  "<[fim-suffix]>b", "f() = {{FILL_HERE}}", "<|user_cursor_is_here|>"])  # fmt: skip
 def test_code_to_be_filled_in(mark):
     assert no_question(mark) == "fill-in"
 

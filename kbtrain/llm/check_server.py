@@ -401,7 +401,7 @@ def _take_with_switch(
 ) -> dict[str, Any]:
     """As :func:`_take_fields`, of a server that answers only with a field that asks its model not to think, or only by
     a stream. Raises ``first`` where none of these fields helps."""
-    about_switches = re.search("think|reason|stream", str(first), re.I)
+    about_switches = re.search("think|reason|stream|思考|推理|流式|http call", str(first), re.I)
     for extra in (*NOT_TO_THINK, {"stream": True}) if about_switches and not probe.extra else ():
         probe.extra = extra
         try:

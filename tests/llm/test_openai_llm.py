@@ -384,13 +384,17 @@ def test_a_server_that_reads_a_part_of_long_prompts_is_stopped():
         {"citations": ["https://a.org"]},
         {"search_results": [{"title": "x"}]},
         {"usage": {"num_search_queries": 1}},
+        {"search_info": {"search_results": [{"title": "x"}]}},
+        {"choices": [{"message": {"content": "Paris ([a.org](https://a.org))"}}]},
+        {"choices": [{"message": {"content": "Paris [1][2]"}}]},
+        {"choices": [{"message": {"content": "Paris", "context": {"citations": [{"url": "x"}]}}}]},
         {"choices": [{"message": {"content": "x", "annotations": [{"type": "url_citation"}]}}]},
     ],
 )
 def test_plain_answers_with_citations_stop_the_run(sign):
     so_far = RepliesSoFar("server s")
     for _ in range(20):
-        so_far.add_plain({"choices": [{"message": {"content": "x", "annotations": []}}], "citations": []})
+        so_far.add_plain({"choices": [{"message": {"content": "x[1] is y", "annotations": []}}], "citations": []})
     with pytest.raises(UserError, match="the model searches by itself"):
         for _ in range(10):
             so_far.add_plain(sign)

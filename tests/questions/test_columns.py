@@ -247,6 +247,10 @@ def test_values_of_parquet_are_written_as_people_write_them(tmp_path):
     single = {"question": ["How much?"], "answers": pyarrow.array([[0.1, 2.0]], pyarrow.list_(pyarrow.float32()))}
     pyarrow.parquet.write_table(pyarrow.table(single), tmp_path / "x.parquet")
     assert answers("jsonl", tmp_path / "x.parquet") == [("0.1", "2")]
+    kinds = [("v", pyarrow.float64()), ("s", pyarrow.float32())]
+    both = {"question": ["How much?"], "a": pyarrow.array([{"v": 1234567.891, "s": 0.5}], pyarrow.struct(kinds))}
+    pyarrow.parquet.write_table(pyarrow.table({**both, "id": [7.0]}), tmp_path / "x.parquet")
+    assert answers("jsonl", tmp_path / "x.parquet", columns=Columns({"answers": "a.v"})) == [("1234567.891",)]
 
 
 @pytest.mark.parametrize(
@@ -264,6 +268,8 @@ def test_json_and_pythons_objects_in_a_cell_are_reached_into(tmp_path, cell):
 def test_tabs_in_a_csv_are_seen(tmp_path):
     table = 'question\tanswer\nWho, and when?\t"Ann, once"\n'
     assert answers("csv", tmp_path / "x.csv", table) == [("Ann, once",)]
+    assert answers("csv", tmp_path / "y.tsv", 'question\tanswer\n"Emma" by?\t"Ann" Lee\n') == [('"Ann" Lee',)]
+    assert answers("csv", tmp_path / "z.csv", "question|answer|language\nWho?|Ann|en-US\n") == [("Ann",)]
 
 
 def test_the_id_of_beir_is_an_id(tmp_path):

@@ -119,6 +119,8 @@ def of_cells(*answers):
         ("Paris / Lutetia", ("Paris", "Lutetia")),
         ("Paris OR Lutetia", ("Paris", "Lutetia")),
         ("Paris\nLutetia", ("Paris", "Lutetia")),
+        ("Paris <br> Lutetia", ("Paris", "Lutetia")),
+        ("{'Paris', 'Lutetia'}", ("Paris", "Lutetia")),
         ("Beijing (formerly Peking)", ("Beijing", "Peking")),
         ("AC/DC", ("AC/DC",)),
         ("Truth or Dare", ("Truth or Dare",)),
@@ -134,6 +136,10 @@ def test_a_cell_of_several_answers_is_cut_where_no_name_has_the_sign(cell, answe
     [
         ([str(i % 2) for i in range(30)], "warning: all reference answers are 0 or 1"),
         (["Paris"] * 20 + [f"City {i}" for i in range(10)], "warning: 20 of 30 questions have the reference answer"),
+        (["ABCD"[i % 4] for i in range(30)], "warning: all reference answers are A or B or C or D"),
+        ([f"City {i}##Town {i}" for i in range(30)], "warning: 30 of 30 reference answers have '##' in them"),
+        ([f"#### {i}" for i in range(30)], "warning: 30 of 30 reference answers have '####' in them"),
+        ([f"${i}" for i in range(30)], ""),
         ([f"City {i}" for i in range(30)], ""),
     ],
 )

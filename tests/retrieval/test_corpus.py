@@ -82,7 +82,8 @@ def test_a_corpus_of_other_columns_is_mapped_and_numbered(tmp_path):
     assert next(read_passages(tmp_path / "docs.jsonl", {"text": "body"})) == Passage("docs-1", "", "a")
     with pytest.raises(UserError, match=r"field 'text': missing.*--columns \"\{text: body, title: head\}\""):
         list(read_passages(tmp_path / "docs.jsonl"))
-    (tmp_path / "wiki.jsonl").write_text('{"doc_id": 7, "heading": "Oslo", "content": "It is a city."}\n')
+    row = {"doc_id": 7, "url": "https://a.org/longer/than/it", "heading": "Oslo", "content": "It is a city."}
+    (tmp_path / "wiki.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(UserError, match=r"--columns \"\{text: content, title: heading\}\""):
         list(read_passages(tmp_path / "wiki.jsonl"))
     (tmp_path / "docs.tsv").write_text("nr\tbody\thead\tmore\n7\ta\tt\tx\n")

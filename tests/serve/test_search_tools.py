@@ -2,6 +2,10 @@
 
 import pytest
 from serve_support import KNOWN, NEEDS, serving
+from stub_upstream import StubUpstream
+
+from kbtrain.serve.config import SEARCH_TOOLS
+from kbtrain.serve.request_forms import search_tools
 
 OTHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 SEARCH = {"type": "function", "function": {"name": "web_search", "parameters": {"type": "object"}}}
@@ -59,7 +63,21 @@ def test_each_dialect_names_the_tool_in_its_own_form(server, stub, path, tool, c
     assert (found["x-kbtrain-tool"], stub.body()["tool_choice"]) == ("forced", choice)
 
 
-CODING = ["search_replace", "codebase_search", "grep_search", "search_flights", "retrieve_order", "tool_search"]
+CODING = ["search_replace", "codebase_search", "grep_search", "search_flights", "retrieve_order", "tool_search",
+          "searchReplace", "google_drive_search", "delete_web_search_history", "ToolSearch"]  # fmt: skip
+WRITTEN = ["google_web_search", "webSearchPrime", "$web_search", "TavilySearch", "builtin::websearch", "search-web"]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_search_is_known_by_each_way_to_write_its_name(name):
+    for tool in (
+        {"type": "function", "function": {"name": name}},
+        {"type": "openrouter:web_search"},
+        {"webSearch": {}},
+    ):
+        assert (
+            search_tools({"tools": [tool]}, SEARCH_TOOLS) == search_tools({"functions": [tool]}, SEARCH_TOOLS) == [tool]
+        )
 
 
 @pytest.mark.parametrize("name", CODING)
@@ -78,7 +96,8 @@ def test_the_tool_that_finds_tools_is_never_taken(gate, stub):
 
 @pytest.mark.parametrize("field", [
     {"web_search_options": {}}, {"plugins": [{"id": "web"}]}, {"enable_search": True}, {"model": "stub:online"},
-    {"search_parameters": {"mode": "auto"}}], ids=str)  # fmt: skip
+    {"search_parameters": {"mode": "auto"}}, {"webSearch": True}, {"features": {"web_search": True}},
+    {"venice_parameters": {"enable_web_search": "on"}}, {"force_search_enhancement": True}], ids=str)  # fmt: skip
 def test_a_field_that_makes_the_upstream_search_is_steered_as_a_tool(server, stub, field):
     for text, outcome in ((NEEDS, "kept"), (KNOWN, "removed")):
         body = {"model": "stub", "messages": [{"role": "user", "content": text}], **field}
@@ -89,7 +108,8 @@ def test_a_field_that_makes_the_upstream_search_is_steered_as_a_tool(server, stu
 
 
 def test_a_field_that_says_no_is_no_search(server, stub):
-    off = {"enable_search": False, "web_search_options": None, "search_parameters": {"mode": "off"}, "plugins": [{}]}
+    off = {"enable_search": False, "web_search_options": None, "search_parameters": {"mode": "off"}, "plugins": [{}],
+           "web_search": {"enable": False}, "venice_parameters": {"enable_web_search": "off"}}  # fmt: skip
     body = {"model": "stub", "messages": [{"role": "user", "content": KNOWN}], **off}
     assert "x-kbtrain-tool" not in server.post("/v1/chat/completions", body).headers and stub.body() == body
 
@@ -120,6 +140,21 @@ def test_a_choice_of_auto_with_options_is_steered_and_a_model_that_thinks_is_not
     for thinking in ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"enable_thinking": True}):
         body, found = ask(server, NEEDS, [tool], "force", "messages", **thinking)
         assert found["x-kbtrain-tool"] == "kept" and stub.body() == body
+
+
+def test_of_the_tools_that_a_client_allows_the_search_is_taken(server, stub):
+    names = [{"type": "function", "function": {"name": name}} for name in ("get_weather", "web_search")]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": names}}
+    body, found = ask(server, KNOWN, [OTHER, SEARCH], tool_choice=choice)
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": names[:1]}}
+    assert (found["x-kbtrain-tool"], stub.body()) == ("removed", {**body, "tool_choice": allowed})
+
+
+def test_a_steered_request_that_the_upstream_refuses_is_sent_as_it_came(gate):
+    with StubUpstream() as strict, serving(gate, upstream=strict.url, search="none") as own:
+        strict.status = 400
+        body, found = ask(own, NEEDS, [SEARCH], "force")
+        assert (found["x-kbtrain-tool"], len(strict.requests), strict.body()) == ("kept", 2, body)
 
 
 def test_what_the_client_chose_or_called_stays(server, stub):

@@ -119,11 +119,12 @@ def test_an_upstream_that_refuses_an_inserted_call_gets_the_passages_before_the_
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1//chat/completions", "//v1/chat/completions",
-                                  "/v1/v1/chat/completions", "/v1/v1//chat/completions//"])  # fmt: skip
+                                  "/v1/v1/chat/completions", "/v1/v1//chat/completions//", "/v1/Chat/Completions",
+                                  "/v1/openai/deployments/M/chat/completions?api-version=1"])  # fmt: skip
 def test_a_path_that_a_client_joined_wrongly_is_the_one_that_is_meant(proxy, stub, path):
     reply = proxy.post(path, CHAT, ALWAYS)
     assert (reply.status, reply.headers["x-kbtrain-retrieved"]) == (200, "1")
-    assert stub.requests[-1][0] == "/v1/chat/completions"
+    assert stub.requests[-1][0] == (path if "deployments" in path else "/v1/chat/completions")
 
 
 class Redirecting(StubUpstream):
@@ -198,6 +199,12 @@ OK, JSON = [(b"content-type", b"text/event-stream; charset=utf-8")], [(b"content
         (OK, STREAM + b'event: error\ndata: {"type": "overloaded_error"}\n\n', True),
         (OK, b'data: {"type": "error", "error": {"type": "overloaded_error"}}\r\n\r\n', True),
         (OK, b'data: {"error": "x"}', True),  # cut off behind it
+        (OK, STREAM + b'error: {"code": 500, "message": "x"}\n\n', True),  # llama.cpp
+        (OK, STREAM + b'data: {"object": "error", "message": "x"}\n\n', True),
+        (OK, STREAM + b'data: {"choices": [{"delta": {}, "error": {"code": 502}}]}\n\n', True),
+        (OK, STREAM + b'data: {"choices": [], "base_resp": {"status_code": 1013}}\n\n', True),
+        (OK, STREAM + b'data: {"choices": [], "base_resp": {"status_code": 0}}\n\n', False),
+        (OK, b'data: {"type": "code.done", "code": "print(1)"}\n\n', False),
         (OK, STREAM + b'data: {"type": "response.failed", "response": {"status": "failed"}}\n\n', True),
         (OK, STREAM + b'data: {"choices": [{"delta": {}, "finish_reason": "error"}]}\n\ndata: [DONE]\n\n', True),
         (OK, STREAM + b'data: {"choices": [{"delta": {}, "finish_reason": "abort"}]}\n\n', True),
