@@ -104,29 +104,10 @@ def test_a_system_s_message_with_passages(system):
     assert no_question(ASKED, [system]) == "own-passages"
 
 
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        f"Given the following conversation and a follow up question, rephrase the follow up question to be a "
-        f"standalone question.\n\nChat History:\n{TALK}\nFollow Up Input: Its capital?\nStandalone question:",
-        "Given a chat history and the latest user question, formulate a standalone question which can be understood "
-        "without the chat history. Do NOT answer the question.",
-        f"Generate 3 different versions of the given user question to retrieve relevant documents from a vector "
-        f"database. Original question: {ASKED}",
-        f"Write a passage that answers the question.\nQuestion: {ASKED}\nPassage:",
-        "Your task is to create a detailed summary of the conversation so far.",
-        "Analyze if this message indicates a new conversation topic. If so, extract a title. Answer as JSON.",
-        "为这段对话起一个简短的标题，不超过十个字",
-        "You are a title generator. You output ONLY a thread title.",
-        "Erstelle einen kurzen Titel (max. 5 Wörter) für diese Unterhaltung. Gib nur den Titel aus.",
-        "Extract the most important keywords of a given text. Output keywords ONLY.",
-        "Please predict the three questions that users might ask next, as a JSON array",
-        "根据对话历史，将用户的最新问题改写为一个独立的问题，不要回答。",
-        "请把以上对话总结成一段摘要，作为后续上下文",
-    ],
-)  # fmt: skip
-def test_a_step_of_a_chain_or_a_window(prompt):
-    assert no_question(prompt) == no_question(ASKED, [prompt]) == "client-task"
+def test_a_step_of_a_chain_or_a_window():
+    rows = (ROOT / "tests" / "serve" / "client_tasks.jsonl").read_text(encoding="utf-8").splitlines()
+    for prompt in [json.loads(row)["prompt"].replace("{chat}", TALK) for row in rows]:
+        assert no_question(prompt) == no_question(ASKED, [prompt]) == "client-task", prompt
 
 
 @pytest.mark.parametrize("mark", ["<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>", "<PRE> a <SUF> b <MID>", "[SUFFIX]b",
