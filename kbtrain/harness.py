@@ -46,12 +46,14 @@ TASKS, _PASSAGES = _rules("tasks"), _rules("passages")
 SIGNS = tuple(_TABLE["tasks"]["signs"])
 _TAGS = {name: _form(text) for name, text in _TABLE["tags"].items()}
 _ASKED = re.compile(rf"<({_TAGS['asked']})>", re.IGNORECASE)
+_MATERIAL_NAME = rf"(?:[a-z]+_)*(?:{_TAGS['context']}|{_TAGS['material']})(?:_?\d+)?"
 _WRAPPED = re.compile(
     rf"<(?!(?i:{_TAGS['asked']})>)((?i:(?:[a-z]{{1,20}}[_-]){{0,3}}?(?:{_TAGS['wrapped']})s?)(?:[_-][\w-]*|[A-Z]\w*)?"
-    r"|context(?=>\s*(?i:the|my) current\b))(?=[\s>])[^<>]*>"
+    r"|context(?=>\s*(?i:the|my) current\b)"
+    rf"|(?!{_MATERIAL_NAME}[\s>])[a-z]{{2,20}}(?:[_-][a-z]{{2,20}}){{1,3}})(?=[\s>])[^<>]*>"  # no tag of HTML
 )
 _TAGGED = re.compile(rf"<({_TAGS['context']})\b[^<>]*>", re.IGNORECASE)
-_MATERIAL = re.compile(rf"<((?:[a-z]+_)*(?:{_TAGS['context']}|{_TAGS['material']})(?:_?\d+)?)\b[^<>]*>", re.IGNORECASE)
+_MATERIAL = re.compile(rf"<({_MATERIAL_NAME})\b[^<>]*>", re.IGNORECASE)
 _LINES = tuple(re.compile(_form(text)) for text in _TABLE["lines"]["all"])
 _MANNER = re.compile("|".join(f"(?:{_form(text)})" for text in _TABLE["manner"]["all"]), re.IGNORECASE)
 _GIVEN, _FILL_IN = re.compile(_form(_TABLE["passages"]["given"]), _M), re.compile(_form(_TABLE["code"]["fill_in"]))
@@ -131,7 +133,7 @@ def _is_manner(sentence: str) -> bool:
     """True for a wish about the form of the answer, a greeting or thanks."""
     if len(sentence) > LONGEST_MANNER:
         return False
-    return bool(_MANNER.fullmatch(sentence.strip(" \n.!。！"))) or utterance_kind(sentence) in ("greeting", "thanks")
+    return bool(_MANNER.fullmatch(sentence.strip(" \n.!。！()"))) or utterance_kind(sentence) in ("greeting", "thanks")
 
 
 def no_question(asked: str, systems: Iterable[str] = ()) -> NoQuestion | None:
@@ -158,7 +160,7 @@ def _is_task(text: str) -> bool:
 def holds_passages(text: str) -> bool:
     """True for a prompt with passages in it, told by its tags, its headings or its instruction to use them."""
     text = _ends(text)
-    if len(text) >= SHORTEST and any(end - begin >= SHORTEST // 2 for begin, _, _, end in _blocks(text, _MATERIAL)):
+    if len(text) >= SHORTEST and any(end - begin >= SHORTEST // 2 for _, begin, end, _ in _blocks(text, _MATERIAL)):
         return True
     for rule in _PASSAGES if len(text) >= SHORTEST else ():
         found = [pattern.search(text) for pattern in rule]
