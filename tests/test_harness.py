@@ -54,7 +54,7 @@ def test_no_question_of_the_atlas_is_changed_or_taken_for_a_prompt():
         (f"Heute ist der 28. November 2026.\nQuestion: {ASKED}\nAnswer:", ASKED),
         (f"<@U012> {ASKED} Only output the final answer. No explanations.", ASKED),
         ("法国的首都是哪里？不要解释。", "法国的首都是哪里？"),
-        (f"<|im_start|>system\nBe nice.<|im_end|>\n<|im_start|>user\n{ASKED}<|im_end|>\n<|im_start|>assistant\n", ASKED),
+        (f"<|im_start|>system\nBe<|im_end|>\n<|im_start|>user\n{ASKED}<|im_end|>\n<|im_start|>assistant\n", ASKED),
         (f"<browser_state>\nurl: a\n</browser_state>\n@mybot {ASKED} (answer in German)", ASKED),
         ("Is it true that today is Monday?", "Is it true that today is Monday?"),
         ("What is <b>bold</b> in HTML?", "What is <b>bold</b> in HTML?"),
