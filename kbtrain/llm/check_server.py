@@ -174,7 +174,8 @@ class _Probe:
                 raise UserError(f"{self.where}: {failure.text}; {NO_QUOTA}")
             fields = {*(body or ())} - {"model", "messages", "prompt"}
             named = any(re.search(rf"\b{name}\b", failure.text) for name in fields)
-            of_field = failure.status == 403 and (self.answered or named)
+            # with few fields or none a refusal is the key's
+            of_field = failure.status == 403 and (self.answered or named or len(fields) > 1)
             if failure.status in {401, 403} and failure.refusal is None and not of_field:
                 first = first or failure
                 if len(self.headers) > 1:

@@ -151,7 +151,7 @@ class Thinker(ModelServer):
         if asked.method == "POST" and self.needs and self.needs not in asked.body:
             return 400, {"error": {"message": f"{self.needs} must be set to false for non-streaming calls"}}
         if asked.method == "POST" and self.forbidden in asked.body:
-            return 403, {"error": {"message": f"the field {self.forbidden} needs another plan"}}
+            return 403, {"error": {"message": "this needs another plan"}}
         status, body, *rest = super().reply(asked)
         if self.window and "usage" in body:
             body["usage"]["prompt_tokens"] = min(body["usage"]["prompt_tokens"], self.window)
