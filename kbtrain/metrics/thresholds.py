@@ -235,7 +235,7 @@ class Promised:
         if self.with_more is None or (self.guarantee and self.with_more > self.guarantee.ratio - 0.005):
             return ""
         skipped = f"{1 - self.with_more:.1%} of the searches on dev"
-        return f"{MORE * self.n} dev questions with the same results would allow it to skip {skipped}."
+        return f"With {MORE * self.n} dev questions and the same results, the promise would let it skip {skipped}."
 
 
 def promised(dev: Dev, limit: float, delta: float = 0.1) -> Promised:

@@ -290,7 +290,7 @@ def closing_block(
         found = _reached(saving.noted, f" of the {saving.saves}", "accuracy ")
         line, real = f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {found}", texts[2]
         if saving.other is not None:
-            line += f"; set for right answers: {_reached(saving.other)}"
+            line += f"; for most right answers: {_reached(saving.other)}"
         sure = saving.promised
         if sure is not None and sure.dev_saved > 0 and not saving.rule.startswith("max_loss"):
             line += f"; at most {percent(saving.promise.limit)} points lost, promised: {_reached(sure)}"
@@ -302,6 +302,8 @@ def closing_block(
 
 
 def _reached(setting: ThresholdSaving, of: str = "", accuracy: str = "") -> str:
+    if setting.saved.mean == 0:
+        return "always search"
     change = f"{points(setting.change.mean)} points, {points_interval(setting.change)}"
     return f"{percent(setting.saved.mean)} %{of} skipped, {accuracy}{percent(setting.accuracy)} % ({change})"
 

@@ -167,7 +167,7 @@ def test_the_fewest_searches_with_a_promise_and_what_more_questions_would_allow(
     found = promised(dev, 0.02)
     assert found.guarantee is not None and found.guarantee.ratio == 197 / 400  # three lost of 400
     assert found.with_more is not None and found.with_more <= found.guarantee.ratio
-    assert found.more.startswith("1600 dev questions with the same results would allow it to skip ")
+    assert found.more.startswith("With 1600 dev questions and the same results, the promise would let it skip ")
     assert found.more.endswith(f" {1 - found.with_more:.1%} of the searches on dev.")
     few = Dev(*(column[::8] for column in (dev.scores, dev.llm, dev.rag, dev.needed)))
     found = promised(few, 0.02)
