@@ -1,7 +1,5 @@
 """Yes/no questions: which they are, what is read in an answer, and what becomes of answers that say neither."""
 
-import pytest
-
 from kbtrain.answers.grading import graded, group_key, is_correct, is_yes_no, rule_verdict
 from kbtrain.answers.yes_no import says_yes
 from kbtrain.labeling.indicators import grade
@@ -15,73 +13,70 @@ def of(gold, text=ASKED, grading="contains"):
     return Question("q", text, (gold,), "test", "made", grading=grading)
 
 
-@pytest.mark.parametrize(
-    ("text", "gold", "expected"),
-    [
-        (ASKED, "yes", True),
-        (ASKED, "No", True),
-        ("True or false: the sky is green.", "False", True),
-        ("Pravda and Stiffelio are both operas?", "yes", True),
-        ("北京是中国的首都吗？", "是", True),
-        ("他会游泳吗？", "不会", True),
-        ("Which band recorded Roundabout?", "Yes", False),
-        ("Who is the villain?", "No", False),
-        ("谁写了《是》？", "是", False),
-        (ASKED, "American", False),
-    ],
-)
-def test_a_gold_yes_or_no_makes_a_yes_no_question_unless_it_asks_who_or_what(text, gold, expected):
-    assert is_yes_no(of(gold, text)) is expected
+GOLD = [
+    (ASKED, "yes", True),
+    (ASKED, "No", True),
+    ("True or false: the sky is green.", "False", True),
+    ("Pravda and Stiffelio are both operas?", "yes", True),
+    ("北京是中国的首都吗？", "是", True),
+    ("他会游泳吗？", "不会", True),
+    ("Which band recorded Roundabout?", "Yes", False),
+    ("Who is the villain?", "No", False),
+    ("谁写了《是》？", "是", False),
+    (ASKED, "American", False),
+]
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("Yes", True),
-        ("**Yes**, both were American.", True),
-        ("The answer is: no", False),
-        ("So the final answer is yes.", True),
-        ("No, they were not.", False),
-        ("They were.", True),
-        ("They weren't.", False),
-        ("Both were American.", True),
-        ("Scott Derrickson and Ed Wood were both American.", True),
-        ("They did not share the same nationality.", False),
-        ("Scott Derrickson is American, and Ed Wood was a director.", None),
-        ("No information is given.", None),
-        ("No one knows.", None),
-        ("Yes or no?", None),
-        ("Yes and no.", None),
-        ("Yes. No, wait.", None),
-        ("Were Scott Derrickson and Ed Wood of the same nationality?", None),
-        ("Maybe both.", None),
-        ("director", None),
-    ],
-)
-def test_yes_or_no_is_read_where_it_can_be_read_safely(answer, said):
-    assert says_yes(answer, ASKED) is said
+def test_a_gold_yes_or_no_makes_a_yes_no_question_unless_it_asks_who_or_what():
+    assert [row for row in GOLD if is_yes_no(of(row[1], row[0])) is not row[2]] == []
 
 
-@pytest.mark.parametrize(
-    ("answer", "question", "said"),
-    [
-        ("Germany beat Brazil.", "Did Brazil beat Germany?", None),  # the question's words in another order
-        ("Both are in Germany.", "Are both Paris and Lyon in France?", None),
-        ("Both are American.", "Are Ann Lee and Bob Ray both American?", True),
-        ("Only Ann Lee is.", "Are Ann Lee and Bob Ray both American?", False),
-        ("The Sun is not a planet.", "Is the Sun a planet?", False),
-        ("The Sun is a body but not a planet.", "Is the Sun a planet?", False),
-        ("It is red.", "Is it red or green?", None),
-        ("They are.", "Aren't they?", None),
-        ("是的", "北京是首都吗？", True),
-        ("不是", "北京是首都吗？", False),
-        ("北京不是首都。", "北京是首都吗？", False),
-        ("是不是？", "北京是首都吗？", None),
-        ("他不会。", "他会游泳吗？", False),
-    ],
-)
-def test_statements_count_in_the_questions_own_words(answer, question, said):
-    assert says_yes(answer, question) is said
+SAID = [
+    ("Yes", True),
+    ("**Yes**, both were American.", True),
+    ("The answer is: no", False),
+    ("So the final answer is yes.", True),
+    ("No, they were not.", False),
+    ("They were.", True),
+    ("They weren't.", False),
+    ("Both were American.", True),
+    ("Scott Derrickson and Ed Wood were both American.", True),
+    ("They did not share the same nationality.", False),
+    ("Scott Derrickson is American, and Ed Wood was a director.", None),
+    ("No information is given.", None),
+    ("No one knows.", None),
+    ("Yes or no?", None),
+    ("Yes and no.", None),
+    ("Yes. No, wait.", None),
+    ("Were Scott Derrickson and Ed Wood of the same nationality?", None),
+    ("Maybe both.", None),
+    ("director", None),
+]
+
+
+def test_yes_or_no_is_read_where_it_can_be_read_safely():
+    assert [row for row in SAID if says_yes(row[0], ASKED) is not row[1]] == []
+
+
+STATED = [
+    ("Germany beat Brazil.", "Did Brazil beat Germany?", None),  # the question's words in another order
+    ("Both are in Germany.", "Are both Paris and Lyon in France?", None),
+    ("Both are American.", "Are Ann Lee and Bob Ray both American?", True),
+    ("Only Ann Lee is.", "Are Ann Lee and Bob Ray both American?", False),
+    ("The Sun is not a planet.", "Is the Sun a planet?", False),
+    ("The Sun is a body but not a planet.", "Is the Sun a planet?", False),
+    ("It is red.", "Is it red or green?", None),
+    ("They are.", "Aren't they?", None),
+    ("是的", "北京是首都吗？", True),
+    ("不是", "北京是首都吗？", False),
+    ("北京不是首都。", "北京是首都吗？", False),
+    ("是不是？", "北京是首都吗？", None),
+    ("他不会。", "他会游泳吗？", False),
+]
+
+
+def test_statements_count_in_the_questions_own_words():
+    assert [row for row in STATED if says_yes(row[0], row[1]) is not row[2]] == []
 
 
 def test_no_is_found_neither_inside_of_a_word_nor_as_a_part_of_its_contrary():

@@ -280,6 +280,7 @@ if __name__ == "__main__":
         importlib.import_module(name)
     provenance = importlib.import_module("kbtrain.io.provenance")  # what each script's metadata would ask for anew
     provenance.git_state(), provenance.package_versions()
+    importlib.import_module("kbtrain.llm.server_requests").tls()  # 25 ms in each script that asks a server
     sys.path.remove(first)  # Ray puts itself before it
     sys.path.insert(0, first)
     check_alone()
