@@ -61,6 +61,9 @@ HASHED = [  # (kind, file, what it says instead, the error's line): what gate.js
     ("seakr", "gate.json", {"base_model": "x"}, "model 'x': cannot be opened"),
     ("draft", "gate.json", {"signal": "x"}, "field 'signal': input should be 'draft_margin'"),
     ("stack", "gate.json", {"members": [{"folder": "x\0y"}]}, "gate.json: "),
+    ("features", "gate.json", {"keys": True}, "field 'keys'"),
+    ("encoder_probe", "gate.json", {"reads": {"max_length": -1}}, "max_length: expected a number of tokens"),
+    ("ragate_mha", "gate.json", {"reads": {"max_length": 9, "inputs": 0}}, "inputs: expected one of contx"),
 ]
 UNHASHED = [  # the same of folders without hashes, as older versions made them
     ("features", "tokens.json", {"pattern": "("}, "tokens.json: broken"),

@@ -106,7 +106,8 @@ def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[
     """Name and kind of a folder's gate; ``content``: of its file, if it is read. Raises :class:`UserError`."""
     content = content or read_gate_json(folder)
     name = content["kind"]
-    keys = {str(key) for key in (content.get("key"), *(content.get("keys") or ()))}
+    several = content.get("keys")
+    keys = {str(key) for key in (content.get("key"), *(several if isinstance(several, list) else ()))}
     gone = [f"of kind '{name}'"] if name in GONE else [f"for key '{key}'" for key in GONE_KEYS & keys]
     if gone:
         raise UserError(f"{at(Path(folder) / CARD)}: gates {gone[0]} were removed before 0.1.0 (CHANGELOG.md)")

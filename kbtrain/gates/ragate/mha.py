@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -37,6 +37,8 @@ class MHAInput(TextReader):
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, inputs: Inputs) -> None:
         super().__init__(tokenizer, max_length)
+        if inputs not in get_args(Inputs):
+            raise ValueError(f"inputs: expected one of {', '.join(get_args(Inputs))}, found {inputs!r:.40}")
         self.inputs: Inputs = inputs
         ids: Any = tokenizer.convert_tokens_to_ids([SEPARATOR, NOTHING])
         self._separator, self._nothing = int(ids[0]), int(ids[1])

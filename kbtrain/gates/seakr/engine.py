@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -35,8 +35,8 @@ class SeakrSettings(BaseModel):
     temperature: float = Field(default=1.0, gt=0)
     top_k: int = Field(default=50, ge=0)
     top_p: float = Field(default=0.9, gt=0, le=1)
-    max_new_tokens: int = Field(default=24, ge=1)
-    stop: tuple[str, ...] = ("\n",)
+    max_new_tokens: int = Field(default=24, ge=1, lt=2**31)
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ("\n",)
     max_prompt_tokens: int = Field(default=2048, ge=16)
     seed: str = "seakr"
 
