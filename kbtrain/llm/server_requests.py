@@ -55,9 +55,11 @@ _QUOTA = re.compile(
     r"|(balance|credits?|funds) (is |are )?(insufficient|too low|exhausted|not enough|used up|depleted)"
     r"|requires more credits|out of (credits|funds)|have any credits|used (up |all |your |available )+(credits|quota)"
     r"|purchase (more )?credits|spending (limit|cap)|budget has been exceeded|key limit exceeded"
-    r"|reached your (specified )?(api )?usage limit|payment required|overdue (balance|payment)"
-    r"|free (tier|quota).{0,40}(exhausted|used up)|solde .{0,30}insuffisant|残高.{0,4}不足"
-    r"|余额不足|餘額不足|欠费|欠費|充值|(额度|配额|资源包).{0,6}(不足|用完|用尽|耗尽)"
+    r"|reached your (specified )?(api )?usage limit|payment (method )?required|overdue (balance|payment)"
+    r"|(no|run out of) (more |remaining )?(credits?|funds)\b|run out of tokens|limit reached for this month|upgrade to continue"
+    r"|free (tier|quota|usage).{0,40}(exhausted|used up)|solde .{0,30}insuffisant|saldo insuf"
+    r"|guthaben .{0,20}aufgebraucht|(残高|クレジット).{0,4}不足|(크레딧|잔액).{0,4}부족|餘額不足|欠费|欠費|充值"
+    r"|(余额|额度|配额|资源包).{0,6}(不足|用完|用尽|耗尽)"
     r"|[每今当本][日天周月].{0,8}(上限|限额)|套餐.{0,6}(到期|过期|用完)",
     re.I,
 )
@@ -88,8 +90,8 @@ _LENGTH_CODES = frozenset({
 })  # fmt: skip
 _LENGTH = re.compile(
     r"context[ _]?(length|size|window)|(prompt|input|request|message|text|sequence)s?\b[^.]{0,60}\btoo (long|large)"
-    r"|too many (input )?tokens|longer than the (maximum )?model|reduce the length|token limit"
-    r"|max_tokens must be at least 1, got -|input (length|tokens?)\b.{0,60}exceed|larger than the context"
+    r"|too many (input )?tokens|longer than (the (maximum )?model|n_ctx)|reduce the length|token limit"
+    r"|max_tokens must be at least 1, got -|input (length|tokens?)\b.{0,60}exceed|larger than the (maximum )?context"
     r"|exceeds? .{0,40}context|(超过|超出).{0,20}(长度|上下文)|超长|过长|range of input length"
     r"|max(imum)? (prompt|input|sequence) (length|tokens|characters)|tokens\b.{0,40}must (be <=|not exceed)"
     r"|(prompt|input|sequence)\b.{0,40}exceeds.{0,20}max",
@@ -239,7 +241,9 @@ def _codes(value: Any, depth: int) -> Iterator[Any]:
     """Values of codes, types and statuses in an error, and in the errors and reasons inside it."""
     if depth > 4:
         return
-    if isinstance(value, list):
+    if isinstance(value, str) and re.fullmatch(r"\w+", value):  # {"error": "billing_error"}
+        yield value
+    elif isinstance(value, list):
         for item in value[:4]:
             yield from _codes(item, depth + 1)
     elif isinstance(value, dict):
