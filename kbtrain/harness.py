@@ -38,11 +38,11 @@ def _form(text: str) -> str:
     return re.sub(r"\n\s*", "", text)
 
 
-def _rules(table: str) -> tuple[tuple[re.Pattern[str], ...], ...]:
-    return tuple(tuple(re.compile(_form(text), _M) for text in rule) for rule in _TABLE[table]["rules"])
+def _rules(table: str, name: str = "rules") -> tuple[tuple[re.Pattern[str], ...], ...]:
+    return tuple(tuple(re.compile(_form(text), _M) for text in rule) for rule in _TABLE[table][name])
 
 
-TASKS, _PASSAGES = _rules("tasks"), _rules("passages")
+TASKS, _OF_MESSAGE, _PASSAGES = _rules("tasks"), _rules("tasks", "message"), _rules("passages")
 SIGNS = tuple(_TABLE["tasks"]["signs"])
 _TAGS = {name: _form(text) for name, text in _TABLE["tags"].items()}
 _ASKED = re.compile(rf"<({_TAGS['asked']})>", re.IGNORECASE)
@@ -141,7 +141,7 @@ def no_question(asked: str, systems: Iterable[str] = ()) -> NoQuestion | None:
     systems = list(systems)
     if any(sign in asked for sign in "<[{") and _FILL_IN.search(asked):
         return "fill-in"
-    if any(map(_is_task, map(_ends, (asked, *systems)))):
+    if any(map(_is_task, map(_ends, (asked, *systems)))) or _has_all(_ends(asked), _OF_MESSAGE):
         return "client-task"
     if holds_passages(asked) or any(map(_gives_passages, map(_ends, systems))):
         return "own-passages"
@@ -152,9 +152,12 @@ def no_question(asked: str, systems: Iterable[str] = ()) -> NoQuestion | None:
 def _is_task(text: str) -> bool:
     """True for the system's message or the user's last one that is a program's own instruction."""
     lowered = text.lower()
-    return any(sign in lowered for sign in SIGNS) and any(
-        all(pattern.search(text) for pattern in rule) for rule in TASKS
-    )
+    return any(sign in lowered for sign in SIGNS) and _has_all(text, TASKS)
+
+
+def _has_all(text: str, rules: Iterable[Sequence[re.Pattern[str]]]) -> bool:
+    """True for a text with all patterns of a rule."""
+    return any(all(pattern.search(text) for pattern in rule) for rule in rules)
 
 
 def holds_passages(text: str) -> bool:

@@ -108,6 +108,7 @@ def test_a_system_s_message_with_passages(system):
 
 def test_a_step_of_a_chain_or_a_window():
     rows = (ROOT / "tests" / "serve" / "client_tasks.jsonl").read_text(encoding="utf-8").splitlines()
+    assert no_question("Decide whether the user's message needs a search. Answer yes or no.") == "client-task"
     for prompt in [json.loads(row)["prompt"].replace("{chat}", TALK) for row in rows]:
         assert no_question(prompt) == no_question(ASKED, [prompt]) == "client-task", prompt
 
@@ -125,6 +126,7 @@ def test_code_to_be_filled_in(mark):
         ("I read an article about the given data on unemployment. What was the rate according to official data?", []),
         ("Question: Who wrote Emma?\nAnswer:", []),
         ("Write 3 questions about the French Revolution for my students", []),
+        ("Identify the speaker of the conversation in Macbeth, only one name. How do I rate limit the user to 5?", []),
         ("柏拉图的对话有哪些主题？", []),
         (
             ASKED,

@@ -56,9 +56,10 @@ _QUOTA = re.compile(
     r"|requires more credits|out of (credits|funds)|have any credits|used (up |all |your |available )+(credits|quota)"
     r"|purchase (more )?credits|spending (limit|cap)|budget has been exceeded|key limit exceeded"
     r"|reached your (specified )?(api )?usage limit|payment (method )?required|overdue (balance|payment)"
-    r"|(no|run out of) (more |remaining )?(credits?|funds)\b|run out of tokens|limit reached for this month|upgrade to continue"
-    r"|free (tier|quota|usage).{0,40}(exhausted|used up)|solde .{0,30}insuffisant|saldo insuf"
-    r"|guthaben .{0,20}aufgebraucht|(残高|クレジット).{0,4}不足|(크레딧|잔액).{0,4}부족|餘額不足|欠费|欠費|充值"
+    r"|(no|run out of) (more |remaining )?(credits?|funds)\b|run out of tokens|upgrade to continue"
+    r"|limit reached for this month|free (tier|quota|usage).{0,40}(exhausted|used up)|saldo insuf"
+    r"|solde .{0,30}insuffisant|guthaben .{0,20}aufgebraucht"
+    r"|(残高|クレジット).{0,4}不足|(크레딧|잔액).{0,4}부족|餘額不足|欠费|欠費|充值"
     r"|(余额|额度|配额|资源包).{0,6}(不足|用完|用尽|耗尽)"
     r"|[每今当本][日天周月].{0,8}(上限|限额)|套餐.{0,6}(到期|过期|用完)",
     re.I,
