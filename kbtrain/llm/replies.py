@@ -252,8 +252,7 @@ def has_citations(reply: Mapping[str, Any]) -> bool:
     """True for a reply with sources, in fields or in its text, or with a search in its bill: the model, or its
     provider, has searched."""
     choices = reply.get("choices")
-    choices = choices if isinstance(choices, list) else []
-    places = [reply, reply.get("usage"), *choices]
+    places = [reply, reply.get("usage"), *(choices if isinstance(choices, list) else ())]
     for _ in _NESTED[:2]:  # a message's own, too
         places += [place.get(name) for place in places if isinstance(place, Mapping) for name in _NESTED]
     texts = [place.get("content") for place in places if isinstance(place, Mapping)]

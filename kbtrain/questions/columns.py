@@ -170,9 +170,8 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
 def _language(row: SourceRecord) -> Language:
     """``en`` or ``zh``, also of en-US, ZH_hans, English or Chinese."""
     said = re.split(r"[-_]", row.text("language").lower())[0]
-    return row.having({"language": {"english": "en", "chinese": "zh", "中文": "zh"}.get(said, said)}).one_of(
-        "language", ("en", "zh")
-    )
+    named = {"english": "en", "chinese": "zh", "中文": "zh"}.get(said, said)
+    return row.having({"language": named}).one_of("language", ("en", "zh"))
 
 
 def _group(row: SourceRecord, column: str) -> str:

@@ -384,7 +384,6 @@ def test_a_server_that_reads_a_part_of_long_prompts_is_stopped():
         {"citations": ["https://a.org"]},
         {"search_results": [{"title": "x"}]},
         {"usage": {"num_search_queries": 1}},
-        {"search_info": {"search_results": [{"title": "x"}]}},
         {"choices": [{"message": {"content": "Paris ([a.org](https://a.org))"}}]},
         {"choices": [{"message": {"content": "Paris [1][2]"}}]},
         {"choices": [{"message": {"content": "Paris", "context": {"citations": [{"url": "x"}]}}}]},
