@@ -190,7 +190,7 @@ def test_flags_hold_no_space_and_name_the_layers_of_all_gates(folder):
 
 def test_the_formula_of_the_page_gives_the_score(folder, base):
     page = (Path(__file__).resolve().parents[2] / "docs/explanation/methods/probe.md").read_text(encoding="utf-8")
-    code = page.split("### The weights, for other programs", 1)[1].split("```py\n", 1)[1].split("```", 1)[0]
+    code = page.split("### The parameters, for other programs", 1)[1].split("```py\n", 1)[1].split("```", 1)[0]
     scope: dict = {}
     exec(compile(code, "probe.md", "exec"), scope)
     gate = kbtrain.load_gate(folder)
