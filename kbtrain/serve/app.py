@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
@@ -23,7 +22,7 @@ from kbtrain.records import TurnExample
 from kbtrain.serve.decide import Input
 from kbtrain.serve.exchange import Endpoint, Exchange
 from kbtrain.serve.problem import PREFIX, Aim, BadBody, M, Policy, Refused, read_fields, read_object
-from kbtrain.serve.proxy import forward, proxy
+from kbtrain.serve.proxy import forward, forwarded_path, proxy
 from kbtrain.serve.request_forms import FORMS, gate_input
 from kbtrain.serve.service import Service
 from kbtrain.utterances import UtteranceKind
@@ -171,7 +170,7 @@ def application(service: Service) -> ASGIApp:
         meant = _meant(path)
         if meant.startswith("/v1/") and meant.endswith("/chat/completions") and meant not in handlers:
             # Azure's deployments, and addresses that a gateway puts in front
-            meant, exchange.sent_to = "/v1/chat/completions", quote("/".join(path.strip("/").split("/")[1:]))
+            meant, exchange.sent_to = "/v1/chat/completions", forwarded_path(exchange)
         if handle := handlers.get(meant):
             await handle(exchange)
         elif path == f"/v1/models/{service.decider.loaded.name}" and method in ("GET", "HEAD"):

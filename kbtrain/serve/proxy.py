@@ -295,7 +295,7 @@ async def forward(service: Service, exchange: Exchange, allowed: str | None = No
         if method == "OPTIONS":
             message += "; OPTIONS is for web pages: name their origins in the server's setting --cors"
         raise Refused(405, "method", message, headers={"allow": ", ".join(methods)})
-    path = _path(exchange)
+    path = forwarded_path(exchange)
     Policy.read(exchange.headers)  # refuses an unknown header here, too
     body = await exchange.upload()
     group = path.partition("/")[0]  # the log never holds the rest, which a client may write
@@ -314,7 +314,7 @@ def _json(body: Body) -> bytes:
     return json.dumps(body, ensure_ascii=False).encode(errors="replace")
 
 
-def _path(exchange: Exchange) -> str:
+def forwarded_path(exchange: Exchange) -> str:
     """The path behind ``/v1/`` as the client spelt it. Raises :class:`Refused` for one that leads out of ``/v1/``."""
     if not {".", ".."}.isdisjoint(exchange.scope["path"].split("/")):
         raise Refused(400, "path", "the path has a segment '.' or '..'")
