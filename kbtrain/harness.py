@@ -138,12 +138,12 @@ def _is_manner(sentence: str) -> bool:
 
 def no_question(asked: str, systems: Iterable[str] = ()) -> NoQuestion | None:
     """Why a message is no question of a user; None for one. ``systems``: texts of the system's messages."""
-    systems = list(systems)
+    ends, systems = _ends(asked), [*map(_ends, systems)]
     if any(sign in asked for sign in "<[{") and _FILL_IN.search(asked):
         return "fill-in"
-    if any(map(_is_task, map(_ends, (asked, *systems)))) or _has_all(_ends(asked), _OF_MESSAGE):
+    if any(map(_is_task, (ends, *systems))) or _has_all(ends, _OF_MESSAGE):
         return "client-task"
-    if holds_passages(asked) or any(map(_gives_passages, map(_ends, systems))):
+    if _holds_passages(ends) or any(map(_gives_passages, systems)):
         return "own-passages"
     return None
 
@@ -160,9 +160,8 @@ def _has_all(text: str, rules: Iterable[Sequence[re.Pattern[str]]]) -> bool:
     return any(all(pattern.search(text) for pattern in rule) for rule in rules)
 
 
-def holds_passages(text: str) -> bool:
+def _holds_passages(text: str) -> bool:
     """True for a prompt with passages in it, told by its tags, its headings or its instruction to use them."""
-    text = _ends(text)
     if len(text) >= SHORTEST and any(end - begin >= SHORTEST // 2 for _, begin, end, _ in _blocks(text, _MATERIAL)):
         return True
     for rule in _PASSAGES if len(text) >= SHORTEST else ():
@@ -183,5 +182,5 @@ def _gives_passages(system: str) -> bool:
 
 
 def _ends(text: str) -> str:
-    text = _BLANKS.sub(r"\1", text)
-    return text if len(text) <= 2 * LONGEST_END else f"{text[:LONGEST_END]}\n{text[-LONGEST_END:]}"
+    ends = text if len(text) <= 2 * LONGEST_END else f"{text[:LONGEST_END]}\n{text[-LONGEST_END:]}"
+    return _BLANKS.sub(r"\1", ends)

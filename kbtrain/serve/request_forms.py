@@ -358,8 +358,8 @@ FORMS: Mapping[str, RequestForm] = {
 
 
 def _message_of_item(item: Any) -> Any:
-    """An item of ``input`` as a message of a chat; calls and reasoning are the model's, outputs a tool's, and all that
-    is no message a setting."""
+    """An item of ``input`` as a message of a chat; calls and reasoning are the model's, outputs a tool's, and
+    anything else is a setting."""
     kind = item.get("type") or "message" if isinstance(item, dict) else "message"
     if kind == "message" or not isinstance(kind, str):
         return item
