@@ -209,6 +209,14 @@ def states_error(reply: Mapping[str, Any]) -> bool:
     return "choices" not in reply and ((bool(codes) and told) or set(reply) == {"detail"})
 
 
+@functools.cache
+def tls() -> Any:
+    """The context of every encrypted connection; made once: reading the certificates takes longer than asking."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
 @functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """True for addresses that only this machine reaches."""

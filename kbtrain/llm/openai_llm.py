@@ -28,7 +28,8 @@ from kbtrain.llm.replies import (
     token_count,
     unusable_parts,
 )
-from kbtrain.llm.server_requests import Forbidden, NoReply, PromptRefusal, ask_once, post, read_error, tls
+from kbtrain.llm.server_requests import Forbidden, NoReply, PromptRefusal, ask_once, post, read_error
+from kbtrain.net import tls
 from kbtrain.prompts.kbm import Judgement, answer_fingerprint, chat_messages, encode
 from kbtrain.records import GREEDY, Sample, SampleSet
 from kbtrain.runtime.event_loop import EventLoop

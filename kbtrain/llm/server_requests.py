@@ -13,7 +13,6 @@ import contextlib
 import functools
 import json
 import re
-import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from kbtrain.net import (
     retry_after,
     split_query,
     states_error,
+    tls,
 )
 from kbtrain.runtime.event_loop import run
 from kbtrain.runtime.progress import say_line
@@ -467,9 +467,3 @@ def ask_once(
             return await exchange(client, method, path, body)
 
     return run(ask())
-
-
-@functools.cache
-def tls() -> ssl.SSLContext:
-    # once: reading the certificates takes longer than asking
-    return httpx2.create_ssl_context()

@@ -27,7 +27,7 @@ from kbtrain.io.files import errors_of
 from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.llm.dialect import KeyHeader
 from kbtrain.llm.server_requests import PromptRefusal, post
-from kbtrain.net import LONGEST_ASKED, Retry, check_url, is_loopback, key_headers, split_query
+from kbtrain.net import LONGEST_ASKED, Retry, check_url, is_loopback, key_headers, split_query, tls
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages, read_passages, read_unique_passages
 from kbtrain.runtime.event_loop import EventLoop, run
@@ -81,6 +81,7 @@ class Embedder:
         self._client = httpx2.AsyncClient(
             base_url=address,
             params=query,
+            verify=tls(),
             headers=key_headers(embeddings.server_key_env, embeddings.server_key_header),
             timeout=httpx2.Timeout(embeddings.server_timeout, connect=min(10.0, embeddings.server_timeout), pool=None),
             trust_env=not is_loopback(urlsplit(embeddings.server_url).hostname or ""),
@@ -150,10 +151,6 @@ class VectorIndex:
             raise UserError(f"{at(folder)}: {found}; embed the passages again into another folder")
         return cls(card, folder)
 
-    def embedder(self, retry: Retry | None = None) -> Embedder:
-        """The server that embeds queries; to be closed."""
-        return Embedder(self.card, retry)
-
     async def embedded(self, embedder: Embedder, queries: Sequence[str]) -> Vectors:
         """Vectors of queries. Raises :class:`UserError`, also for another model than the passages'."""
         vectors = await embedder.vectors([self.card.query_prefix + query for query in queries])
@@ -169,7 +166,7 @@ class VectorIndex:
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
 
         async def ask() -> Vectors:
-            embedder = self.embedder()
+            embedder = Embedder(self.card)
             try:
                 return await self.embedded(embedder, queries)
             finally:

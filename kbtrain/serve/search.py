@@ -23,10 +23,10 @@ from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import parsed
 from kbtrain.io.provenance import meta_of, meta_path
-from kbtrain.net import Retry, reply_json
+from kbtrain.net import Retry, reply_json, tls
 from kbtrain.records import Hit
 from kbtrain.retrieval.base import DistinctSearch, distinct, hit_of, refilled
-from kbtrain.retrieval.vectors import VectorIndex, is_index
+from kbtrain.retrieval.vectors import Embedder, VectorIndex, is_index
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import NO_SEARCH, ServeConfig
 from kbtrain.serve.decide import as_exception
@@ -101,7 +101,8 @@ def in_threads(most: int) -> Callable[[Callable[[], R]], Awaitable[R]]:
 
 def vector_search(index: VectorIndex) -> Search:
     """The passages whose vectors are nearest to the query's (:mod:`kbtrain.retrieval.vectors`)."""
-    embedder = index.embedder(Retry(tries=2, first=0.05, longest=0.05))  # the server's deadline is over both tries
+    # the server's deadline is over both tries
+    embedder = Embedder(index.card, Retry(tries=2, first=0.05, longest=0.05))
     run = in_threads(THREADS)
 
     async def find(query: str, k: int) -> Sequence[Hit]:
@@ -117,7 +118,7 @@ def vector_search(index: VectorIndex) -> Search:
 def http_search(service: WebService) -> Search:
     """A service that answers a GET with JSON (:class:`~kbtrain.retrieval.web.WebService`); one request a question."""
     web = WebSearch(service)
-    client = httpx2.AsyncClient(timeout=httpx2.Timeout(service.timeout_s, pool=None), trust_env=False)
+    client = httpx2.AsyncClient(timeout=httpx2.Timeout(service.timeout_s, pool=None), trust_env=False, verify=tls())
 
     async def find(query: str, k: int) -> Sequence[Hit]:
         headers = {"accept": "application/json", **web.headers}

@@ -16,7 +16,6 @@ from urllib.parse import quote_from_bytes, urlencode, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-import httpx2
 from yarl import URL
 
 from kbtrain.net import (
@@ -28,6 +27,7 @@ from kbtrain.net import (
     reply_json,
     split_query,
     states_error,
+    tls,
 )
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decision_log import Metrics
@@ -116,7 +116,7 @@ class HttpUpstream:
         self._connect = min(CONNECT, self._silence)
         self._session: aiohttp.ClientSession | None = None
         self._proxy = proxy_for(self._url)
-        self._trusted = httpx2.create_ssl_context() if self._url.startswith("https:") else None
+        self._trusted = tls() if self._url.startswith("https:") else None
 
     def _headers(self, headers: Iterable[Header]) -> list[Header]:
         """Headers of a request: those of the client that are passed on, and this server's own."""
@@ -301,21 +301,17 @@ class ErrorEvents:
         self._rest += piece
         if self._streamed:
             lines, _, self._rest = self._rest.rpartition(b"\n")
-            self.found = _holds_error(lines)
+            self._look_into(lines)
         self._rest = self._rest[:LONGEST_ERROR]
 
     def end(self) -> None:
         """Look at the rest behind the last line end."""
-        self.found |= _holds_error(self._rest) if self._streamed else _is_error(self._rest)
+        self._look_into(self._rest)
 
-
-def _holds_error(lines: bytes) -> bool:
-    return _is_marked(lines) and any(map(_is_error_line, lines.splitlines()))
-
-
-def _is_marked(data: bytes) -> bool:
-    small = data.lower()
-    return any(mark in small for mark in BROKEN)
+    def _look_into(self, data: bytes) -> None:
+        small = data.lower()
+        if any(mark in small for mark in BROKEN):  # few texts are parsed
+            self.found |= any(map(_is_error_line, data.splitlines())) if self._streamed else _is_error(data)
 
 
 def _is_error_line(line: bytes) -> bool:
@@ -328,7 +324,7 @@ def _is_error_line(line: bytes) -> bool:
 def _is_error(data: bytes) -> bool:
     """True for a JSON object with an error in it, of the type of one, or with an answer that broke off by one."""
     try:
-        value: Any = json.loads(data) if _is_marked(data) else None
+        value: Any = json.loads(data)
     except (ValueError, RecursionError):
         return False
     if not isinstance(value, dict):
