@@ -256,36 +256,32 @@ def _inputs(service: Service, body: GateBody) -> tuple[list[Input], list[Utteran
 
 async def decisions_route(service: Service, exchange: Exchange) -> None:
     """The gate as a decision model in OpenAI's form. Read in litellm 1.109.1 and langchain-openai 1.7.4."""
-    asked = await _read_asked(service, exchange, DecisionsBody)
-    probability, common = await _decision(service, exchange, "decisions", asked.input, "input")
+    asked, probability, common = await _decide_asked(service, exchange, "decisions", DecisionsBody, "input")
     rows = [{"name": q.name, "type": "predicate", "probability": probability} for q in asked.questions]
     await exchange.reply(200, {"object": "decision", "answers": rows, **common})
 
 
 async def systemone_route(service: Service, exchange: Exchange) -> None:
     """The gate as a decision model in TypeSafe's form. Read in langchain-typesafe 0.0.1a3."""
-    asked = await _read_asked(service, exchange, SystemOneBody)
-    probability, common = await _decision(service, exchange, "systemone", asked.state, "state")
+    asked, probability, common = await _decide_asked(service, exchange, "systemone", SystemOneBody, "state")
     answers = {name: {"type": "noul", "noul": probability} for name in asked.questions}
     await exchange.reply(200, {"answers": answers, "request_id": secrets.token_hex(12), **common})
 
 
-async def _read_asked(service: Service, exchange: Exchange, kind: type[M]) -> M:
+async def _decide_asked(
+    service: Service, exchange: Exchange, route: str, kind: type[M], field: str
+) -> tuple[M, float, dict[str, Any]]:
+    """A body of one of both forms, the probability for the text or messages in its ``field``, and the fields of both
+    forms' replies.
+
+    Raises :class:`Refused` for another model, a gate without a probability, and a field that it cannot read.
+    """
     body, loaded = read_object(await exchange.read()), service.decider.loaded
     if body.get("model") not in (None, "kbtrain", loaded.name, loaded.gate.name):
         message = f"the decision model here is '{loaded.name}' (or '{loaded.gate.name}', or 'kbtrain')"
         raise Refused(404, "model_not_found", message, "model")
-    return read_fields(kind, body)
-
-
-async def _decision(
-    service: Service, exchange: Exchange, route: str, messages: Any, field: str
-) -> tuple[float, dict[str, Any]]:
-    """The probability for a field's text or messages, and the fields of both forms' replies.
-
-    Raises :class:`Refused` for a gate without a probability, and for a field that it cannot read.
-    """
-    gate = service.decider.loaded.gate
+    asked, gate = read_fields(kind, body), loaded.gate
+    messages = getattr(asked, field)
     if gate.unit is None:
         message = f"the score of gate '{gate.name}' is not a probability; ask /v1/gate"
         raise Refused(400, "no_probability", message)
@@ -307,7 +303,7 @@ async def _decision(
     assert decision.probability is not None
     public = ("score", "threshold", "retrieve", "id")
     raw = {"gate": decision.gate} | {name: value for name, value in decision.fields().items() if name in public}
-    return decision.probability, {"model": service.decider.loaded.name, "usage": UNUSED, "kbtrain": raw}
+    return asked, decision.probability, {"model": loaded.name, "usage": UNUSED, "kbtrain": raw}
 
 
 async def models_route(service: Service, exchange: Exchange) -> None:

@@ -166,25 +166,17 @@ class ServeConfig(Config):
         return data | {"policy": "pass"}
 
     @model_validator(mode="after")
-    def _check_model(self) -> ServeConfig:
+    def _check_together(self) -> ServeConfig:
         if self.upstream is not None:
             check_url(self.upstream, "upstream")
         if self.upstream is not None and self.model is not None:
             raise ValueError("key 'model': give an upstream or a model in this process, not both")
-        return self
-
-    @model_validator(mode="after")
-    def _check_search(self) -> ServeConfig:
         hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")
         answers = self.upstream is not None or self.model is not None
         if self.explore and (self.log is None or self.policy != "gate" or (answers and self.search == "none")):
             raise ValueError("key 'explore': needs log and a search, and policy: gate: it changes what is done")
-        return self
-
-    @model_validator(mode="after")
-    def _check_clients(self) -> ServeConfig:
         if not is_loopback(self.host) and self.keys is None:
             raise ValueError(f"key 'host': {self.host} can be reached by others; name a file of API keys (--keys FILE)")
         for origin in self.cors:

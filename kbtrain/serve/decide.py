@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import bisect
 import itertools
 import logging
 import math
@@ -168,11 +167,6 @@ class LoadedGate:
         if allowed == len(self.dev_scores):
             return -beyond
         return self.dev_scores[len(self.dev_scores) - allowed - 1]
-
-    def share_above(self, threshold: float) -> float | None:
-        """Share of the dev scores above a threshold; None without dev scores."""
-        n = len(self.dev_scores)
-        return (n - bisect.bisect_right(self.dev_scores, threshold)) / n if n else None
 
 
 @dataclass(frozen=True)

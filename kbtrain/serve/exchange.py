@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import hmac
-import json
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
@@ -16,7 +15,7 @@ from kbtrain.errors import UserError, at, never_show
 from kbtrain.io.text_files import read_text
 from kbtrain.net import is_loopback
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.problem import Busy, Refused
+from kbtrain.serve.problem import Busy, Refused, as_json
 
 if TYPE_CHECKING:
     from kbtrain.serve.decision_log import Metrics
@@ -133,7 +132,7 @@ class Exchange:
 
     async def reply(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
         """Send a whole answer: bytes as they are, any other value as JSON."""
-        data = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
+        data = value if isinstance(value, bytes) else as_json(value)
         values = {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})}
         await self.start(status, ((name.encode(), value.encode("latin-1")) for name, value in values.items()))
         await self.chunk(data, more=False)

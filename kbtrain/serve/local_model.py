@@ -28,7 +28,7 @@ from kbtrain.prompts.kbm import TEMPLATE_OPTIONS
 from kbtrain.prompts.template_marks import break_special_tokens
 from kbtrain.records import GREEDY, Sample
 from kbtrain.serve.exchange import Header, Upload, place_of
-from kbtrain.serve.problem import Busy, Refused, read_fields, read_object
+from kbtrain.serve.problem import Busy, Refused, as_json, read_fields, read_object
 from kbtrain.serve.request_forms import text
 from kbtrain.serve.upstream import UpstreamReply
 
@@ -183,17 +183,13 @@ class LocalModel:
         usage = {"prompt_tokens": len(ids), "completion_tokens": sample.n_tokens, "total_tokens": total}
         said = {"role": "assistant", "content": sample.text}
         if not fields.stream:
-            yield _json(reply | {"choices": [{**choice, "message": said}], "usage": usage})
+            yield as_json(reply | {"choices": [{**choice, "message": said}], "usage": usage})
             return
-        yield b"data: " + _json(reply | {"choices": [{**choice, "delta": said}]}) + b"\n\n"
+        yield b"data: " + as_json(reply | {"choices": [{**choice, "delta": said}]}) + b"\n\n"
         options = fields.stream_options
         if isinstance(options, dict) and options.get("include_usage") is True:
-            yield b"data: " + _json(reply | {"choices": [], "usage": usage}) + b"\n\n"
+            yield b"data: " + as_json(reply | {"choices": [], "usage": usage}) + b"\n\n"
         yield b"data: [DONE]\n\n"
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def check_fields(body: Mapping[str, Any]) -> None:

@@ -62,6 +62,11 @@ class BadBody(Refused):
         super().__init__(400, "body", message if field is None else f"field '{field}': {message}", field)
 
 
+def as_json(value: Any) -> bytes:
+    """UTF-8, with "?" for halves of surrogate pairs."""
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
+
+
 def read_object(data: bytes) -> dict[str, Any]:
     """The object of a JSON body, with any fields.
 

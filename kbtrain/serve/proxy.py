@@ -11,7 +11,6 @@ error. Everything else is answered, with the reason in the headers.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 import uuid
@@ -25,7 +24,7 @@ from kbtrain.serve.config import Injection
 from kbtrain.serve.decide import decide_without_gate, gate_failure
 from kbtrain.serve.exchange import Exchange, Upload
 from kbtrain.serve.gate_model import continue_draft
-from kbtrain.serve.problem import BadBody, Busy, Policy, Refused, read_object
+from kbtrain.serve.problem import BadBody, Busy, Policy, Refused, as_json, read_object
 from kbtrain.serve.request_forms import (
     FORMS,
     Body,
@@ -130,9 +129,9 @@ class ProxiedRequest:
             tools, fields = search_tools(self.body, names), search_fields(self.body, names)
         changed = await (self._steer(tools, fields) if tools or fields else self._decide_and_search())
         exchange.moment = "first-token"
-        data, instead = self.data if changed is self.body else _json(changed), b""
+        data, instead = self.data if changed is self.body else as_json(changed), b""
         if self.trace.hits and service.config.injection == "tool":
-            instead = _json(self._with_evidence())
+            instead = as_json(self._with_evidence())
         elif self.trace.tool in ("removed", "forced"):
             instead = self.data
         await pass_on(service, exchange, self.path, data, self.trace, instead)
@@ -308,10 +307,6 @@ async def _pass_ungated(
 ) -> None:
     exchange.moment = "first-token"
     await record_request(service, exchange, trace, pass_on(service, exchange, path, body, trace))
-
-
-def _json(body: Body) -> bytes:
-    return json.dumps(body, ensure_ascii=False).encode(errors="replace")
 
 
 def forwarded_path(exchange: Exchange) -> str:

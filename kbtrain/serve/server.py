@@ -126,7 +126,8 @@ def _threshold_lines(service: Service) -> list[str]:
 
 def _threshold_in_words(loaded: LoadedGate, threshold: float, origin: str, where: str) -> str:
     """The number with its share of searches on dev; without it where it is below or above every score."""
-    share, certain = loaded.share_above(threshold), loaded.gate.unit == "probability"
+    n, certain = len(loaded.dev_scores), loaded.gate.unit == "probability"
+    share = sum(score > threshold for score in loaded.dev_scores) / n if n else None
     if share == 1 or (certain and threshold < 0):
         return f"({origin}): always searches"
     if share == 0 or (certain and threshold >= 1):
