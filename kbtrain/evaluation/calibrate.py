@@ -22,7 +22,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, answers, dev_kind, entitie
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.evaluation.savings import Saving
-from kbtrain.gate.card import BestKey, KeyedCard, TestFigures, Threshold, promise_text, set_best
+from kbtrain.gate.card import BestKey, KeyedCard, TestFigures, Threshold, decision_text, promise_text, set_best
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.thresholds_store import Source, note
@@ -58,11 +58,15 @@ class Chosen:
     evidence: dict[str, Any]
 
     @property
+    def decision(self) -> str:
+        return decision_text(self.threshold, self.threshold < min(self.evidence["dev_scores"]))
+
+    @property
     def effect(self) -> str:
         """The decision and what it does on dev, in short."""
         e = self.evidence
         return (
-            f"{above(self.threshold, e['dev_scores'])}, {1 - e['retrieval_ratio']:.1%} of the searches skipped, "
+            f"{self.decision}, {1 - e['retrieval_ratio']:.1%} of the searches skipped, "
             f"accuracy {e['accuracy']:.3f} (always searching {e['all_rag']:.3f})"
         )
 
@@ -72,15 +76,10 @@ class Chosen:
         condition = "if these questions were not used to choose anything else"
         promise = f"; promised: {promise_text(bound)}, {condition}" if bound else ""
         return (
-            f"{above(self.threshold, e['dev_scores'])} ({self.rule}); {e['n_dev']} dev questions: "
+            f"{self.decision} ({self.rule}); {e['n_dev']} dev questions: "
             f"{e['retrieval_ratio']:.1%} searched, accuracy {e['accuracy']:.3f} (never searching {e['llm_only']:.3f}, "
             f"always {e['all_rag']:.3f}, random {e['random_at_that_ratio']:.3f}){promise}"
         )
-
-
-def above(threshold: float, dev_scores: Sequence[float]) -> str:
-    """Decision in words, without a number if the gate searches for every dev question."""
-    return "always search" if threshold < min(dev_scores) else f"search if score > {threshold:.4f}"
 
 
 def choices(dev: Dev, cut: DevRule) -> list[str]:

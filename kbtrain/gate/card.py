@@ -176,8 +176,13 @@ class Threshold(BaseModel):
         promise = f"; promised: {self.promise}" if self.promise else ""
         where = "logged" if "traffic" in evidence else "dev"
         tested = "" if self.test is None else f"; {self.test.line()}"
-        does = "always search" if self.always else f"search if score > {self.threshold:.6g}"
+        does = decision_text(self.threshold, self.always)
         return f"- `{gate}`: {does} (rule {self.rule}, {self.n_dev} {where} questions{shares}{promise}){tested}"
+
+
+def decision_text(threshold: float, always: bool) -> str:
+    """What is decided by a threshold; without its number where it is below ``always`` every score."""
+    return "always search" if always else f"search if score > {threshold:.4g}"
 
 
 def promise_text(guarantee: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.cost import share_cost
-from kbtrain.gate.card import CARD, Threshold, set_threshold
+from kbtrain.gate.card import CARD, Threshold, decision_text, set_threshold
 from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import NUMBERS, Asked, question_shift
@@ -210,7 +210,7 @@ def calibrate_traffic(
         return lines
     chosen = threshold_of(traffic.scores, ratio)
     share = float(np.mean(np.array(traffic.scores) > chosen))
-    result = f"{'always search' if share == 1 else f'search if score > {chosen:.4f}'}: {share:.1%} of them"
+    result = f"{decision_text(chosen, share == 1)}: {share:.1%} of them"
     cost = [share_cost(folder.parent, "main", share, prices)] if prices else []
     promise = before.promise if before else ""
     if dry_run:
