@@ -33,6 +33,7 @@ from kbtrain.evaluation.scoring import (
     with_evidence,
     within_answer,
 )
+from kbtrain.evaluation.training_overlap import dev_in_test, seen_in_training, seen_messages
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.scoring import (
     Engine,
@@ -44,7 +45,6 @@ from kbtrain.gates.scoring import (
     score_path,
 )
 from kbtrain.gates.thresholds_store import sources_of
-from kbtrain.gates.training_overlap import dev_in_test, seen_in_training, seen_messages
 from kbtrain.io.files import writing
 from kbtrain.io.provenance import check_unchanged, file_sha256
 from kbtrain.runtime.progress import progress_bar
@@ -56,7 +56,7 @@ def main(config: ChoiceConfig) -> None:
     check_unchanged(*inputs.files.values())
     gates = choose_gates(config, inputs)
     check_own_prompts(inputs, gates)
-    for line in dev_in_test(inputs.examples, inputs.reads, config.allowed(), config.run):
+    for line in dev_in_test(inputs, config):
         print(line)
     hashes = {name: file_sha256(file) for name, file in inputs.files.items()}
     scored = []
@@ -97,7 +97,7 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
     """One gate's file."""
     started, target = time.monotonic(), score_path(config.run, gate.name)
     to_score, hashes = with_evidence(config.run, gate, to_score, hashes)
-    trained = seen_in_training(gate, to_score.examples, to_score.reads, config.allowed())
+    trained = seen_in_training(gate, to_score, config)
     if trained:
         print("\n".join(seen_messages(gate.name, trained, to_score.reads)))
     inputs = inputs_of(config, gate, hashes)

@@ -33,7 +33,6 @@ from kbtrain.gates.scoring import (
     score_path,
     scored_id,
 )
-from kbtrain.gates.training_overlap import AllowedOverlap
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256, meta_of, read_meta
@@ -87,10 +86,6 @@ class ChoiceConfig(ScoringConfig):
     @classmethod
     def _as_tuple(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
-
-    def allowed(self) -> AllowedOverlap:
-        """Settings of questions that are counted instead of refused."""
-        return AllowedOverlap(self.allow_trained, self.allow_entities)
 
 
 @dataclass(frozen=True)

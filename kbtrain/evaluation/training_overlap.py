@@ -6,41 +6,28 @@ of that entity it knows every answer. Dialogue turns have their dialogue for an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
 from kbtrain.errors import UserError
+from kbtrain.evaluation.scoring import ChoiceConfig, ScoringInputs
 from kbtrain.gate.gate import Reads
 from kbtrain.gate.trained_on import entity_hashes, example_hash, sharing_entities, trained_among
 from kbtrain.gates.handles import GateHandle
-from kbtrain.records import Example, Split
 
 Counts = dict[str, dict[str, int]]  # by split: "questions" and "entities", where there are any
-BySplit = Mapping[Split, Sequence[Example]]
 
 
-@dataclass(frozen=True)
-class AllowedOverlap:
-    """Permission to score seen questions, and others about seen entities: they are counted, not refused."""
-
-    questions: bool = False
-    entities: bool = False
-
-
-def seen_in_training(gate: GateHandle, by_split: BySplit, reads: Reads, allowed: AllowedOverlap) -> Counts:
+def seen_in_training(gate: GateHandle, inputs: ScoringInputs, allowed: ChoiceConfig) -> Counts:
     """For each split how many questions the gate was trained on, and how many others share an entity with these.
 
     Of training questions that are scored only the first count: those beside them share their entities by right.
     Raises :class:`UserError` for what is not allowed.
     """
-    folder = gate.folder
+    folder, reads = gate.folder, inputs.reads
     if folder is None:
         return {}
     parts = [folder / part for part in (gate.card.parts() if gate.card else ())]
     held_out, of_parts = _held_out(gate)
     counts: Counts = {}
-    for split, rows in by_split.items():
+    for split, rows in inputs.examples.items():
         trained = {row.id for row in trained_among(folder, rows) if example_hash(row) not in held_out}
         trained |= {r.id for part in parts for r in trained_among(part, rows) if example_hash(r) not in of_parts}
         about = {row.id for row in sharing_entities(folder, rows) if example_hash(row) not in held_out}
@@ -48,12 +35,12 @@ def seen_in_training(gate: GateHandle, by_split: BySplit, reads: Reads, allowed:
         same = [row for row in rows if row.id in trained]
         near = [row for row in rows if row.id in about - trained and split != "train"]
         who = f"{folder}: gate '{gate.name}' was trained on"
-        if same and not allowed.questions:
+        if same and not allowed.allow_trained:
             raise UserError(
                 f"{who} {len(same)} of {len(rows)} {split} {reads}s (the first: '{same[0].id}'), so its scores of them "
                 "say nothing; remove them from the run, or set allow_trained to score and count them"
             )
-        if near and not allowed.entities:
+        if near and not allowed.allow_entities:
             raise UserError(
                 f"{who} {_units(reads)} of {len(near)} of {len(rows)} {split} {reads}s (the first: '{near[0].id}'); "
                 "remove them from the run, or set allow_entities to score and count them"
@@ -80,10 +67,10 @@ def seen_messages(gate: str, counts: Counts, reads: Reads) -> list[str]:
     ]
 
 
-def dev_in_test(by_split: BySplit, reads: Reads, allowed: AllowedOverlap, where: Path) -> list[str]:
+def dev_in_test(inputs: ScoringInputs, allowed: ChoiceConfig) -> list[str]:
     """Lines on dev questions that are test questions too, or share an entity with them: dev chooses the thresholds that
     test judges. Raises :class:`UserError` for what is not allowed."""
-    dev, test = by_split.get("dev", ()), by_split.get("test", ())
+    dev, test, reads = inputs.examples.get("dev", ()), inputs.examples.get("test", ()), inputs.reads
     hashes = {example_hash(row) for row in test}
     entities = {entity for row in test for entity in entity_hashes(row)}
     same = [row for row in dev if example_hash(row) in hashes]
@@ -91,13 +78,13 @@ def dev_in_test(by_split: BySplit, reads: Reads, allowed: AllowedOverlap, where:
     near = [row for row in dev if row.id not in same_ids and not entities.isdisjoint(entity_hashes(row))]
     lines = []
     for rows, free, what, flag in (
-        (same, allowed.questions, "stand in test too", "allow_trained"),
-        (near, allowed.entities, f"share their {_units(reads)} with test", "allow_entities"),
+        (same, allowed.allow_trained, "stand in test too", "allow_trained"),
+        (near, allowed.allow_entities, f"share their {_units(reads)} with test", "allow_entities"),
     ):
         if rows and not free:
             raise UserError(
-                f"{where}: {len(rows)} of {len(dev)} dev {reads}s {what} (the first: '{rows[0].id}'), and dev chooses "
-                f"the thresholds that test judges; remove them from the run, or set {flag}"
+                f"{allowed.run}: {len(rows)} of {len(dev)} dev {reads}s {what} (the first: '{rows[0].id}'), and dev "
+                f"chooses the thresholds that test judges; remove them from the run, or set {flag}"
             )
         if rows:
             lines.append(f"{len(rows)} of {len(dev)} dev {reads}s {what}")
