@@ -24,20 +24,14 @@ class MetricInput:
     retrieved: Bools
     weights: Floats
 
+    def weight_of(self, questions: Bools) -> Floats:
+        """Weight of some questions, by row."""
+        return np.asarray(self.weights @ questions.astype(float))
+
     @property
     def hits(self) -> Floats:
         """Weight of what was retrieved and needed it, by row."""
-        return np.asarray(self.weights @ (self.truth & self.retrieved).astype(float))
-
-    @property
-    def n_positive(self) -> Floats:
-        """Weight of what needs retrieval, by row."""
-        return np.asarray(self.weights @ self.truth.astype(float))
-
-    @property
-    def n_retrieved(self) -> Floats:
-        """Weight of what was retrieved, by row."""
-        return np.asarray(self.weights @ self.retrieved.astype(float))
+        return self.weight_of(self.truth & self.retrieved)
 
 
 @dataclass(frozen=True)
@@ -64,17 +58,17 @@ def _ratio(numerator: Floats, denominator: Floats) -> Floats:
 
 def precision(decided: MetricInput) -> Floats:
     """Share of the retrieved that needs it."""
-    return _ratio(decided.hits, decided.n_retrieved)
+    return _ratio(decided.hits, decided.weight_of(decided.retrieved))
 
 
 def recall(decided: MetricInput) -> Floats:
     """Share of what needs retrieval that is retrieved."""
-    return _ratio(decided.hits, decided.n_positive)
+    return _ratio(decided.hits, decided.weight_of(decided.truth))
 
 
 def f1(decided: MetricInput) -> Floats:
     """Harmonic mean of precision and recall."""
-    return _ratio(2 * decided.hits, decided.n_positive + decided.n_retrieved)
+    return _ratio(2 * decided.hits, decided.weight_of(decided.truth) + decided.weight_of(decided.retrieved))
 
 
 METRICS: dict[str, Metric] = {

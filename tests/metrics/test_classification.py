@@ -135,7 +135,7 @@ def test_a_registered_metric_is_in_every_table(monkeypatch):
     from kbtrain.report.tables import gate_table, question_table
 
     def searched(decided):
-        return decided.n_retrieved / decided.weights.sum(axis=1)
+        return decided.weight_of(decided.retrieved) / decided.weights.sum(axis=1)
 
     monkeypatch.setitem(METRICS, "searched", Metric("searched", searched))
     truth, scores = np.array([True, False, True, False]), np.array([0.9, 0.8, 0.2, 0.1])
