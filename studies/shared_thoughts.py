@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -14,11 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
+from kbtrain.gates.handles import identity_of
 from kbtrain.gates.seakr.engine import Thought
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import MODEL_FILES, Records
 from kbtrain.rag.seakr_lockstep import AnswerEngine, GenerationRequest, PromptEngine, Reply
-from kbtrain.rag.seakr_run import SeakrPipelineConfig, key_digest, open_thinking, run_settings
+from kbtrain.rag.seakr_run import SeakrPipelineConfig, open_thinking, run_settings
 from kbtrain.rag.seakr_traces import FOLDER
 
 # what a prompt and its thought depend on, the gate's own signal aside
@@ -91,7 +93,7 @@ def shared_thoughts(config: SeakrPipelineConfig) -> SharedThoughts:
     settings = run_settings(config)
     key = {name: settings[name] for name in KEY if name in settings}
     key["settings"] = {name: value for name, value in settings["settings"].items() if name != "signal"}
-    path = config.run / FOLDER / "thoughts" / f"{config.method}_{key_digest(key)}.jsonl"
+    path = config.run / FOLDER / "thoughts" / f"{config.method}_{identity_of(json.dumps(key, sort_keys=True))}.jsonl"
     return SharedThoughts(path, lambda: open_thinking(config))
 
 

@@ -110,7 +110,7 @@ class Gate(ABC):
         Small talk, instructions about a text and arithmetic never lead to a search (:mod:`kbtrain.utterances`).
         Raises :class:`UserError` without a threshold, and for gates that need retrieved text.
         """
-        chosen, values = self.threshold_or(threshold), self._as_list(inputs)
+        chosen, values = self.threshold_or(threshold), as_list(inputs, f"gate '{self.name}'")
         if self.needs_evidence and any(isinstance(value, str) for value in values):
             raise UserError(f"gate '{self.name}': needs retrieved text; a bare question is not enough")
         certain = self.unit == "probability"
@@ -143,14 +143,7 @@ class Gate(ABC):
 
     def examples(self, inputs: Sequence[str | Example]) -> list[Example]:
         """Texts as examples; examples as they are. Raises :class:`UserError` for anything that the gate cannot read."""
-        return [self._example(value, place) for place, value in enumerate(self._as_list(inputs))]
-
-    def _as_list(self, inputs: object) -> list[Any]:
-        """The inputs as a list: in an order, and to be read more than once."""
-        wrong = isinstance(inputs, str | bytes | GateExample | TurnExample | Mapping | Set)
-        if wrong or not isinstance(inputs, Iterable):
-            raise UserError(f"gate '{self.name}': expected a list of questions, found {inputs!r:.60}; put it in a list")
-        return list(inputs)
+        return [self._example(value, place) for place, value in enumerate(as_list(inputs, f"gate '{self.name}'"))]
 
     def _example(self, value: object, place: int) -> Example:
         if isinstance(value, str) and "question" in self.reads:
@@ -166,6 +159,14 @@ class Gate(ABC):
             f"gate '{self.name}': reads {texts}records {expected} (kbtrain.records), found {type(value).__name__} "
             f"at place {place}"
         )
+
+
+def as_list(inputs: object, whose: str) -> list[Any]:
+    """The inputs as a list: in an order, and to be read more than once. Raises :class:`UserError`."""
+    wrong = isinstance(inputs, str | bytes | GateExample | TurnExample | Mapping | Set)
+    if wrong or not isinstance(inputs, Iterable):
+        raise UserError(f"{whose}: expected a list of questions, found {inputs!r:.60}; put it in a list")
+    return list(inputs)
 
 
 class KeyedGate(Gate):

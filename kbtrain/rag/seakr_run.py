@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
+from kbtrain.gates.handles import identity_of
 from kbtrain.gates.seakr.engine import Thought, Uncertainty
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.io import jsonl
@@ -181,7 +182,7 @@ class SeakrRun:
         if self.config.threshold is not None:
             return self.config.threshold
         key = {name: self._key[name] for name in _FIRST_THOUGHT if name in self._key}
-        note = self.out.with_name(f"threshold_{key_digest(key)}.json")
+        note = self.out.with_name(f"threshold_{identity_of(json.dumps(key, sort_keys=True))}.json")
         artifact = Artifact(note, "run_seakr", {}, key=key)
         if artifact.is_current():
             return float(jsonl.read_json(note)["threshold"])
@@ -205,11 +206,6 @@ def run_settings(config: SeakrPipelineConfig) -> dict[str, Any]:
     if files := hashes_of(key["base_model"]):
         key[MODEL_FILES] = files
     return key
-
-
-def key_digest(key: dict[str, Any]) -> str:
-    """12 hexadecimal digits, for a file's name."""
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:

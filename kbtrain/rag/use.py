@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +19,7 @@ from typing import Any, cast
 from kbtrain.answers.thoughts import read_answer, split_thought
 from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.errors import UserError
-from kbtrain.gate.gate import Gate
+from kbtrain.gate.gate import Gate, as_list
 from kbtrain.gates.registry import load_gate
 from kbtrain.labeling.examples import example
 from kbtrain.llm.base import LLM, AnswerRequest
@@ -65,7 +65,7 @@ def answer(
     without a threshold or that needs retrieved text, a text that is not a question, and functions that take or give
     something else.
     """
-    questions = [_question(text, place) for place, text in enumerate(_as_list(texts))]
+    questions = [_question(text, place) for place, text in enumerate(as_list(texts, "rag.answer"))]
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise UserError(f"k: expected a number of passages from 1, found {k!r:.60}")
     model = cast(LLM, llm) if hasattr(llm, "answer") and hasattr(llm, "facts") else _FunctionLLM(llm)
@@ -108,13 +108,6 @@ def _answers(
         read = hits[i] if i in texts else ()
         found.append(GatedAnswer(greedy.text, scores[i], i in hits, read, greedy.n_tokens, decided[i][1]))
     return found
-
-
-def _as_list(texts: object) -> list[object]:
-    wrong = isinstance(texts, str | bytes | Mapping | Set)
-    if wrong or not isinstance(texts, Iterable):
-        raise UserError(f"rag.answer: expected a list of questions, found {texts!r:.60}; put it in a list")
-    return list(texts)
 
 
 def _question(text: object, place: int) -> Question:
