@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -52,13 +52,16 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
     missing, unexpected = set(report["missing_keys"]), set(report["unexpected_keys"])
     if new_head:
         missing, unexpected = {name for name in missing if _of_body(name, loaded)}, set()
+    _check_names(missing, unexpected, f"model '{model}':")
+    return cast("PreTrainedModel", loaded)
+
+
+def _check_names(missing: Set[str], unexpected: Set[str], whose: str) -> None:
+    """Raise :class:`UserError` for tensors that are not there, or that nothing asks for; ``whose``: begins it."""
     for names, problem in ((missing, "lacks"), (unexpected, "has no place for")):
         if names:
-            raise UserError(
-                f"model '{model}': {problem} {first_ids(sorted(names), 'tensor')}; check that the file is complete and "
-                "of this model"
-            )
-    return cast("PreTrainedModel", loaded)
+            which = f"{problem} {first_ids(sorted(names), 'tensor')}"
+            raise UserError(f"{whose} {which}; check that the file is complete and of this model")
 
 
 def check_finite(tensors: Iterable[tuple[str, Any]], where: str) -> None:
@@ -101,11 +104,7 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
         raise UserError(f"{config}: {problem}; copy the whole folder again")
     model, adapter = _with_adapter(base, folder, **options)
     expected = {name: tuple(value.shape) for name, value in adapter.items()}
-    for names, problem in ((expected.keys() - shapes, "lacks"), (shapes.keys() - expected.keys(), "has no place for")):
-        if names:
-            raise UserError(
-                f"{weights}: the adapter {problem} {first_ids(sorted(names), 'tensor')}; check that it is complete"
-            )
+    _check_names(expected.keys() - shapes, shapes.keys() - expected.keys(), f"{weights}: the adapter")
     check_finite(adapter.items(), str(weights))
     return model
 

@@ -18,19 +18,13 @@ from transformers import TrainingArguments
 from kbtrain.errors import UserError
 from kbtrain.models.batching import padded
 from kbtrain.training.base_trainer import BaseTrainer, names_optimizer
-from kbtrain.training.data import ClassifierData, act_targets
+from kbtrain.training.data import ClassifierData, InputTokens, act_targets
 
 
 @dataclass(frozen=True)
-class ClassifierRow:
-    """``ids``: tokens; ``segments``: 0 or 1 each; ``other``: tokens of the knowledge, where it is read on its own.
+class ClassifierRow(InputTokens):
+    """``need``: probability to be taught; ``auxiliary``: further yes/no targets, None where they are not known."""
 
-    ``need``: probability to be taught; ``auxiliary``: further yes/no targets, None where they are not known.
-    """
-
-    ids: tuple[int, ...]
-    segments: tuple[int, ...] = ()
-    other: tuple[int, ...] = ()
     need: float = 0.0
     auxiliary: tuple[float, ...] | None = None
 
@@ -40,7 +34,7 @@ def classifier_rows(reader: Any, data: ClassifierData, acts: Sequence[str] = ())
     rows = []
     for row in data.train:
         read, targets = reader.encode(row.example), act_targets(row.example, acts)
-        rows.append(ClassifierRow(read.ids, read.segments, read.other, row.need, targets))
+        rows.append(ClassifierRow(**vars(read), need=row.need, auxiliary=targets))
     return rows
 
 
@@ -52,7 +46,7 @@ class ClassifierCollator:
     with_segments: bool = False
     n_auxiliary: int = 0
 
-    def inputs(self, rows: Sequence[ClassifierRow]) -> dict[str, torch.Tensor]:
+    def inputs(self, rows: Sequence[InputTokens]) -> dict[str, torch.Tensor]:
         """The model's inputs, without targets."""
         ids, mask = padded([row.ids for row in rows], self.pad_id)
         batch = {"input_ids": ids, "attention_mask": mask}

@@ -154,6 +154,17 @@ class Labelled:
 
 
 @dataclass(frozen=True)
+class InputTokens:
+    """Token ids of one example as a classifier reads them; ``segments``: 0 or 1 each; ``other``: those of a text that
+    is read on its own, as knowledge is; ``cut``: turns or tokens lost."""
+
+    ids: tuple[int, ...]
+    segments: tuple[int, ...] = ()
+    other: tuple[int, ...] = ()
+    cut: int = 0
+
+
+@dataclass(frozen=True)
 class ClassifierData:
     """``unlabelled``: examples of each split skipped, since nothing is known of them."""
 

@@ -78,7 +78,7 @@ TOLERANCE = 1e-6  # of a probability, between the trained model and the one open
 class Ending(ABC):
     """The end of a training, in parts that a method's subclass defines.
 
-    It defines :meth:`write`, :meth:`difference` and :meth:`readme`, and sets ``trained_on`` (how many
+    It defines :meth:`difference` and :meth:`readme`, and sets ``trained_on`` (how many
     of what), ``run`` (all that the card says of the run), ``facts`` (the method's own of it) and ``figures`` (of dev).
     ``state``: transformers' trainer state, None where nothing was trained in steps.
     """
@@ -92,6 +92,8 @@ class Ending(ABC):
     members: Sequence[Path] = ()  # folders of gates that it is made of
     inputs: Sequence[Path] = ()  # further files that it was made from
     scored: tuple[HeldOutConfig, Gate, DevScores] | None = None  # gate that scores dev and test at the end
+    gate: Any = None
+    card: Any
     started: float | None = None  # the stage's ``time.monotonic()`` at its begin
     trained_on: str
     run: Mapping[str, Any]
@@ -102,9 +104,11 @@ class Ending(ABC):
         self.config = config
         self.state = state
 
-    @abstractmethod
     def write(self, folder: Path) -> None:
-        """Write weights, tokenizer and card into an empty folder."""
+        """Write weights and tokenizer, which a gate has by ``save_beside(folder)``, and card into an empty folder."""
+        if hasattr(self.gate, "save_beside"):
+            self.gate.save_beside(folder)
+        self.card.write(folder)
 
     @abstractmethod
     def difference(self, folder: Path) -> float:
@@ -191,9 +195,13 @@ class DevScores:
         """Number of examples, and of positive ones, for a heading."""
         return f"{len(self.need)} {unit}, {sum(self.need):.0f} positive; 95 % intervals"
 
-    def page(self, worst: float, unit: str = "examples", more: Mapping[str, str] | None = None, **parts: Any) -> str:
+    def page(
+        self, worst: float, card: GateCard, unit: str = "examples", more: Mapping[str, str] | None = None, **parts: Any
+    ) -> str:
         """A model card with these figures and this threshold; ``more`` sections about dev; ``parts``: its others."""
         return training_page(
+            run=card.run,
+            versions=card.versions,
             dev={f"On dev ({self.counts(unit)})": self.table, **(more or {})},
             checked=f"{len(self.need)} {unit}: a score differs by at most {worst:.1e}",
             use=USE_TURN if isinstance(self.examples[0], TurnExample) else USE_QUESTION,
@@ -287,10 +295,6 @@ class ExampleEnding(Ending):
         about = {"run": self.run, "versions": package_versions(), "thresholds": {gate.name: self.dev.threshold}}
         self.card: Any = card.model_copy(update=about)
 
-    def write(self, folder: Path) -> None:
-        self.gate.save_beside(folder)
-        self.card.write(folder)
-
     def difference(self, folder: Path) -> float:
         again = type(self.gate).load(folder, device=str(self.gate.model.device))
         return largest_difference(self.dev.scores, again.score(self.dev.examples))
@@ -327,11 +331,10 @@ class ClassifierEnding(ExampleEnding):
         )
         return self.dev.page(
             worst,
+            card,
             title=f"Retrieval gate ({card.kind}{f' on {card.base_model}' if card.base_model else ''})",
             what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. "
             "Score: p(retrieval needed) in [0, 1].",
             points=points,
             limits="trained on the data named below; other dialogues, domains and languages were not tested.",
-            run=card.run,
-            versions=card.versions,
         )

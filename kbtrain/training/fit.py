@@ -131,14 +131,13 @@ class KeyedEnding(Ending):
         (_, scores), *others = self.dev.items()
         return scores.page(
             worst,
+            card,
             "questions",
             {f"{key} on dev ({other.counts('questions')})": other.table for key, other in others},
             title=f"Retrieval gate (`{card.kind}`)",
             what=fit.what,
             points=fit.points,
             limits=fit.limits,
-            run=card.run,
-            versions=card.versions,
             threshold="\n".join(scores.threshold_text for scores in self.dev.values()),
         )
 
@@ -187,11 +186,6 @@ class SingleEnding(Ending):
         thresholds = {self.gate.name: self.dev.threshold}
         self.card: GateCard = card.model_copy(update={"run": self.run, "thresholds": thresholds, **of_card})
 
-    def write(self, folder: Path) -> None:
-        if hasattr(self.gate, "save_beside"):
-            self.gate.save_beside(folder)
-        self.card.write(folder)
-
     def difference(self, folder: Path) -> float:
         return largest_difference(self.dev.scores, self.open_again(folder).score(self.dev.examples))
 
@@ -200,6 +194,7 @@ class SingleEnding(Ending):
         learnt = {name: value for name, value in (gate.card.run if gate.card else {}).items() if isinstance(value, str)}
         return self.dev.page(
             worst,
+            self.card,
             title=f"Retrieval gate (`{gate.name}`)",
             what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
             points=(
@@ -208,8 +203,6 @@ class SingleEnding(Ending):
                 *(f"{name}: {value}" for name, value in (*learnt.items(), *self.chosen.items())),
             ),
             limits="it was fitted to the data named below; other data were not tested.",
-            run=self.run,
-            versions=package_versions(),
         )
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.cost import GateCost, GateTokens, Prices, Usage, bill, gate_bill, thousand_questions
+from kbtrain.evaluation.cost import GateCost, Prices, Usage, bill, gate_bill, thousand_questions
 
 PRICES = Prices(search=0.01, million_tokens_in=1.0, million_tokens_out=2.0, machine_hour=3.6, search_seconds=0.5,
                 seconds_per_1000_tokens_in=0.1, seconds_per_1000_tokens_out=10.0)  # fmt: skip
@@ -23,7 +23,7 @@ def test_a_bill_worked_by_hand():
 
 def test_a_thousand_questions_worked_by_hand():
     """One of two questions is searched for: 100 and 3,000 prompt tokens, 10 and 20 completion tokens."""
-    found = bill(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2, GateTokens(50.0, 5.0)))
+    found = bill(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2, (50.0, 5.0)))
     assert (found.searched, found.prompt_tokens, found.completion_tokens) == (0.5, 1600.0, 20.0)
     text = thousand_questions(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2))
     # 0.25 s searching, 1.55 * 0.1 s reading, 0.015 * 10 s writing, 0.2 s for the gate; 5 + 1.55 + 0.03 + 0.2 USD
@@ -40,7 +40,7 @@ def test_a_thousand_questions_worked_by_hand():
 
 
 def test_a_gate_that_asks_a_server_is_paid_by_tokens_and_not_by_the_machine():
-    paid = GateTokens(read=500.0, generated=80.0)
+    paid = (500.0, 80.0)
     found = bill(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2, paid))
     assert found.gate == pytest.approx((500 * 1.0 + 80 * 2.0) / 1e6)
     assert found.money == pytest.approx(found.searches + found.tokens + found.gate)

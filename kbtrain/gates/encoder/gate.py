@@ -10,7 +10,6 @@ reference, its tail cut away.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -24,22 +23,12 @@ from kbtrain.models.batching import like_length
 from kbtrain.models.weights import check_scores
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
+from kbtrain.training.data import InputTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Feature = Literal["structure", "acts", "resp", "syn-resp", "ner", "know", "source"]
-
-
-@dataclass(frozen=True)
-class InputTokens:
-    """Token ids of one example as a classifier reads them; ``segments``: 0 or 1 each; ``other``: those of a text that
-    is read on its own; ``cut``: turns or tokens lost."""
-
-    ids: tuple[int, ...]
-    segments: tuple[int, ...] = ()
-    other: tuple[int, ...] = ()
-    cut: int = 0
 
 
 class TextReader:
@@ -185,10 +174,9 @@ class ClassifierGate(Gate):
     def _probabilities(self, rows: Sequence[InputTokens]) -> list[float]:
         import torch
 
-        from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow, need_logit
+        from kbtrain.training.classifier_trainer import ClassifierCollator, need_logit
 
-        collator = ClassifierCollator(pad_id(self.reader.tokenizer), has_segments(self.model))
-        batch = collator.inputs([ClassifierRow(row.ids, row.segments, row.other) for row in rows])
+        batch = ClassifierCollator(pad_id(self.reader.tokenizer), has_segments(self.model)).inputs(rows)
         with torch.no_grad():
             logits: torch.Tensor = self.model(**{k: v.to(self.model.device) for k, v in batch.items()}).logits
         return [float(p) for p in torch.sigmoid(need_logit(logits.double(), self.CLASSES)).cpu()]

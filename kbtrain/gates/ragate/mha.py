@@ -10,12 +10,12 @@ from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import ClassifierCard
-from kbtrain.gates.encoder.gate import ClassifierGate, Feature, InputTokens, TextReader, feature_value
+from kbtrain.gates.encoder.gate import ClassifierGate, Feature, TextReader, feature_value
 from kbtrain.gates.registry import QUESTION, TURN, Kind
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
 from kbtrain.training.config import ClassifierConfig
-from kbtrain.training.data import ClassifierData
+from kbtrain.training.data import ClassifierData, InputTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

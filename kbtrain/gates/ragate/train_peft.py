@@ -21,7 +21,7 @@ from kbtrain.records import Example, TurnExample
 from kbtrain.training.answer_trainer import TrainingRow
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
-from kbtrain.training.finish import DevScores, ExampleEnding, largest_difference
+from kbtrain.training.finish import ExampleEnding, largest_difference
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, TrainerState
@@ -128,26 +128,22 @@ class PeftEnding(ExampleEnding):
         return largest_difference(self.dev.scores, again.score(self.dev.examples))
 
     def readme(self, worst: float) -> str:
-        return _page(self.card, self.dev, worst)
-
-
-def _page(card: RagatePeftCard, dev: DevScores, worst: float) -> str:
-    nf4 = " in NF4 (4 bits, doubly quantised)" if card.method == "qlora" else ""
-    rule = "".join(f", {key} {value}" for key, value in card.label_rule.items())
-    return dev.page(
-        worst,
-        "turns",
-        title=f"RAGate-PEFT on {card.base_model}",
-        what="Says whether a dialogue's next turn needs retrieved knowledge. Score: p(True) against p(False) in "
-        f"[0, 1], one forward pass. The folder holds the adapter; the base model is opened beside it{nf4}.",
-        points=(
-            f"Reads: context{''.join(f', {name}' for name in card.features)}; at most {card.max_length} tokens, the "
-            "oldest turns are skipped.",
-            f"Labels: a turn is positive if people enriched it{rule}. Loss at the answer's token alone.",
-        ),
-        limits="trained on the dialogues named below; other domains and languages were not tried. The threshold is "
-        "for data with the same share of positives. Scores rank turns; they are not calibrated probabilities.",
-        run=card.run,
-        versions=card.versions,
-        base=card.base_model,
-    )
+        card = self.card
+        nf4 = " in NF4 (4 bits, doubly quantised)" if card.method == "qlora" else ""
+        rule = "".join(f", {key} {value}" for key, value in card.label_rule.items())
+        return self.dev.page(
+            worst,
+            card,
+            "turns",
+            title=f"RAGate-PEFT on {card.base_model}",
+            what="Says whether a dialogue's next turn needs retrieved knowledge. Score: p(True) against p(False) in "
+            f"[0, 1], one forward pass. The folder holds the adapter; the base model is opened beside it{nf4}.",
+            points=(
+                f"Reads: context{''.join(f', {name}' for name in card.features)}; at most {card.max_length} tokens, "
+                "the oldest turns are skipped.",
+                f"Labels: a turn is positive if people enriched it{rule}. Loss at the answer's token alone.",
+            ),
+            limits="trained on the dialogues named below; other domains and languages were not tried. The threshold is "
+            "for data with the same share of positives. Scores rank turns; they are not calibrated probabilities.",
+            base=card.base_model,
+        )
