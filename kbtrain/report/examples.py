@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.groups import GroupRow, group_rows
-from kbtrain.evaluation.outcomes import answers
+from kbtrain.evaluation.outcomes import Correctness, answers
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.store import SampleStore
+from kbtrain.metrics.significance import Delta, draw_policies, interval
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Evidence, Hit, Outcome, Question, SampleSet
 from kbtrain.show import first_ids
@@ -135,10 +136,42 @@ def questions_of(path: Path, outcomes: Sequence[Outcome]) -> list[Question]:
     return [by_id[o.question_id] for o in outcomes]
 
 
+DRAWS = 2_000  # resamples of a part
+
+
+@dataclass(frozen=True)
+class PartRow:
+    """A gate on ``n`` questions of one part: its accuracy and its ratio of searches, beside the accuracies of searching
+    never and always. ``random``: expected accuracy of a random gate at the same ratio; ``gain``: the difference to it.
+    """
+
+    group: str
+    n: int
+    llm_only: float
+    all_rag: float
+    ratio: float
+    accuracy: float
+    random: float
+    gain: Delta
+
+
+def part_rows(graded: Correctness, searched: Floats, parts: Sequence[str | None]) -> list[PartRow]:
+    """One row a part by name; questions of no part (None) are in none of them. ``searched``: 1 where the gate does."""
+    rows = []
+    for i, name in enumerate(sorted({part for part in parts if part is not None})):
+        at = [place for place, part in enumerate(parts) if part == name]
+        llm, rag = graded.llm[at], graded.rag[at]
+        clusters = None if graded.clusters is None else [graded.clusters[place] for place in at]
+        (of,) = draw_policies(llm, rag, [searched[at]], DRAWS, i, clusters)
+        figures = (float(column[0]) for column in (of.ratio, of.accuracy, of.chance))
+        rows.append(PartRow(name, len(at), float(llm.mean()), float(rag.mean()), *figures, interval(of.gain)))
+    return rows
+
+
 def split_rows(
     answered: AnsweredRun, scores: Mapping[str, float], cut: float, clusters: tuple[str, ...] | None = None
-) -> dict[str, list[GroupRow]]:
-    """A gate on the parts of the questions, by each dimension in which they differ; its row's name is ``gate``."""
+) -> dict[str, list[PartRow]]:
+    """A gate on the parts of the questions, by each dimension in which they differ."""
     questions, outcomes = answered.questions, answered.outcomes
     dimensions: dict[str, Sequence[str | None]] = {
         "source": [q.source or None for q in questions],
@@ -151,6 +184,4 @@ def split_rows(
     searched = np.array([scores[o.question_id] > cut for o in outcomes], dtype=np.float64)
     graded = replace(answers(outcomes, "greedy"), clusters=clusters)
     differing = {name: labels for name, labels in dimensions.items() if len(set(labels) - {None}) > 1}
-    return {
-        name: [row for row, _ in group_rows(graded, {"gate": searched}, labels)] for name, labels in differing.items()
-    }
+    return {name: part_rows(graded, searched, labels) for name, labels in differing.items()}

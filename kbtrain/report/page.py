@@ -17,12 +17,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.evaluation.cost import Bills
-from kbtrain.evaluation.groups import GroupRow
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.rag.seakr_traces import Trace, summarise
 from kbtrain.records import CONDITIONS
 from kbtrain.report import first_screen, summary, tables, words
-from kbtrain.report.examples import TEXT, ExampleKind
+from kbtrain.report.examples import TEXT, ExampleKind, PartRow
 from kbtrain.report.first_screen import FirstScreen
 from kbtrain.show import number, p_value
 
@@ -88,7 +87,7 @@ class Report:
     main_gate: GateResult | None
     first: FirstScreen
     kinds: list[ExampleKind]
-    parts: dict[str, list[GroupRow]]
+    parts: dict[str, list[PartRow]]
     curves: str
     pages: dict[str, str]
     bills: Bills | None = None

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from several_runs import decision
 
+from kbm_paper.rows import Cell, GroupRow
 from kbtrain.answers.forms import readings
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.groups import Cell, GroupRow
 from kbtrain.evaluation.outcomes import Correctness
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.metrics.significance import Delta, interval

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from kbm_paper.groups import answer_counts, judge_questions, mean_row, quantile_groups, questions_of, ranked_within
+from kbm_paper.rows import GroupRow, group_rows
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.groups import GroupRow, group_rows
 from kbtrain.evaluation.outcomes import Resample, clusters_of, drawn_units
 from kbtrain.evaluation.run_folder import RunFolder, seen_note
 from kbtrain.io import jsonl

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.groups import group_rows
 from kbtrain.evaluation.outcomes import Correctness
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
@@ -23,6 +22,7 @@ from kbtrain.metrics.significance import (
     resampled_means,
     stratified_counts,
 )
+from kbtrain.report.examples import part_rows
 
 
 def test_resampled_means_equal_a_plain_loop_over_the_same_draws():
@@ -200,26 +200,24 @@ GATE = np.array([0.0, 1, 1, 1, 0, 0])
 
 
 def test_a_row_worked_by_hand():
-    (first, _), (second, _) = group_rows(ANSWERS, {"gate": GATE}, ["a", "a", "a", "b", "b", "b"])
+    first, second = part_rows(ANSWERS, GATE, ["a", "a", "a", "b", "b", "b"])
     assert (first.group, first.n, first.llm_only, first.all_rag) == ("a", 3, pytest.approx(1 / 3), pytest.approx(2 / 3))
-    cell = first.gates["gate"]
-    assert (cell.ratio, cell.accuracy) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
-    assert cell.random == pytest.approx(1 / 3 * 1 / 3 + 2 / 3 * 2 / 3)
-    assert cell.gain.mean == pytest.approx(cell.accuracy - cell.random)
-    assert (cell.n_known, cell.known, cell.unknown) == (1, 1.0, 0.0)
-    assert second.gates["gate"].accuracy == pytest.approx(1 / 3)  # the gate breaks question 3
+    assert (first.ratio, first.accuracy) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert first.random == pytest.approx(1 / 3 * 1 / 3 + 2 / 3 * 2 / 3)
+    assert first.gain.mean == pytest.approx(first.accuracy - first.random)
+    assert second.accuracy == pytest.approx(1 / 3)  # the gate breaks question 3
 
 
 def test_questions_without_a_group_are_in_no_row_and_order_is_by_name():
-    found = group_rows(ANSWERS, {"gate": GATE}, ["z", None, "a", None, "z", "a"])
-    assert [(row.group, row.n) for row, _ in found] == [("a", 2), ("z", 2)]
+    found = part_rows(ANSWERS, GATE, ["z", None, "a", None, "z", "a"])
+    assert [(row.group, row.n) for row in found] == [("a", 2), ("z", 2)]
 
 
 def test_intervals_draw_whole_clusters():
     rng = np.random.default_rng(0)
     llm, rag, gate = (np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(3))
     alone, together = (
-        group_rows(Correctness("greedy", llm, rag, clusters), {"gate": gate}, ["a"] * 400)[0][0].gates["gate"].gain
+        part_rows(Correctness("greedy", llm, rag, clusters), gate, ["a"] * 400)[0].gain
         for clusters in (None, tuple(str(i // 8) for i in range(400)))
     )
     assert alone.mean == together.mean
