@@ -13,7 +13,7 @@ _ASIDE, _SECOND_QUESTION = pattern("aside", re.DOTALL), pattern("second_question
 _LIST = re.compile(r"^[ \t]*(?:[-*][ \t]+)?\(?(\d{1,2})[.)][ \t]+(?=\S)", re.MULTILINE)
 _GIVEN = re.compile(  # what an output's form says is the answer
     r"^\s*(?:```(?:json)?\s*)?\{.*?\"(?:final_?)?answer\"\s*:\s*\"(?P<json>(?:[^\"\\]|\\.)+)\""
-    r"|<answer>(?P<tag>.+?)</answer>|\\boxed\{(?!.*\\boxed)",
+    r"|<answer>(?P<tag>.+?)</answer>|</think(?:ing)?>(?P<thought>.*\w.*)|\\boxed\{(?!.*\\boxed)",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -23,7 +23,7 @@ def answer_text(answer: str) -> str:
     """An answer as its author meant it to be read; the whole where nothing else is left ("[3]")."""
     text = html.unescape(answer) if "&" in answer else answer
     if given := _GIVEN.search(text):
-        text = given["json"] or given["tag"] or text[given.start() :]
+        text = given["json"] or given["tag"] or given["thought"] or text[given.start() :]
     second = _SECOND_QUESTION.search(text)
     if second and text[: second.start()].strip():
         text = text[: second.start()]

@@ -37,8 +37,11 @@ _OTHERS = frozenset(("other", "others", "another"))
 _ASKING = frozenset("which what where when whose whom".split())
 _TURNS_ZH = re.compile("不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|아니|아닌|아닙")
 _PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "today", "currently", "nowadays"})
+_OF_PEOPLES = ("an", "ese", "ish", "ic", "ch")  # Italian Language says no more than Italian
+_RELATIVE = frozenset("which who whose where that".split())
 _JOINS = frozenset("but although though while whereas because since however".split())
-_PART_BOUNDS = _ENDS | _JOINS
+_PART_BOUNDS = _ENDS | _JOINS | _TURNING["buts"]
+_CLAUSE_BOUNDS = (_PART_BOUNDS | {"and"}) - {_OPENED}
 _COMPARATIVE = rf"\b({any_of(LISTS['asking']['comparatives'])})\b"
 _ONLY = re.compile(r"\b(?:is|was) (?:only|merely) ")
 _SPEAKING = _TURNING["speaking"]
@@ -53,7 +56,8 @@ _NEGATIVE = re.compile(
 _NOBODY = re.compile(r" (?:no one|none|nothing|nobody) (?:\w+ ){0,6}$")
 
 _UNSURE = re.compile(
-    r"\b(?:maybe|perhaps|possibly|probably|either|whether|could|might|may|not sure|unsure|guess|think|believe)\b", re.I
+    r"\b(?:maybe|perhaps|possibly|probably|either|whether|could|might|may|not sure|unsure|guess|think|believe)\b|\?",
+    re.I,
 )
 _ALSO_CALLED = re.compile(rf"^ (?:{_COMMA} )?(?:also|formerly|better|commonly|otherwise|officially) ")
 
@@ -110,6 +114,7 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
         and not _says_opposite(marked, place, asked, parts)
         and not _is_overtaken(marked, place, asked, raw, parts)
         and not _is_behind_another(marked, place, asked, raw, covered)
+        and not _is_answered_elsewhere(marked, place, asked, raw, covered)
         and not _is_corrected(marked, place, negative)
         and not _is_listed(marked, place, asked, raw, covered)
     )
@@ -134,7 +139,7 @@ class _Asked(NamedTuple):
     @classmethod
     def read(cls, question: str) -> _Asked:
         asked, counted = words(forms.unaccented(question)), _COUNTED.search(question.casefold())
-        common = (word for word in question.split() if word.islower())
+        common = words(forms.unaccented(" ".join(word for word in question.split() if not word[:1].isupper())))
         return cls(frozenset(asked), _stems(asked), _stems(common), _stems(counted[1].split()[:2] if counted else ()))
 
 
@@ -158,6 +163,10 @@ def _is_of_another(marked: Sequence[str], place: _Place, asked: _Asked, raw: str
         and any(part.capitalize() in raw and part not in asked.words for part in parts)
     ):
         return True
+    person = not asked.words.isdisjoint(("who", "whom", "whose"))
+    longer = _is_candidate(behind, asked) and len(behind) > 3 and f"{marked[end - 1]} {behind}" in raw.casefold()
+    if longer and not person and not marked[end - 1].endswith(_OF_PEOPLES):
+        return _is_capital(marked[end - 1], raw) and behind.capitalize() in raw
     start = max((i + 1 for i, word in enumerate(marked[:begin]) if word == _STOP), default=0)
     if marked[start] in _CONCEDING and _COMMA in itertools.takewhile(lambda word: word != _STOP, marked[end:]):
         return True
@@ -203,6 +212,8 @@ def _is_behind_another(marked: Sequence[str], place: _Place, asked: _Asked, raw:
     if not _CONCLUDING.isdisjoint(left) and _IDLE.issuperset(left) and (not right or right[0] in _ENDS):
         return False
     own, given = len(asked.named & _stems([*left, *right])), {marked[i] for i in covered}
+    if _leads(marked, place, asked, raw):
+        return True
     capital = _is_capital(marked[place.begin], raw) and not any(map(str.isdigit, marked[place.begin : place.end]))
     for begin, end in itertools.pairwise([-1, *ends]):
         part = [word for word in marked[begin + 1 : end] if word not in ARTICLES]
@@ -212,6 +223,63 @@ def _is_behind_another(marked: Sequence[str], place: _Place, asked: _Asked, raw:
             if _names_another(part, candidates, raw, capital):
                 return True
     return False
+
+
+def _leads(marked: Sequence[str], place: _Place, asked: _Asked, raw: str) -> bool:
+    """True if an answer begins with another candidate alone, and says of a place something else than the question:
+    "DNA, the template of RNA"."""
+    begin = next((i for i, word in enumerate(marked) if word not in _ENDS and word != "answer"), place.begin)
+    lead = [*itertools.takewhile(lambda word: word not in _ENDS, marked[begin:])]
+    end = begin + len(lead)
+    own = [*marked[end : place.begin], *marked[place.end : place.end + 3]]
+    if (
+        end > place.begin
+        or not 0 < len(lead) < 4
+        or max(map(len, lead)) < 3
+        or not _TURNING["concluding"].isdisjoint(own)
+    ):
+        return False
+    if marked[place.begin - 1] in _CONCLUDING or not all(
+        _is_candidate(word, asked) and word.isascii() and _is_capital(word, raw) for word in lead
+    ):
+        return False
+    return _is_capital(marked[place.begin], raw) and any(_is_candidate(word, asked) for word in own)
+
+
+def _is_answered_elsewhere(marked: Sequence[str], place: _Place, asked: _Asked, raw: str, covered: set[int]) -> bool:
+    """True if a clause names a rival and has more of what the question says than a place's clause, which says something
+    else: "He studied in Rome and was born in Bari"."""
+    bounds = [i for i, word in enumerate(marked) if word in _CLAUSE_BOUNDS and marked[i + 1 : i + 2] != [_OPENED]]
+    clauses = [range(begin + 1, end) for begin, end in itertools.pairwise([-1, *bounds, len(marked)])]
+    own = next(clause for clause in clauses if place.begin in clause)
+    said = [marked[i] for i in own if i not in covered]
+    if not any(_is_candidate(word, asked) for word in said) or not _TURNING["concluding"].isdisjoint(said):
+        return False
+    common = {stem[:4] for stem in asked.common}
+    shared = len(common.intersection(word[:4] for word in said))
+    golds = {marked[i][:4] for i in covered}
+    for clause, behind in itertools.zip_longest(clauses, clauses[1:], fillvalue=range(0)):
+        words_there = [marked[i] for i in clause]
+        more = len(common.intersection(word[:4] for word in words_there)) > shared
+        more = (
+            more and _DENYING.isdisjoint(words_there) and not (words_there[0] in _RELATIVE and clause.start >= own.stop)
+        )
+        if more and clause is not own and marked[clause.stop : clause.stop + 2] != [_STOP, _ASKED]:
+            reach = [*clause, *behind] if covered.isdisjoint(behind) else clause
+            others = [marked[i] for i in reach if marked[i][:4] not in golds]
+            if covered.isdisjoint(clause) and _has_rival(others, marked[place.begin], asked, raw):
+                return True
+    return False
+
+
+def _has_rival(clause: Sequence[str], first: str, asked: _Asked, raw: str) -> bool:
+    """True if a clause names another thing of a gold answer's kind; ``first``: the word that this begins with."""
+    if first[0].isdigit():
+        kind = _kind(first)
+        return any(word.endswith(f"{kind}other") if kind else word.isdigit() for word in clause)
+    if _is_capital(first, raw):
+        return any(_is_candidate(word, asked) and _is_capital(word, raw) for word in clause)
+    return len(clause) > 1 and clause[-2] in _CONCLUDING and _is_candidate(clause[-1], asked)
 
 
 def _names_another(part: Sequence[str], candidates: Sequence[bool], raw: str, capital: bool) -> bool:
@@ -245,7 +313,11 @@ def _is_listed(marked: Sequence[str], place: _Place, asked: _Asked, raw: str, co
     def is_other(i: int) -> bool:
         return i not in covered and _is_candidate(marked[i], asked) and _is_capital(marked[i], raw) == capital
 
-    last = next((i for i in range(place.end, len(marked)) if marked[i] != _COMMA and not is_other(i)), len(marked))
+    def goes_on(i: int) -> bool:
+        word = marked[i]
+        return word == _COMMA or word in ARTICLES or is_other(i) or (word in asked.words and i not in covered)
+
+    last = next((i for i in range(place.end, len(marked)) if not goes_on(i)), len(marked))
     if marked[place.end : place.end + 1] in ([_COMMA], ["and"]) and marked[last : last + 1] == ["and"]:
         return last + 1 < len(marked) and is_other(last + 1)
     return marked[place.begin - 1 : place.begin] == ["and"] and place.begin > 1 and is_other(place.begin - 2)

@@ -58,6 +58,9 @@ _YEAR_FIRST = re.compile(r"(?<![\d\-/.])(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?![\d
 _YEAR_LAST = re.compile(r"(?<![\d\-/.])(\d{1,2})([-/.])(\d{1,2})\2(\d{4})(?![\d\-/]|\.\d)")
 _YEAR_AND_MONTH = re.compile(r"(?<![\w\-/.])(\d{4})-(0[1-9]|1[0-2])(?![\w\-/]|\.\d)")
 _ERAS = ((re.compile(r"\bB\.? ?C\.? ?(?:E\b\.?)?(?!\w)"), "BC"), (re.compile(r"\b(?:A\.D\.|C\.?E\b\.?)(?!\w)"), "AD"))
+_SHORT_YEARS = re.compile(r"(?<![\d\-/.])([12]\d)(\d\d)\s?[-/\u2010-\u2015]\s?(1[3-9]|[2-9]\d)(?![\d\-/]|\.\d)")
+_STREET = re.compile(r"(?<=[a-z] )(St|Ave|Rd|Blvd)\b\.?(?! [A-Z])")
+_STREETS = {"St": "Street", "Ave": "Avenue", "Rd": "Road", "Blvd": "Boulevard"}
 _FOREIGN_MONTHS, _FULL = names_by_word("months"), names_by_word("abbreviations")
 _FOREIGN_DATE = re.compile(
     rf"(?<![\w.])(\d{{1,2}})(?:\.|er|º|°)?\s+(?:de\s+)?({any_of(_FOREIGN_MONTHS)})\b\.?"
@@ -118,6 +121,7 @@ def unify_spelling(text: str) -> str:
         text = _WORLD_WAR.sub(lambda match: f"World War {'2' if match[1] in ('II', '2') else '1'}", text)
     if "St" in text or "Mt" in text:
         text = _SAINT.sub(lambda match: "Saint" if match[1] == "St" else "Mount", text)
+    text = _STREET.sub(lambda match: _STREETS[match[1]], text)
     if "&" in text or " n" in text or "'n" in text:
         text = _AND.sub(" and ", text)
     for era, short in _ERAS:
@@ -126,6 +130,9 @@ def unify_spelling(text: str) -> str:
         text = _NUMBERED.sub("number ", text)
         text = _ABBREVIATIONS.sub(lambda match: f"{_FULL[match[1].lower()]} ", text)
         text = _BOTH_YEARS.sub(r"\1 \2", text)
+        text = _SHORT_YEARS.sub(
+            lambda years: f"{years[1]}{years[2]} {years[1]}{years[3]}" if years[3] > years[2] else years[0], text
+        )
         text = _FOREIGN_DATE.sub(lambda date: f"{date[1]} {_FOREIGN_MONTHS[date[2].lower()]} {date[3] or ''}", text)
         text = _YEAR_FIRST.sub(lambda match: _date(match[4], match[3], match[1], match[0]), text)
         text = _YEAR_LAST.sub(_last_year, text)
@@ -314,7 +321,7 @@ def gold_readings(text: str) -> tuple[str, ...]:
     if (variant := join_word_parts(text)) is not None:
         forms += readings(variant)
     if decade := _DECADE_WORD.fullmatch(text):
-        forms.append(f"{english(int(decade[1]) * 10)[0][:-1]}ies")
+        forms += [f"{english(int(decade[1]) * 10)[0][:-1]}ies", f"{decade[1]}0s"]
     bare = without_year(text)
     for variant in (bare, _BEFORE.sub("", bare), *writings(bare)):
         forms += readings(variant) if variant not in ("", text) else ()
@@ -349,7 +356,7 @@ def short_readings(gold: str, question: str) -> frozenset[str]:
     for named, rest in ((noun, head), (first, behind)):
         if rest and len(named) > 2 and named.casefold() in words(question) and set(words(rest)) - set(words(question)):
             shorter.append(rest)
-    shorter += [gold.rpartition(": ")[2]] if ": " in gold else []
+    shorter += gold.split(": ", 1) if ": " in gold else []
     if re.fullmatch(r"[A-Z][^\W\d_]+ [A-Z][^\W\d_]+", gold):
         shorter.append(f"{gold[0]}. {behind}")
     return frozenset(form for short in shorter for form in gold_readings(short))

@@ -30,7 +30,7 @@ from kbtrain.answers.names import (
     may_name_another,
     without_kind,
 )
-from kbtrain.answers.near import ASKS_PERSON, may_be_same
+from kbtrain.answers.near import ASKS_PERSON, may_be_same, may_count_same
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
 from kbtrain.answers.words import LISTS, any_of, folded, forms_of, normalise, words
 from kbtrain.answers.words import is_empty as is_empty
@@ -40,7 +40,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
-NORMALISATION = "quantities-claims-near-yes-no/10"
+NORMALISATION = "quantities-claims-near-yes-no/11"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
@@ -294,7 +294,11 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
         return None if answered_yes is None else answered_yes == polar
     gives = _is_exactly if question.grading == "exact" else _gives
     verdicts = [gives(replace(question, answers=golds), text) for text, golds in _comparisons(question, answer)]
-    return True if True in verdicts else None if None in verdicts else False
+    if True in verdicts:
+        return None if question.grading != "exact" and _is_of_list(answer, question) else True
+    if None in verdicts or question.grading == "exact" or is_missing(answer):
+        return None if None in verdicts else False
+    return None if any(may_count_same(answer, gold, question.text) for gold in question.answers) else False
 
 
 _OPTION = re.compile(r"(?:^|[\s(])([A-J])[.):]\s+(\S.*?)(?=[;,]?\s+\(?[A-J][.):]\s|\s*$)", re.DOTALL)
@@ -328,7 +332,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
             answer = as_named(answer, gold, is_person)
         yield plain_digits(answer), tuple(map(plain_digits, texts))
     for gold in texts:  # 120k people, for 120,000 people
-        if counted := quantities(gold):
+        if counted := quantities(plain_digits(gold)):
             yield restate(answer, counted, question.text), (restate(gold, counted, question.text),)
 
 
@@ -351,7 +355,9 @@ def _is_short(answer: str, question: Question) -> bool:
     if len(parts) > 1 and all(any(not one.isdisjoint(forms.readings(part)) for one in short) for part in parts):
         return True
     answered = sorted(map(normalise, listed(answer)))
-    return bool(answered) and any(sorted(map(normalise, listed(gold))) == answered for gold in question.answers)
+    golds = [listed(gold) for gold in question.answers if answered]
+    golds += [tuple(name.split()[-1] for name in names) for names in golds if all(" " in name for name in names)]
+    return any(sorted(map(normalise, gold)) == answered for gold in golds)
 
 
 def _gives(question: Question, answer: str) -> bool | None:
@@ -362,10 +368,17 @@ def _gives(question: Question, answer: str) -> bool | None:
     if is_missing(answer) and all(map(_SAYS_UNKNOWN.search, golds)):
         return True
     if is_missing(answer) and not any(map(is_missing, golds)):
+        beyond = _BUT.search(answer_text)
+        if (
+            beyond
+            and not is_missing(answer_text[beyond.end() :])
+            and any(_holds(answer_text[beyond.end() :], gold) for gold in golds)
+        ):
+            return None
         answer_text = answer = before_disclaimer(answer_text)
     lists = [listed(gold) for gold in golds if " and " in gold or ("," in gold and re.search(r"[^\d,]\s?\d", gold))]
     if any(parts and all(_gives(_part_of(question, part, parts), answer) for part in parts) for parts in lists):
-        return True
+        return None if _CONTRAST.search(answer) else True
     held = [gold for gold in golds if _holds(answer_text, gold) and _in_capitals(answer, gold, question.text)]
     held = [gold for gold in held if not _FORMULA.search(gold) or _is_whole_formula(answer, gold)]
     others = [may_name_another(answer, gold) for gold in held]
@@ -376,11 +389,29 @@ def _gives(question: Question, answer: str) -> bool | None:
     return claim(answer_text, golds, question.text)
 
 
+def _is_of_list(answer: str, question: Question) -> bool:
+    """True if an answer is but a list of three things or more, or of two lines, and a gold one is among the others."""
+    golds = [{*words(gold)} for gold in question.answers]
+    if ("," not in answer and "\n" not in answer) or any(golds[0].isdisjoint(gold) for gold in golds):
+        return False  # the latter: one of several gold answers is asked for
+    asked = {*words(question.text), "answer"}
+    parts = [_ITEM.sub("", part) for part in listed(answer) if not asked.issuperset(words(part))]
+    if len(parts) < 3 - ("\n" in answer.strip()) or max(len(part.split()) for part in parts) > 4:
+        return False
+    right = [exact_match(part, question.answers) == 1 for part in parts]
+    return any(right) and not all(right) and len({part[:1].isupper() for part in parts}) == 1
+
+
+_ITEM = re.compile(r"^(?:\(?\w[.)]\s+|(?:the|an?|and)\s+|[^\w\s]+)+", re.IGNORECASE)
+
+
 def _part_of(question: Question, part: str, parts: Sequence[str]) -> Question:
     """A question for one part of a list, beside which the others are no rivals."""
     return replace(question, answers=(part,), text=f"{question.text} {' '.join(parts)}")
 
 
+_BUT = re.compile(r"\b(?:but|however|still|though|from memory)\b")
+_CONTRAST = re.compile(r"\b(?:while|whereas|but)\b")
 _SAYS_UNKNOWN = re.compile(r"^(?:un(?:known|clear|certain|determined|specified)|not \w+ed|not (?:known|given))\b", re.I)
 _FORMULA = re.compile(r"sqrt|\u03c0|\^|\d[a-z]\b")
 _FACTOR = re.compile(r"(?:(?<!\w)\d\w*\s*|[/^*])$")
@@ -405,20 +436,12 @@ def _comes_near(answer: str, gold: str, question: str) -> bool:
         _holds(answer, short) for short in forms.short_readings(gold, question) - {*forms.gold_readings(gold)}
     ):
         return True
-    if gold.islower() and _NEGATED.search(gold) and _NEGATED.search(answer):
+    if (gold.islower() or _DENIES.search(gold)) and _NEGATED.search(gold) and _NEGATED.search(answer):
         return True
     parts = [part for part in re.split(r"\s*[()]\s*", gold) if part and not part.isdigit()]
     if len(parts) > 1 and any(_holds(answer, part) for part in parts):
         return True
-    if (pieces := {*listed(gold)}) and len(pieces) > 1 and all(_holds(answer, piece) for piece in pieces):
-        return True
-    held = [_ORDINAL_ENDING.sub("", word) for word in forms.readings(answer)[0].split()]
-    needed = [word for word in normalise(gold).split() if word not in ("no", "number")]
-    numbers = {word for word in held if word.isdigit()}
-    is_name = gold.istitle() and not numbers
-    anyhow = len(needed) > 1 and not is_name and {*held} >= {*needed} and numbers <= {*needed}
-    same = sorted(held) == sorted(needed) and re.search(r"[^\W\d]", gold) is not None
-    return may_name_another(answer, gold) is None or same or anyhow or may_be_same(answer, gold, question)
+    return may_name_another(answer, gold) is None or may_be_same(answer, gold, question)
 
 
 def _within_a_word(answer: str, gold: str) -> bool:
@@ -435,8 +458,11 @@ _FUNCTION_WORDS = frozenset("it who us me you they them her him he she we one wi
 _MONTHS_GO_ON = r"\s*(?:$|[.,;:!)]|\d|(?:is|was|and|to|in|of)\b)"  # behind a month that begins a sentence
 
 
+_DENIES = re.compile(r"\b(?:no|not|none|cannot)\b")
 _NEGATED = re.compile(
-    r"\b(?:un|in|im|ir|dis)\w{4,}|\b(?:not|no|never|cannot|nobody|without|fail(?:s|ed)|lacks?)\b|less\b|n['’]t\b", re.I
+    r"\b(?:un|in|im|ir|dis)\w{4,}|\bnon-|-free\b|\b(?:not|no|none|never|cannot|nobody|without|fail(?:s|ed)|lacks?)\b|less\b"
+    r"|n['’]t\b",
+    re.I,
 )
 _ASIDE = {  # Yes, it is Genesis; June Peters; a spring
     frozenset("yes no sorry well ok right so help".split()): r"^\W*{}\s*[,!]",
@@ -445,7 +471,6 @@ _ASIDE = {  # Yes, it is Genesis; June Peters; a spring
     frozenset({"a"}): r"\b{} [a-z]+",
 }
 _DAY_FIRST = re.compile(r"\b(\d\d?)/(\d\d?)/(?=\d{4})")
-_ORDINAL_ENDING = re.compile(r"(?<=\d)(?:st|nd|rd|th)$")
 _AS_VERB = r"\s(?:me|us|him|her|them|you|it|this|that|to|there|up|out|off|away|\w{3,}ly)\b"  # behind: "lead me"
 _BEFORE_VERB = r"\b(?:I|they|we|you|who|to|will|would|can|could|should|must|not)\s"
 _WHO = re.compile(rf"\b(?:who|(?:which|what) (?:{any_of(LISTS['asking']['names'])}))\b", re.IGNORECASE)
@@ -462,7 +487,7 @@ def _in_capitals(answer: str, gold: str, question: str) -> bool:
                 return False
     if not bare[:1].isupper() or exact_match(forms.without_year(answer), (gold,)):
         return True
-    if bare.isupper() and word in _ALSO_WORDS:
+    if bare.isupper() and (word in _ALSO_WORDS or (bare.isalpha() and not answer.islower())):
         return re.search(rf"(?<!\w){r'[.]? ?'.join(bare)}(?!\w)", answer) is not None
     if word not in _FUNCTION_WORDS:
         common = re.search(

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from kbtrain.answers.words import LISTS, pattern, read_data
+from kbtrain.answers.words import LISTS, any_of, pattern, read_data
 
 _NICKNAME = re.compile(r"[\"\u201c]([^\"\u201d]+)[\"\u201d]")
 _BEHIND_NAME = re.compile(r",? (?:Jr|Sr|CBE|OBE|MBE|KBE|PhD)\.?$")
@@ -25,7 +25,7 @@ _ROMAN = "(?:(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{1,3}|V)|XC|XL|LX{0,3}|X{1,3})"
 _NUMBERED = re.compile(rf"^(?P<name>.*[^\W\d_]) (?P<numeral>{_ROMAN})$")
 _BEARER = re.compile(
     rf"\s+(?P<numeral>{_ROMAN})(?!\w)|,?\s(?:the |der |le )?(?:Jr|Sr|Junior|Senior|Elder|Younger|fils|p\u00e8re|Jeune"
-    r"|\u00c4ltere|J\u00fcngere)\b\.?"
+    r"|\u00c4ltere|J\u00fcngere|d\. ?[\u00c4J])\b\.?"
 )
 _SEQUEL = pattern("sequel")
 _LETTERS = ("I", "V", "X")  # names themselves, as in Malcolm X
@@ -33,7 +33,7 @@ _CAPITAL = re.compile(r"\s+(?:the |der |le )?[^\W\da-z_]")
 _BEFORE_SURNAME = (None, "Mr.", "Mr", "Mrs.", "Mrs", "Ms.", "Ms", "Dr.", "Dr", "Sir", "By", "Professor")
 _THE_ORDINAL = re.compile(r"^(?P<name>[A-Z][^\W\d_]*) the (?P<ordinal>[A-Z][a-z]+|\d{1,2}(?:st|nd|rd|th))$")
 _FORMER = pattern("former")
-_SHORTENED = re.compile(r"^(?P<name>[^()]{4,}?)\s*\((?P<other>[A-Z]{2,6})\)$")  # World Health Organization (WHO)
+_SHORTENED = re.compile(r"^(?P<name>[^()]{4,}?)\s*\((?P<other>(?![IVX]+\))[A-Z]{2,6})\)$")  # such as (WHO)
 _CELL = re.compile(r"[\[({]\s*(['\"]).*\1\s*[\])}]", re.DOTALL)
 _IN_CELL = re.compile(r"(?<=[\[({,\s]['\"])[^'\"]+(?=['\"])")
 _EITHER = re.compile(r"\s*(?:[|\n\t\uff5c\uff1b\u2022]|;;|<br ?/?>|\[SEP\]|<OR>)\s*|;\s+|\s+/\s+|\s+OR\s+")
@@ -83,13 +83,17 @@ def may_name_another(answer: str, name: str) -> bool | None:
 
 def holds_surname(answer: str, name: str) -> bool:
     """True if an answer has a person's last name alone, or with more first names."""
-    names = name.split()
+    bare = _BEHIND_NAME.sub("", name)
+    names = [word for word in bare.split() if word not in _PARTICLES or word == "the"]
     if not 2 <= len(names) <= 4 or names[0] in _OTHER_PLACE or not all(map(_NAME.fullmatch, names)):
         return False
-    alone = re.finditer(rf"(?:(?P<first>[A-Z][\w'-]*\.?)\s)?(?<![\w-]){re.escape(names[-1])}(?!\w|-| [A-Z])", answer)
+    alone = re.finditer(
+        rf"(?:(?P<first>[A-Z][\w'-]*\.?|{any_of(_PARTICLES)})\s)?(?<![\w-]){re.escape(names[-1])}(?!\w|-| [A-Z])",
+        answer,
+    )
     longer = rf"(?<!\w){names[0]} (?:\S+ ){{1,2}}{names[-1]}(?!\w)"  # with names that the gold one lacks
-    return any(match["first"] in _BEFORE_SURNAME for match in alone) or (
-        len(names) == 2 and re.search(longer, answer) is not None
+    return any(match["first"] in _BEFORE_SURNAME or match["first"].endswith("ly") for match in alone) or (
+        len(names) == 2 and bare == name and re.search(longer, answer) is not None
     )
 
 
@@ -117,8 +121,9 @@ def either_or(gold: str) -> tuple[str, ...]:
 
 def as_named(answer: str, name: str, person: bool) -> str:
     """An answer with the gold name where it has another writing of it: initials, all of a person's names, a prefix."""
-    others = _others(name, person)
-    return others.sub(lambda _: name, answer) if others else answer
+    others, (_, comma, state) = _others(name, person), name.rpartition(", ")
+    answer = others.sub(lambda _: name, answer) if others else answer
+    return as_named(answer, state, person) if comma and "." not in state else answer  # Cambridge, MA
 
 
 @functools.lru_cache(maxsize=1024)
@@ -138,12 +143,18 @@ def _all_names(name: str, person: bool) -> list[str]:
     words = name.replace(".", ". ").split()
     initials = "".join(word[0] for word in words if word[0].isupper())
     if (
-        not person
+        (not person or len(words) > 2)
         and not _NUMBERED.match(name)
         and len(initials) > 1
         and all(word[0].isupper() or word in _JOINING for word in words)
     ):
-        return [rf"(?:the )?{'[.]?'.join(initials)}"]
+        letters = "".join(word[0].upper() + "?" * word.islower() + "[.]?" for word in words)
+        return [f"(?:the )?{letters.removesuffix('[.]?')}", *_person(words, name, person)]
+    return _person(words, name, person)
+
+
+def _person(words: list[str], name: str, person: bool) -> list[str]:
+    """A person's name with other first names, and with those that the gold one shortens."""
     if not all(_NAME.fullmatch(word) or word in _PARTICLES for word in words) or _INITIAL.fullmatch(words[-1]):
         return []
     parts = [rf"{word[0]}[^\W\d_]+" if _INITIAL.fullmatch(word) else re.escape(word) for word in words]

@@ -86,6 +86,7 @@ _CLOCK = re.compile(
 )
 _SEASON, _LASTING, _ABOUT, _SCIENTIFIC = map(pattern, ("season", "lasting", "about", "scientific"))
 _RATIO = re.compile(r"(?<![\w:.])(\d+):(\d+)(?![\w:]|\.\d)")
+_PROPORTION = re.compile(rf"\b(\d+|{_WORD}) (?:to|in|for every) (\d+|{_WORD})\b", re.IGNORECASE)
 _TALL = re.compile(
     r"(?<![\w.])(\d{1,2})\s?(?:['\u2019\u2032]|-?(?:ft|foot|feet)\b\.?[ -]?)\s?(\d{1,2})"
     r"(?:[ -]?in(?:ch(?:es)?)?\b\.?|\"|''|\u2033|\u201d|(?!\w))"
@@ -101,7 +102,7 @@ _QUANTITY = re.compile(
     rf"(?<![\w.,/:\\])(?P<era>(?:AD|A\.D\.)\s)?(?P<lead>{_MONEY_NAMES}\s?)?"
     rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative)\s)?(?P<money>{_MONEY_NAMES}\s?)?"
     rf"(?:{_NUMBER})(?P<part>\sand\sa\s(?:half|quarter)\b)?"
-    rf"(?:(?P<gap>[ \u00a0-]?|\sof\san?\s)(?P<scale>(?:{any_of(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
+    rf"(?:(?P<gap>[ \u00a0-]?|\sof\s(?:an?|1)\s)(?P<scale>(?:{any_of(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
     r"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019])|\sof\san?\s|\s(?P<nation>(?-i:[A-Z])\w+)\s)"
     rf"(?P<unit>{any_of(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
     r"(?!\w|[.,:/]\d)",
@@ -158,6 +159,8 @@ def whole_quantity(text: str) -> Quantity | None:
 def restate(answer: str, golds: Sequence[Quantity], question: str) -> str:
     """An answer with each quantity as one word: a gold one's where they are equal, else one that no gold one has."""
     answer, parts, position = plain_digits(answer), list[str](), 0
+    if any(gold.unit == "ratio" for gold in golds):
+        answer = _PROPORTION.sub(lambda match: f"{_in_digits(match[1])}:{_in_digits(match[2])}", answer)
     if not _ENGLISH.search(question):
         answer = _NUMERALS.sub(lambda match: _VALUES[match[0].lower()], answer)
     for quantity in quantities(answer):
@@ -187,7 +190,7 @@ _OF_THINGS = re.compile(r"\s(?!(?:for|and|each|was|were|which|including|plus|onl
 _BELOW = re.compile(rf"\s*(?:{any_of(LISTS['falling']['behind'])})\b", re.IGNORECASE)
 _VALUES = names_by_word("numerals")
 _NUMERALS = re.compile(rf"\b(?:{any_of(_VALUES)})\b", re.IGNORECASE)
-_UNIT_NAMES = re.compile(rf"(?<!\w)(?:{any_of(UNITS)})(?!\w)")
+UNIT_NAMES = re.compile(rf"(?<!\w)(?:{any_of(UNITS)})(?!\w)")
 _ASKED_SCALE = re.compile(r"\bhow many (thousand|million|billion|trillion)s?\b", re.I)
 
 
@@ -220,7 +223,7 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
         return False
     if unit == "percent":
         return gold.unit == unit or re.search(r"percent|%|per cent|share|rate\b|proportion", question, re.I) is not None
-    asked = {UNITS[name] for name in _UNIT_NAMES.findall(question.lower())}
+    asked = {UNITS[name] for name in UNIT_NAMES.findall(question.lower())}
     return unit in asked or not (gold.unit or asked)
 
 
@@ -231,7 +234,8 @@ def plain_digits(text: str) -> str:
     if not {"\\", "$", "~"}.isdisjoint(text):
         text = _without_tex(text)
     text = text.replace("√", " sqrt ")
-    text = _RAISED.sub(lambda match: f"^{unicodedata.normalize('NFKC', match[0])}", text).replace("\u2212", "-")
+    text = _RAISED.sub(lambda match: f"^{unicodedata.normalize('NFKC', match[0])}", text)
+    text = _MINUS.sub("-", text)
     text = _SCIENTIFIC.sub(r"\1e\2", text)
     if "^" in text:
         text = _POWER.sub(_power, text)
@@ -293,6 +297,7 @@ def _digit(char: str, before: str) -> str:
     return char
 
 
+_MINUS = re.compile(r"\u2212|(?<!\w)(?<!\d[\s%\u00b0])[\u2012\u2013](?=\d)")
 _RAISED = re.compile("(?<=[0-9])\u207b?[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]+")
 _POWER = re.compile(r"(?<![\w.^])(\d{1,3})\s?\^\s?[{(]?(-?\d{1,2})[})]?(?![\w^])")
 _REWRITTEN = {
