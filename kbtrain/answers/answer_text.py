@@ -11,6 +11,7 @@ from kbtrain.answers.words import pattern
 _CITATION = pattern("citation", re.DOTALL)
 _ASIDE, _SECOND_QUESTION = pattern("aside", re.DOTALL), pattern("second_question")
 _LIST = re.compile(r"^[ \t]*(?:[-*][ \t]+)?\(?(\d{1,2})[.)][ \t]+(?=\S)", re.MULTILINE)
+_REPEATED = re.compile(r"\s*(\d\S*)(?:\s+\1)+\s*")
 _GIVEN = re.compile(  # what an output's form says is the answer
     r"^\s*(?:```(?:json)?\s*)?\{.*?\"(?:final_?)?answer\"\s*:\s*\"(?P<json>(?:[^\"\\]|\\.)+)\""
     r"|<answer>(?P<tag>.+?)</answer>|</think(?:ing)?>(?P<thought>.*\w.*)|\\boxed\{(?!.*\\boxed)",
@@ -27,6 +28,8 @@ def answer_text(answer: str) -> str:
     second = _SECOND_QUESTION.search(text)
     if second and text[: second.start()].strip():
         text = text[: second.start()]
+    if again := _REPEATED.fullmatch(text):
+        text = again[1]
     bare = _without_list_numbers(_ASIDE.sub("", _CITATION.sub(" ", text)))
     return bare if re.search(r"\w", bare) else text
 

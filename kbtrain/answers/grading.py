@@ -24,6 +24,7 @@ from kbtrain.answers.names import (
     alternatives,
     as_named,
     beside,
+    distinct_part,
     first_name_first,
     holds_surname,
     listed,
@@ -295,7 +296,8 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
     gives = _is_exactly if question.grading == "exact" else _gives
     verdicts = [gives(replace(question, answers=golds), text) for text, golds in _comparisons(question, answer)]
     if True in verdicts:
-        return None if question.grading != "exact" and _is_of_list(answer, question) else True
+        loose = question.grading != "exact"
+        return None if loose and (_is_of_list(answer, question) or _has_other_rate(answer, question)) else True
     if None in verdicts or question.grading == "exact" or is_missing(answer):
         return None if None in verdicts else False
     return None if any(may_count_same(answer, gold, question.text) for gold in question.answers) else False
@@ -321,6 +323,8 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
     golds = tuple(
         dict.fromkeys(part for gold in map(html.unescape, question.answers) for part in (gold, *alternatives(gold)))
     )
+    golds += tuple(_TOWARDS.sub("", gold) for gold in golds if _TOWARDS.match(gold))
+    golds += tuple(filter(None, map(first_name_first, golds)))
     golds += tuple(filter(None, (without_kind(gold, f"{question.text} {answer}") for gold in golds)))
     values = [whole_quantity(gold) for gold in golds]
     if amounts := [value for value in values if value]:
@@ -334,6 +338,9 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
     for gold in texts:  # 120k people, for 120,000 people
         if counted := quantities(plain_digits(gold)):
             yield restate(answer, counted, question.text), (restate(gold, counted, question.text),)
+
+
+_TOWARDS = re.compile(r"(?:to|in|at|from|by|into|on) (?:the )?(?=[A-Z]\D+$)")
 
 
 def _is_exactly(question: Question, answer: str) -> bool:
@@ -402,6 +409,24 @@ def _is_of_list(answer: str, question: Question) -> bool:
     return any(right) and not all(right) and len({part[:1].isupper() for part in parts}) == 1
 
 
+_RATE = re.compile(
+    r"\b(?:per|an?|each|every|/)\s?(hour|day|week|month|year|annum)\b|\b(hour|dai|week|month|year|annual)ly\b", re.I
+)
+_SAME_RATE = {"annum": "year", "annual": "year", "dai": "day"}
+
+
+def _has_other_rate(answer: str, question: Question) -> bool:
+    """True if an answer gives a gold quantity by another span of time: $48 per month for $48 per year."""
+    golds, said = ({*_rates(text)} for text in (" ".join(question.answers), answer))
+    return bool(golds and said) and golds.isdisjoint(said)
+
+
+def _rates(text: str) -> Iterator[str]:
+    for match in _RATE.finditer(text):
+        span = (match[1] or match[2]).lower()
+        yield _SAME_RATE.get(span, span)
+
+
 _ITEM = re.compile(r"^(?:\(?\w[.)]\s+|(?:the|an?|and)\s+|[^\w\s]+)+", re.IGNORECASE)
 
 
@@ -410,6 +435,8 @@ def _part_of(question: Question, part: str, parts: Sequence[str]) -> Question:
     return replace(question, answers=(part,), text=f"{question.text} {' '.join(parts)}")
 
 
+_ALONE = r"(?:^|\b[a-z]+[,.:;]? |[(*\"']|\bThe ){}(?:s|'s)?\b(?! [A-Z])"  # no other name around it
+_IN_PLACE = re.compile(r"[A-Z][^,]+, [A-Z][a-z]{3}[^,]*")  # Espoo, Finland
 _BUT = re.compile(r"\b(?:but|however|still|though|from memory)\b")
 _CONTRAST = re.compile(r"\b(?:while|whereas|but)\b")
 _SAYS_UNKNOWN = re.compile(r"^(?:un(?:known|clear|certain|determined|specified)|not \w+ed|not (?:known|given))\b", re.I)
@@ -428,12 +455,16 @@ def _is_whole_formula(answer: str, gold: str) -> bool:
 
 def _comes_near(answer: str, gold: str, question: str) -> bool:
     """True for what may name the same: a last name, a day before a month, a part in brackets, words in any order."""
-    if holds_surname(answer, gold) and ASKS_PERSON.search(question):
-        return not _holds(question, gold.split()[-1])
+    person = ASKS_PERSON.search(question) is not None
+    if person and holds_surname(answer, gold):
+        return " or " in question or not _holds(question, gold.split()[-1])
     if _DAY_FIRST.search(answer) and _holds(_DAY_FIRST.sub(r"\2/\1/", answer), gold):
         return True
-    if gold[:1].islower() and any(
-        _holds(answer, short) for short in forms.short_readings(gold, question) - {*forms.gold_readings(gold)}
+    if (part := distinct_part(gold)) and not _holds(question, part) and re.search(_ALONE.format(part), answer):
+        return True
+    if (gold[:1].islower() or (_IN_PLACE.fullmatch(gold) and not person)) and any(
+        _holds(answer, short) and not re.search(rf"(?i:{re.escape(short)}), [A-Z]", answer)
+        for short in forms.short_readings(gold, question) - {*forms.gold_readings(gold)}
     ):
         return True
     if (gold.islower() or _DENIES.search(gold)) and _NEGATED.search(gold) and _NEGATED.search(answer):

@@ -193,7 +193,7 @@ def _numbers_joined(pieces: list[str]) -> list[list[str]]:
 
 def _value(pieces: list[str]) -> int | None:
     """The number that pieces spell, or None."""
-    if len(pieces) == 1 and re.fullmatch(r"\d[\d,'’]*", pieces[0]):
+    if len(pieces) == 1 and re.fullmatch(r"\d[\d,'’]{,60}", pieces[0]):
         return int(re.sub(r"\D", "", pieces[0]))
     if all(map(has_chinese, pieces)):
         return from_chinese("".join(pieces)) if pieces[-1] != "-" else None
@@ -249,7 +249,7 @@ def _leaks(gold: str, masked: str, folded: str) -> bool:
 
 def _numbers(folded: str) -> set[int]:
     """All whole numbers in a folded text, in digits, English words or Chinese numerals."""
-    values = {int(re.sub(r"\D", "", digits)) for digits in _DIGITS.findall(folded)}
+    values = {int(re.sub(r"\D", "", digits[:60])) for digits in _DIGITS.findall(folded)}
     words = re.findall(r"[a-z]+|[^\w\s-]", folded)
     i = 0
     while i < len(words):

@@ -14,6 +14,7 @@ _BEHIND_NAME = re.compile(r",? (?:Jr|Sr|CBE|OBE|MBE|KBE|PhD)\.?$")
 _NAME = re.compile(r"[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f][^\W\d_]*\.?(?:['\u2019-][^\W\d_]+)*")
 _INITIAL = re.compile(r"[A-Z]\.?")
 _OTHER_PLACE = LISTS["parts"]["other_place"]  # with these a shorter name is another one: West Africa, New Guinea
+_KINDS = LISTS["parts"]["kinds"]
 _NAMESAKES = LISTS["parts"]["namesakes"]
 _PARTICLES, _JOINING = LISTS["parts"]["particles"], LISTS["parts"]["joining"]
 _SAME = {name.casefold(): row for row in LISTS["same"].values() for name in row}
@@ -92,9 +93,18 @@ def holds_surname(answer: str, name: str) -> bool:
         answer,
     )
     longer = rf"(?<!\w){names[0]} (?:\S+ ){{1,2}}{names[-1]}(?!\w)"  # with names that the gold one lacks
-    return any(match["first"] in _BEFORE_SURNAME or match["first"].endswith("ly") for match in alone) or (
-        len(names) == 2 and bare == name and re.search(longer, answer) is not None
+    return any(_may_precede(match["first"], names) for match in alone) or (
+        len(names) == 2
+        and bare == name
+        and (re.search(longer, answer) is not None or f"{names[1]} {names[0]}" in answer)  # Kurosawa Akira
     )
+
+
+def _may_precede(word: str | None, names: list[str]) -> bool:
+    """True for what may stand before a person's last name: nothing, a title, another of the names, also shortened."""
+    if word in _BEFORE_SURNAME or (len(names) > 2 and word == names[-2] and not _INITIAL.fullmatch(word)):
+        return True
+    return word.endswith("ly") or "'" in word or (word[-1] == "." and word[0] == names[0][0])
 
 
 def alternatives(gold: str) -> tuple[str, ...]:
@@ -111,6 +121,13 @@ def without_kind(gold: str, text: str) -> str | None:
     match = _KIND.match(gold)
     other = match and re.search(rf"{re.escape(match['name'])} \((?!{match['kind']})", text)
     return match["name"] if match and not other and match["kind"] in text.casefold() else None
+
+
+def distinct_part(name: str) -> str | None:
+    """The Amazon, of "Amazon River"; Beagle, of "HMS Beagle"."""
+    words = name.removeprefix("the ").split()
+    bare = [word for word in words if word.casefold() not in _KINDS and word not in ("of", "the")]
+    return bare[0] if len(bare) == 1 < len(words) and bare[0][0].isupper() else None
 
 
 def either_or(gold: str) -> tuple[str, ...]:

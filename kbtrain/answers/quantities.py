@@ -129,6 +129,9 @@ class Quantity(NamedTuple):
         return f"{abs(value)}{'minus' * (value < 0)}q{_UNIT_NUMBERS.get(self.unit, 'x')}".replace("/", "over")
 
 
+_ENDLESS = re.compile(r"[\d.,]{60}|[eE][-+]?\d{4}")  # a model that repeats itself; no number takes long to compute
+
+
 def quantities(text: str) -> list[Quantity]:
     """The quantities of a text (digits are ASCII ones, see :func:`plain_digits`), from left to right."""
     matches: list[Quantity] = []
@@ -142,7 +145,7 @@ def quantities(text: str) -> list[Quantity]:
         (_QUANTITY, _plain),
     ):
         for match in form.finditer(text):
-            quantity = read(match)
+            quantity = None if _ENDLESS.search(match[0]) else read(match)
             if quantity and not any(q.begin < quantity.end and quantity.begin < q.end for q in matches):
                 matches.append(quantity)
     return _joined(sorted(matches), text)
@@ -197,12 +200,14 @@ _ASKED_SCALE = re.compile(r"\bhow many (thousand|million|billion|trillion)s?\b",
 def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
     """True for equal values of like units. A unit may be left out where it is money or a share, or the question names
     it; it may be added to a bare gold number, but a share only where the question asks for one."""
-    if any(not values.isdisjoint(quantity.measured().get(what, ())) for what, values in gold.measured().items()):
-        return True
+    measured, rounded = quantity.measured(), bool(gold.unit) and quantity.unit not in (gold.unit, "year")
+    for what, values in gold.measured().items():
+        if any(_are_close(value, other, rounded) for value in values for other in measured.get(what, ())):
+            return True
     millions = [10**6] if quantity.unit == "m" and _COUNTED.search(question) else []  # 2.5m downloads
     named = millions + [_SCALES[scale.lower()] for scale in _ASKED_SCALE.findall(question)]  # "How many million": 83.9
-    values = {value * factor for value in quantity.values for factor in (1, *named)}
-    if gold.values.isdisjoint(values):
+    worth = {value * factor for value in quantity.values for factor in (1, *named)}
+    if gold.values.isdisjoint(worth):
         return False
     pair = {quantity.unit, gold.unit}
     if len(pair) == 1:
@@ -225,6 +230,11 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
         return gold.unit == unit or re.search(r"percent|%|per cent|share|rate\b|proportion", question, re.I) is not None
     asked = {UNITS[name] for name in UNIT_NAMES.findall(question.lower())}
     return unit in asked or not (gold.unit or asked)
+
+
+def _are_close(value: Fraction, other: Fraction, rounded: bool) -> bool:
+    """True for equal values, and for those that rounding in another unit tells apart: 26.2 miles for 42.195 km."""
+    return value == other or (rounded and abs(value - other) * 500 <= abs(value))
 
 
 @functools.lru_cache(maxsize=512)

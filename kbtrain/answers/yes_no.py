@@ -17,6 +17,8 @@ from kbtrain.answers.writing import CJK, has_chinese, simplified
 
 _YES = frozenset("yes,true,是,是 的,对,对 的,正 确,正 确 的,有,会,能,可 以,真".split(","))
 _NO = frozenset("no,false,不 是,否,不 对,错,错 误,错 误 的,不 正 确,没 有,不 会,不 能,不 可 以,假".split(","))
+_YES |= LISTS["yes_no"]["gold_yes"]
+_NO |= LISTS["yes_no"]["gold_no"]
 _WH = re.compile(
     r"^\W*(?:in|on|at|by|for|from|of|to|with)?\s*(?:what|which|who|whom|whose|when|why|how)\b|谁|什么|哪|多少|几[个年月日次人]|何时|为何|怎",
     re.IGNORECASE,
