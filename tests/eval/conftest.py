@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import shutil
 import sys
@@ -28,6 +29,14 @@ EVIL = "Which <script>alert('x')</script> & \"city\"?"
 def script():
     """Load a script of eval/ or studies/ by its name."""
     return lambda name: load(f"{'eval' if (ROOT / 'eval' / f'{name}.py').exists() else 'studies'}/{name}.py")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _drawn_once():
+    """A gate's scores are drawn once: figures are most of a report's time, and many tests write the same ones."""
+    module = load("eval/write_report.py")
+    draw = functools.cache(module.score_bins)
+    module.score_bins = lambda scores, needed, cut: draw(tuple(scores), tuple(needed), cut)
 
 
 @pytest.fixture(scope="session")

@@ -50,9 +50,8 @@ def answers(request, liar, question):
 
 
 @pytest.mark.parametrize("name", [lie.name for lie in servers.TRANSPORT if lie.name not in DEAR])
-def test_a_lie_that_nobody_can_believe_changes_no_answer(name, liar, answers):
-    liar.lies(None)
-    truth = answers()
+def test_a_lie_that_nobody_can_believe_changes_no_answer(name, liar, answers, request):
+    truth = liar.truth(request.node.callspec.params["answers"], answers)
     liar.lies(LIES[name], servers.TO["the first question"])
     try:
         found = answers(name in SLOW)
@@ -131,9 +130,8 @@ def gate(request, liar, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [lie.name for lie in servers.TRANSPORT if lie.name not in SLOW | DEAR])
-def test_a_gate_of_a_server_takes_no_lie_for_a_reply(name, liar, gate):
-    liar.lies(None)
-    truth = gate.score_all(["Who?", "What?"])
+def test_a_gate_of_a_server_takes_no_lie_for_a_reply(name, liar, gate, request):
+    truth = liar.truth(("gate", request.node.callspec.params["gate"]), lambda: gate.score_all(["Who?", "What?"]))
     liar.lies(LIES[name], servers.TO["the first question"])
     try:
         assert gate.score_all(["Who?", "What?"]) == truth or ("status 400" in name and gate.spent["refused"] == 1)

@@ -152,20 +152,16 @@ def test_a_checkpoint_is_for_as_many_processes_as_wrote_it(tmp_path, states, bef
         check_processes(folder, 4)
 
 
-def test_a_first_attempt_that_left_nothing_binds_nothing(tmp_path):
+def test_a_first_attempt_binds_by_its_checkpoint_and_another_is_refused_by_the_key_that_differs(tmp_path):
     claim_folder(tmp_path, {"train_sha256": "of a file with a broken line", "epochs": 3})
-    claim_folder(tmp_path, {"train_sha256": "of the mended one", "epochs": 3})
+    mended = {"train_sha256": "of the mended one", "epochs": 3}
+    claim_folder(tmp_path, mended)
     make(tmp_path / "checkpoints", 5)
+    claim_folder(tmp_path, mended)
     with pytest.raises(UserError, match='with train_sha256 = "of the mended one", now it is "another"'):
-        claim_folder(tmp_path, {"train_sha256": "another", "epochs": 3})
-
-
-def test_another_training_in_the_same_folder_is_refused_by_the_key_that_differs(tmp_path):
-    claim_folder(tmp_path, {"epochs": 3, "seed": 0})
-    claim_folder(tmp_path, {"epochs": 3, "seed": 0})
-    make(tmp_path / "checkpoints", 5)
+        claim_folder(tmp_path, mended | {"train_sha256": "another"})
     with pytest.raises(UserError, match="with epochs = 3, now it is 4"):
-        claim_folder(tmp_path, {"epochs": 4, "seed": 0})
+        claim_folder(tmp_path, mended | {"epochs": 4})
 
 
 def test_a_training_by_a_version_without_some_option_goes_on_where_that_is_left_at_its_default(tmp_path):
