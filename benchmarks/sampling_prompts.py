@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,9 +32,16 @@ class Prompts:
         return {"questions": questions, "evidence": self.evidence[part], "prompts": self.ids[part]}
 
 
+@functools.cache
+def read_atlas() -> tuple[list[Question], list[str]]:
+    """The atlas' open questions and the texts of its passages."""
+    questions = [loaded.question for loaded in load("atlas") if loaded.question.form == "open"]
+    return questions, [passage.text for passage in atlas_passages()]
+
+
 def open_questions(count: int) -> list[Question]:
     """Evenly spread open questions: short prompts of like length."""
-    questions = [loaded.question for loaded in load("atlas") if loaded.question.form == "open"]
+    questions, _ = read_atlas()
     return questions[:: len(questions) // max(1, count) or 1][:count]
 
 
@@ -46,7 +54,7 @@ def short_prompts(tokenizer: PreTrainedTokenizerBase, count: int) -> Prompts:
 
 def long_prompts(tokenizer: PreTrainedTokenizerBase, count: int, length: int) -> Prompts:
     """Questions with as many passages as fit into ``length`` tokens."""
-    questions, passages = open_questions(count), [passage.text for passage in atlas_passages()]
+    questions, passages = open_questions(count), read_atlas()[1]
     evidence: list[str | None] = []
     ids: list[list[int]] = []
     for i, question in enumerate(questions):

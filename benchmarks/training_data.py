@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 
-from kbtrain.questions.catalogue import atlas_passages, load
+from sampling_prompts import read_atlas
+
 from kbtrain.records import GateExample
 
 
 def long_and_short(count: int, longest: int) -> list[GateExample]:
     """``count`` labelled examples; references of 0 to about ``longest`` tokens (4 letters a token), evenly spread."""
-    questions = [loaded.question for loaded in load("atlas") if loaded.question.form == "open"]
-    passages = [passage.text for passage in atlas_passages()]
+    questions, passages = read_atlas()
     draw = random.Random(0)
     made = []
     for i, question in enumerate(draw.sample(questions, count)):

@@ -1,4 +1,4 @@
-"""data_gen/build.py: examples as labelled, and no test question in the training set."""
+"""data_gen/build.py: examples as labelled, and no test question in the training set; export.py: what is stored."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, meta_path, read_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.records import GateExample, Label, Question
+from kbtrain.records import GateExample, Label, Question, SampleSet
 
 
 @pytest.fixture
@@ -160,3 +160,14 @@ def test_labels_of_other_questions_order_or_split_are_one_line(labelled, build):
     jsonl.write(path, [dataclasses.replace(labels[0], split="test"), *labels[1:]])
     with pytest.raises(UserError, match=r"labels\.jsonl:1: field 'split': question 'train-0' is in train now"):
         build(labelled)
+
+
+def test_an_export_holds_every_answer(run_folder, script):
+    out = run_folder / "out" / "samples.jsonl"
+    done = script("export", "--store", str(run_folder / "samples.db"), "--output", str(out))
+    assert done.returncode == 0, done.stderr
+    with SampleStore(run_folder / "samples.db", read_only=True) as store:
+        stored = list(store.iterate("main"))
+    assert list(jsonl.read(SampleSet, out)) == stored and read_meta(out)["n_records"] == len(stored)
+    done = script("export", "--store", str(run_folder / "samples.db"), "--output", str(out.with_suffix(".parquet")))
+    assert done.returncode == 2 and "cannot export to '.parquet'; name a .jsonl file" in done.stderr

@@ -1,19 +1,28 @@
-"""Studies of one statistic each: seeds, carried thresholds, rivals, misses by rule, counts in a corpus."""
+"""Small studies: seeds, carried thresholds, rivals, misses, a corpus, other data sets, RAGate-MHA's networks."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
+import mha_networks
 import numpy as np
 import pytest
+import set_shift
 import threshold_margin
 from carried_thresholds import TransferSet, carry_threshold, transfer_matrix
 from kbm_paper.groups import answer_counts, quantile_groups, ranked_within
+from published import fits as ev
+from published.sheet import Sheet
 from seeds import gain_over_random, summarise_seeds
+from support.recipes import Recipe
+from tiny_turns import turn
 from white_box import disagreement, entropy_cut
 
 from kbtrain.answers.grading import contains
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import Correctness
+from kbtrain.io.jsonl import write
 from kbtrain.metrics.thresholds import Dev, Training
 from kbtrain.records import Passage, Question
 
@@ -182,3 +191,56 @@ def test_quantiles_keep_equal_values_together_and_name_their_ends():
 def test_ranks_within_a_data_set_know_no_units_and_leave_ties_alike():
     found = ranked_within([5.0, 0.1, None, 9000.0, 0.1, 7000.0], ["a", "b", "a", "a", "b", "a"])
     assert found == [pytest.approx(1 / 6), 0.5, None, pytest.approx(5 / 6), 0.5, 0.5]
+
+
+def test_common_cues_hold_and_cues_of_one_set_do_not(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    sets = ["nq", "squad"] * 60
+    gains = rng.integers(-1, 2, 120)
+    sign = np.where(np.arange(120) % 2 == 0, 1, -1)  # a cue that means the contrary in the other set
+    columns = {"features": gains, "encoder": sign * gains, "reader": rng.normal(size=120)}
+    fits = {name: ev.of_vectors([np.stack([values, rng.normal(size=120)], axis=1).astype(np.float32)])
+            for name, values in columns.items()}  # fmt: skip
+    rows: Any = [SimpleNamespace(right={("m", "published"): {"none": gain < 0, "one": gain > 0}}) for gain in gains]
+    sheet = Sheet(rows, [*range(80)], [*range(80, 120)], sets, [*range(120)], fits)
+    monkeypatch.setattr(set_shift, "sheet_of", lambda *_: sheet)
+    monkeypatch.setattr(set_shift, "DRAWS", 50)
+    config = {"path": ["rows.jsonl"], "corpus": "passages.jsonl", "out": tmp_path}
+    set_shift.main(build(set_shift.SetShiftConfig, None, config))
+    tables = json.loads((tmp_path / "set_shift.json").read_text())["tables"]
+    (model, own, features, encoder, *_), overall = tables["set-shift"]["rows"]
+    assert (model, own, features, encoder) == ("m", "1.000", "1.000", "-1.000") and overall[0] == "all 2"
+    assert [line[:2] for line in tables["set-shift-cells"]["rows"]] == [["m", "nq"], ["m", "squad"]]
+    assert [line[0] for line in tables["set-shift-differences"]["rows"]] == [
+        "stack minus features", "back-off minus stack", "stack minus own stack",
+    ]  # fmt: skip
+
+
+def test_inputs_are_trained_with_each_seed_by_the_recipe_and_compared_on_test(tmp_path, monkeypatch, capsys):
+    sizes = {"train": 24, "dev": 12, "test": 12}
+    write(tmp_path / "turns.jsonl", [turn(i, split) for split, n in sizes.items() for i in range(n)])
+
+    class Done:
+        returncode = 0
+
+    def run(command, check):
+        Recipe("ragate_mha")(command[2:])
+        return Done
+
+    monkeypatch.setattr(mha_networks.subprocess, "run", run)
+    keys = {"epochs": 1, "vocabulary": 300, "max_length": 64, "device": "cpu"}
+    config = mha_networks.MhaNetworksConfig(
+        turns=tmp_path / "turns.jsonl", test=True, output=tmp_path / "out", layers=(1,), heads=(2,), sizes=(8,),
+        inputs=("contx", "contx+resp"), seeds=(0, 1), recipe=keys,
+    )  # fmt: skip
+    mha_networks.main(config)
+    rows = json.loads((tmp_path / "out" / "networks.json").read_text())
+    named = [("contx", 0), ("contx+resp", 0), ("contx", 1), ("contx+resp", 1)]
+    assert [(row["inputs"], row["seed"]) for row in rows] == named
+    assert all(row["run"]["best_epoch"] == 1 for row in rows)
+    text = (tmp_path / "out" / "networks.md").read_text()
+    assert text.count("h(2)-l(1)-emb(8)") == 2 and "contx - contx+resp" in text and " sd " in text
+    capsys.readouterr()
+    mha_networks.main(config)
+    assert capsys.readouterr().out.count("finished already") == 4
+    assert (tmp_path / "out" / "networks.md").read_text() == text
