@@ -157,13 +157,10 @@ class ScriptedLLM:
         """As :meth:`kbtrain.llm.base.LLM.answer`, one question-condition a group."""
         for request in requests:
             if (request.question.id, request.condition) not in done:
-                yield [self._sample_set(request)]
-
-    def _sample_set(self, request: AnswerRequest) -> SampleSet:
-        greedy = self._sample(request, GREEDY) if request.greedy else None
-        samples = tuple(self._sample(request, index) for index in range(request.n))
-        words = len(answer_prompt(request.question, request.condition, request.evidence).split())
-        return SampleSet(request.question.id, request.condition, samples, greedy, words)
+                greedy = self._sample(request, GREEDY) if request.greedy else None
+                samples = tuple(self._sample(request, index) for index in range(request.n))
+                words = len(answer_prompt(request.question, request.condition, request.evidence).split())
+                yield [SampleSet(request.question.id, request.condition, samples, greedy, words)]
 
     def _sample(self, request: AnswerRequest, index: int) -> Sample:
         text = self._reply(request, index)

@@ -204,7 +204,9 @@ def http_server(service: Service) -> uvicorn.Server:
     from kbtrain.serve.app import application
     from kbtrain.serve.protocol import GuardedProtocol
 
-    logging.getLogger("uvicorn.error").addFilter(_no_cut)
+    # an answer that is cut off as the upstream's was is no error: a warning reports it
+    cut = "ASGI callable returned without completing response."
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != cut)
     settings = uvicorn.Config(
         application(service),
         # the other half of the descriptors is for the upstream, the search and files
@@ -232,11 +234,6 @@ def http_server(service: Service) -> uvicorn.Server:
                 await asyncio.wait(self.server_state.tasks, timeout=LINGER)
 
     return GateServer(settings)
-
-
-def _no_cut(record: logging.LogRecord) -> bool:
-    """False for uvicorn's error at an answer that is cut off as the upstream's was: a warning reports it."""
-    return record.getMessage() != "ASGI callable returned without completing response."
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -116,7 +116,11 @@ def fit_additive(
     quantiles = np.linspace(0, 1, KNOTS)  # of a feature's values; its knots are those that differ
     knots = {name: np.unique(np.quantile(values, quantiles)) for name, values in columns.items()}
     knots = {name: places for name, places in knots.items() if len(places) > 1}
-    parts = [_hats(columns[name], places) for name, places in knots.items()]
+    # a column a knot: 1 there, 0 at all others, straight between them
+    parts = [
+        np.stack([np.interp(columns[name], places, heights) for heights in np.eye(len(places))], axis=1)
+        for name, places in knots.items()
+    ]
     if not parts:
         raise NothingToLearn("no feature varies among the training questions; there is nothing to learn")
     grams = gram_table(rows)
@@ -134,17 +138,13 @@ def fit_additive(
     return Additive(intercept=intercept, curves=curves, strength=strength, grams=weights)
 
 
-def pick_rows(rows: Sequence[Row], places: Sequence[int]) -> list[Row]:
-    return [rows[place] for place in places]
-
-
 def held_out_log_odds(
     rows: Any,
     need: Sequence[float],
     seed: int = 0,
     groups: Sequence[int] | None = None,
     fit: Callable[..., Any] = fit_additive,
-    pick: Callable[[Any, Sequence[int]], Any] = pick_rows,
+    pick: Callable[[Any, Sequence[int]], Any] = lambda rows, places: [rows[place] for place in places],
 ) -> list[float]:
     """Log odds of each question by a model that ``fit`` fits, penalty and knots included, to the questions of the other
     folds, which ``pick`` takes out of the rows; where these teach nothing, the log odds of their share.
@@ -209,8 +209,3 @@ def _loss(features: Floats, need: Floats, strength: float, drawn: Sequence[tuple
         odds = features[rest] @ slopes + intercept
         total += float(np.sum(np.logaddexp(0, odds) - need[rest] * odds))
     return total
-
-
-def _hats(values: Floats, knots: Floats) -> Floats:
-    """(n, knots): 1 at a knot, 0 at all others, straight between them."""
-    return np.stack([np.interp(values, knots, heights) for heights in np.eye(len(knots))], axis=1)

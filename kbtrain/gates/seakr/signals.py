@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -115,14 +115,9 @@ class Signal:
     silent: float
 
 
-def mlp_states(samples: Answers) -> Floats:
-    """(k, d): MLP output at each sample's forced end token."""
-    return np.stack([answer.mlp for answer in samples]).astype(np.float64)
-
-
-def residual_states(samples: Answers) -> Floats:
-    """(k, d): residual stream behind the same layer."""
-    return np.stack([answer.residual for answer in samples]).astype(np.float64)
+def states_of(samples: Answers, place: Literal["mlp", "residual"]) -> Floats:
+    """(k, d): MLP output at each sample's forced end token, or the residual stream behind the same layer."""
+    return np.stack([getattr(answer, place) for answer in samples]).astype(np.float64)
 
 
 # above what the logarithm of any state's squared norm, or any other of these numbers, can be; numbers and no infinity:
@@ -131,19 +126,19 @@ _LOGARITHM, _UNBOUNDED = 100.0, 1e9
 
 SIGNALS: dict[str, Signal] = {
     "seakr": Signal(
-        lambda s, alpha, k: uncertainty(mlp_states(s), alpha, k),
+        lambda s, alpha, k: uncertainty(states_of(s, "mlp"), alpha, k),
         "nats per sample, from the model's floor to its ceiling",
         "SeaKR, section 3.1: ln det(G + alpha I) / k of the middle MLP's output",
         _LOGARITHM,
     ),
     "seakr_residual": Signal(
-        lambda s, alpha, k: uncertainty(residual_states(s), alpha, k),
+        lambda s, alpha, k: uncertainty(states_of(s, "residual"), alpha, k),
         "nats per sample",
         "the same of the residual stream",
         _LOGARITHM,
     ),
     "eigen_score": Signal(
-        lambda s, alpha, k: eigen_score(residual_states(s), alpha, k),
+        lambda s, alpha, k: eigen_score(states_of(s, "residual"), alpha, k),
         "mean log10 of eigenvalues",
         "INSIDE, equation 6, on the residual stream",
         _LOGARITHM,
