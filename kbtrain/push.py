@@ -101,7 +101,7 @@ def _send(settings: Push, files: dict[str, Path | bytes], kind: str, hub_token: 
 def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str, Path | bytes]]:
     """What a gate is opened from by its place in the repository, parts of a stack in folders of their own; settings as
     bytes. Raises :class:`UserError` for a gate of a server, a folder of pickles, and parts of one name."""
-    card, kind = read_card(folder), kind_of(folder)[1]
+    card, kind = read_card(folder), kind_of(folder)
     if card.asks_server:
         raise UserError(f"{at(folder / CARD)}: this gate names your server and the variable of its key; it is not sent")
     parts = {part: Path(part).name for part in card.parts()}
@@ -164,7 +164,7 @@ def _card_text(settings: Push, card: GateCard, files: list[str], score: str) -> 
     tags = ["adaptive-retrieval", "retrieval-gate", card.kind]
     about = ModelCardData(base_model=base, library_name="kbtrain", license=settings.licence, tags=tags)
     points, sections = _of_readme(folder)
-    use = USE_QUESTION if "question" in kind_of(folder)[1].reads else USE_TURN
+    use = USE_QUESTION if "question" in kind_of(folder).reads else USE_TURN
     opened = f'load_gate("{settings.name}")  # revision="..." holds one commit'
     return render(
         "gate_card.md.j2",

@@ -22,7 +22,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.gates.scoring import score_path
 from kbtrain.io.provenance import meta_of, write_atomically
-from kbtrain.report.words import area_interval, percent, points, points_interval
+from kbtrain.report.words import percent, points, points_interval
 
 NAMES = {
     "stack_benefit": "stack, benefit", "draft_probe_benefit": "draft probe, benefit", "probe_benefit": "probe, benefit",
@@ -74,11 +74,11 @@ def unit_seconds(run: Path) -> tuple[float, float]:
 def row(gate: GateResult, a_pass: float, a_token: float) -> list[str]:
     """A gate's line."""
     half = next(point for point in gate.rules if point.rule == "ratio")
-    cost, n = gate.cost, gate.n
+    cost, n, area = gate.cost, gate.n, gate.curve and gate.curve.area
     right = round(gate.accuracy * n)
     return [
         NAMES[gate.gate],
-        area_interval(gate.curve and gate.curve.area),
+        f"{area.mean:.2f} [{area.low:.2f}, {area.high:.2f}]" if area else "",
         f"{percent(gate.retrieval_ratio)} %",
         f"{percent(gate.accuracy)} %",
         f"{points(gate.delta_vs_all_rag.mean)} {points_interval(gate.delta_vs_all_rag)}",

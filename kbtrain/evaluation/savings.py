@@ -20,7 +20,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.gate.card import Saves
 from kbtrain.metrics import thresholds
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import Delta, PolicyDraws, draw_policies, interval, question_counts
+from kbtrain.metrics.significance import Delta, PolicyDraws, blocks_in_order, draw_policies, interval, question_counts
 from kbtrain.records import Outcome
 
 LIMIT = 0.02  # of All-RAG's accuracy: a loss that the report rules out, or not
@@ -149,8 +149,7 @@ def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdS
 
 def band(scores: Floats, answers: Correctness, ratios: Floats, draws: int = 1_000) -> tuple[Floats, Floats]:
     """95 % interval of a gate's accuracy at each share of searches, by resampling the questions."""
-    order = np.argsort(-scores, kind="stable")
-    starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
+    order, starts = blocks_in_order(scores)
     gain, n = (answers.rag - answers.llm)[order], len(order)
     rows = []
     for counts in question_counts(n, draws, 0, answers.clusters):

@@ -102,8 +102,8 @@ def package_of(kind: str) -> str | None:
     return next((point.dist.name for point in of_others if point.dist), None)
 
 
-def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[str, Kind]:
-    """Name and kind of a folder's gate; ``content``: of its file, if it is read. Raises :class:`UserError`."""
+def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> Kind:
+    """The kind of a folder's gate; ``content``: of its file, if it is read. Raises :class:`UserError`."""
     content = content or read_gate_json(folder)
     name = content["kind"]
     several = content.get("keys")
@@ -112,7 +112,7 @@ def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[
     if gone:
         raise UserError(f"{at(Path(folder) / CARD)}: gates {gone[0]} were removed before 0.1.0 (CHANGELOG.md)")
     try:
-        return name, kind_named(name)
+        return kind_named(name)
     except KeyError:
         what = (
             f"unknown kind '{name}'; {did_you_mean(name, kind_points())}; a gate of another package needs that package"
@@ -123,8 +123,7 @@ def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[
 def read_card(folder: Path | str) -> GateCard:
     """The card of a gate's folder, of any kind. Raises :class:`UserError`."""
     content = read_gate_json(folder)
-    name, kind = kind_of(folder, content)
-    return kind.card.read(folder, name, content)
+    return kind_of(folder, content).card.read(folder, content["kind"], content)
 
 
 def load_gate(

@@ -146,19 +146,9 @@ def with_taus(label: Label, tau_mastery: float, tau_certainty: float) -> Label:
 
 
 def _hard_parts(llm: Indicators, rag: Indicators | None, tau_mastery: float, tau_certainty: float) -> dict[str, Any]:
-    return {
-        "tau_mastery": tau_mastery,
-        "tau_certainty": tau_certainty,
-        "known": _known(llm, tau_mastery),
-        "certain": _certain(llm, tau_certainty),
-        "known_rag": _known(rag, tau_mastery),
-        "certain_rag": _certain(rag, tau_certainty),
-    }
-
-
-def _known(indicators: Indicators | None, tau: float) -> bool | None:
-    return None if indicators is None or indicators.mastery is None else indicators.mastery > tau
-
-
-def _certain(indicators: Indicators | None, tau: float) -> bool | None:
-    return None if indicators is None or indicators.certainty is None else above(indicators.certainty, tau)
+    parts: dict[str, Any] = {"tau_mastery": tau_mastery, "tau_certainty": tau_certainty}
+    for of, under in (("", llm), ("_rag", rag)):
+        mastery, certainty = (under.mastery, under.certainty) if under else (None, None)
+        parts[f"known{of}"] = None if mastery is None else mastery > tau_mastery
+        parts[f"certain{of}"] = None if certainty is None else above(certainty, tau_certainty)
+    return parts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.metrics.significance import question_counts, resampled_areas, stratified_counts
+from kbtrain.metrics.significance import blocks_in_order, question_counts, resampled_areas, stratified_counts
 
 DRAWS = 2000
 SEED = 20_244
@@ -48,8 +48,7 @@ def average_precision(truth: Bools, scores: Floats, weights: Floats | None = Non
 def _blocks(truth: Bools, scores: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
     """Weight of the positive and of the negative items in each block of equal scores, highest first: (rows, blocks)."""
     counts = np.ones((1, len(truth))) if weights is None else weights
-    order = np.argsort(-scores, kind="stable")
-    starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
+    order, starts = blocks_in_order(scores)
     positive, negative = (np.add.reduceat((counts * side)[:, order], starts, axis=1) for side in (truth, ~truth))
     return positive, negative
 

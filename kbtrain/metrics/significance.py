@@ -100,7 +100,7 @@ def resampled_areas(
     NaN where the resample leaves the oracle nothing to gain.
     """
     gain = rag - llm
-    ideal, *gates = (_blocks_in_order(scores) for scores in (gain, *orders))
+    ideal, *gates = (blocks_in_order(scores) for scores in (gain, *orders))
     parts = []
     for counts in question_counts(len(gain), draws, seed, clusters):
         best = _excess_area(*ideal, gain, counts)
@@ -112,7 +112,7 @@ def resampled_areas(
 Places = NDArray[np.intp]
 
 
-def _blocks_in_order(scores: Floats) -> tuple[Places, Places]:
+def blocks_in_order(scores: Floats) -> tuple[Places, Places]:
     """The questions' order, highest score first, and where in it each block of equal scores starts."""
     order = np.argsort(-scores, kind="stable")
     return order, np.flatnonzero(np.diff(scores[order], prepend=np.inf))

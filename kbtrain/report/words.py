@@ -71,11 +71,6 @@ def with_interval(delta: Delta) -> str:
     return f"{points(delta.mean)} {points_interval(delta)}"
 
 
-def area_interval(area: Delta | None) -> str:
-    """An area with its interval; empty without one."""
-    return f"{area.mean:.2f} [{area.low:.2f}, {area.high:.2f}]" if area else ""
-
-
 def percent_interval(delta: Delta) -> str:
     """``[18.2, 26.8]``."""
     return f"[{percent(delta.low)}, {percent(delta.high)}]"

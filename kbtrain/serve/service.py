@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import math
 import random
 import time
@@ -34,7 +33,6 @@ LONGEST_IDS = 2000  # characters of a debug header
 PROBE = "What is the capital of France?"
 FRESH = 1.0  # seconds for which an answer about the upstream holds
 AGAIN = 5.0  # seconds after which a search that failed is tried again
-logger = logging.getLogger("kbtrain.serve")
 
 
 @dataclass

@@ -33,7 +33,7 @@ from kbtrain.io.store import SampleStore
 from kbtrain.metrics.significance import interval, resampled_means
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Condition, Outcome, Question
-from kbtrain.report.words import area_interval, percent, points, points_interval
+from kbtrain.report.words import percent, points, points_interval
 
 HEAD = [
     "gate", "right, %", "searches, %", "area", "against the best of never and always, points",
@@ -137,8 +137,9 @@ def policy_of(
     """The gate's decisions at its threshold; one after the search fetches for every question."""
     read = np.array([scores[o.question_id] > gate.threshold for o in outcomes], dtype=np.float64)
     searched = np.ones_like(read) if "after" in gate.gate else read
-    area = area_interval(gate.curve and gate.curve.area) or "-"
-    return Policy(gate.gate, np.where(read > 0, rag, llm), searched, read, area)
+    area = gate.curve and gate.curve.area
+    shown = f"{area.mean:.2f} [{area.low:.2f}, {area.high:.2f}]" if area else "-"
+    return Policy(gate.gate, np.where(read > 0, rag, llm), searched, read, shown)
 
 
 def free_prompt(run: Path, outcomes: Sequence[Outcome]) -> Floats | None:
