@@ -245,9 +245,9 @@ def value(args: argparse.Namespace) -> None:
 
 
 def env(args: argparse.Namespace) -> None:
-    rows = [*_software(), *_machine()]
-    width = max(len(name) for name, _ in rows)
-    sys.stdout.write("".join(f"{name:<{width}}  {value}\n" for name, value in rows))
+    from kbtrain.show import aligned_block
+
+    sys.stdout.write("\n".join(aligned_block(dict((*_software(), *_machine())))) + "\n")
 
 
 _SETTINGS = re.compile(r"(KBTRAIN|HF|CUDA|OMP|GOMP|RAY|TOKENIZERS)_\w+|\w+_API_KEY|DS_ACCELERATOR")

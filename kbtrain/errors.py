@@ -75,6 +75,7 @@ class UserError(Exception):
 
 TEXT = "text without zero bytes, bytes that are not UTF-8, and halves of surrogate pairs"
 HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs: no file, store or terminal can hold them
+ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # one of them, as JSON may spell it
 
 
 def is_text(value: str) -> bool:

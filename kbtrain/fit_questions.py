@@ -49,11 +49,10 @@ from kbtrain.questions.checks import read_questions
 from kbtrain.questions.columns import propose_columns
 from kbtrain.questions.tables import PARQUET, TABLES
 from kbtrain.records import Evidence, Split
-from kbtrain.report.first_screen import aligned_block
 from kbtrain.report.words import percent, percent_interval, points, points_interval
 from kbtrain.retrieval import corpus as passages
 from kbtrain.runtime.progress import say_line
-from kbtrain.show import count_of
+from kbtrain.show import aligned_block, count_of
 
 PROMISED = 0.05  # share of right answers that a threshold with a promise may lose
 KS = (1, 2, 3, 5)  # numbers of passages that the pilot compares

@@ -21,12 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kbtrain.errors import UserError, is_plain, never_show, strike_all
+from kbtrain.errors import ESCAPED_HALF, HALVES, UserError, is_plain, never_show, strike_all
 
 LARGEST = 64 * 2**20  # bytes of a reply that are read
 LONGEST_ASKED = 600.0  # seconds that a server may ask to wait
-_HALVES = re.compile("[\ud800-\udfff]")
-_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 PLACEHOLDERS = frozenset(
     {"empty", "none", "null", "dummy", "unused", "not-needed", "ollama", "lm-studio", "sk-no-key-required"}
 )
@@ -175,7 +173,7 @@ def split_query(url: str) -> tuple[str, dict[str, str]]:
 
 def whole_text(text: str) -> tuple[str, int]:
     """``text`` with halves of surrogate pairs replaced by U+FFFD, and their number: no file or store can hold them."""
-    return _HALVES.subn("�", text)
+    return HALVES.subn("�", text)
 
 
 def reply_json(text: str) -> Any:
@@ -185,7 +183,7 @@ def reply_json(text: str) -> Any:
         value = strike_all(json.loads(text))
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return json.loads(whole_text(json.dumps(value, ensure_ascii=False))[0]) if _ESCAPED_HALF.search(text) else value
+    return json.loads(whole_text(json.dumps(value, ensure_ascii=False))[0]) if ESCAPED_HALF.search(text) else value
 
 
 ERROR_EVENTS = ("error", "exception", "response.failed", "response.error")  # names or types of a stream's events

@@ -10,7 +10,7 @@ import io
 import re
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,6 +28,12 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         room = [" " * (width - _width(cell)) for width, cell in zip(widths, row, strict=True)]
         lines.append("  ".join([row[0] + room[0], *(a + b for a, b in zip(room[1:], row[1:], strict=True))]).rstrip())
     return "\n".join(lines)
+
+
+def aligned_block(lines: Mapping[str, str]) -> list[str]:
+    """Names in one column, what is said of each beside it."""
+    width = max(map(len, lines))
+    return [f"{name.ljust(width)}  {text}" for name, text in lines.items()]
 
 
 def _width(text: str) -> int:

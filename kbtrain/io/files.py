@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
-from kbtrain.errors import HALVES, UserError, at
+from kbtrain.errors import ESCAPED_HALF, HALVES, UserError, at
 
 path_exists = os.path.lexists  # also for a dangling symlink
 _PARTIAL = ".partial"
@@ -55,7 +55,6 @@ _MADE_BY = {  # files of a run folder, and the script that writes each
     **dict.fromkeys(("examples/train.jsonl", "examples/dev.jsonl", "examples/test.jsonl"), "data_gen/build.py"),
 }
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors and tokenizers, which are Rust, end what the system said
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _CUT_SHORT = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter failed|unexpected pos \d+ vs \d+")
 
 
@@ -138,7 +137,7 @@ def loads(text: str, foreign: bool = False) -> Any:
     brackets.
     """
     try:
-        return (FOREIGN if foreign else _WRITTEN if _HALF.search(text) else _PLAIN).decode(text)
+        return (FOREIGN if foreign else _WRITTEN if ESCAPED_HALF.search(text) else _PLAIN).decode(text)
     except RecursionError as error:
         raise ValueError(str(error)) from None
 

@@ -4,7 +4,7 @@ in sentences, with its certainty, and a row for every gate."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from kbtrain.records import Question
 from kbtrain.report.curves import SlidingCurve
 from kbtrain.report.summary import KIND, bootstrap_units
 from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval, points, points_interval, with_interval
-from kbtrain.show import count_of
+from kbtrain.show import aligned_block, count_of
 
 HEAD = (
     "gate", "searches skipped, %", "right answers, %", "against always searching, points", "against chance, points",
@@ -306,9 +306,3 @@ def _reached(setting: ThresholdSaving, of: str = "", accuracy: str = "") -> str:
         return "always search"
     change = f"{points(setting.change.mean)} points, {points_interval(setting.change)}"
     return f"{percent(setting.saved.mean)} %{of} skipped, {accuracy}{percent(setting.accuracy)} % ({change})"
-
-
-def aligned_block(lines: Mapping[str, str]) -> list[str]:
-    """Names in one column, what is said of each beside it."""
-    width = max(map(len, lines))
-    return [f"{name.ljust(width)}  {text}" for name, text in lines.items()]

@@ -10,9 +10,8 @@ import numpy as np
 
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.curves import gate_looks
-from kbtrain.report.first_screen import aligned_block
 from kbtrain.report.words import gate_name, percent, points, points_interval
-from kbtrain.show import COLOURS, FILE_WIDTH, legend_above, new_figure, page
+from kbtrain.show import COLOURS, FILE_WIDTH, aligned_block, legend_above, new_figure, page
 from published.fits import RIVAL
 from published.tables import ranged, signed_range
 
