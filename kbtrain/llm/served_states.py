@@ -56,14 +56,16 @@ class ServedStates:
     def of_layers(self, layers: Sequence[int], draft: bool) -> States:
         """(layers, width), with ``draft`` (layers, 3 width): prompt, mean and last of the draft side by side. Raises
         :class:`UserError` for a layer that the engine does not keep."""
-        missing = [layer for layer in layers if layer not in self.layers]
-        if missing:
-            raise UserError(
-                f"the upstream keeps states of layers {', '.join(map(str, self.layers))}, not of {missing[0]}; {HOW}"
-            )
-        places = [self.layers.index(layer) for layer in layers]
+        places = [place_of(layer, self.layers) for layer in layers]
         parts = (self.prompt, self.draft_mean, self.draft_last) if draft else (self.prompt,)
         return np.concatenate([part[places] for part in parts], axis=-1)
+
+
+def place_of(layer: int, kept: Sequence[int]) -> int:
+    """The place of a layer among those that the engine keeps. Raises :class:`UserError` for one that it does not."""
+    if layer not in kept:
+        raise UserError(f"the upstream keeps states of layers {', '.join(map(str, kept))}, not of {layer}; {HOW}")
+    return kept.index(layer)
 
 
 def read_reply(reply: Mapping[str, Any], prompt: Sequence[int]) -> ServedStates:

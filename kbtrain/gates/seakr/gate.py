@@ -21,7 +21,7 @@ from kbtrain.gates.answering import OTHER_PROMPTS, open_answering
 from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import OF_TEXTS, RESIDUAL, SIGNALS, measure_signal
-from kbtrain.llm.served_states import LONGEST_GROUP, SHORT_PROMPT, ServedAnswer, StatesServer, own_end_token
+from kbtrain.llm.served_states import LONGEST_GROUP, SHORT_PROMPT, ServedAnswer, StatesServer, own_end_token, place_of
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
 from kbtrain.records import Example, GateExample, Sample, Statistic
 
@@ -176,12 +176,7 @@ class ServedSeaKR(Gate):
                 raise UserError(
                     f"server {self.server.server.base}: gives no state behind an answer; is its context full?"
                 )
-            if self._layer + 1 not in answer.layers:
-                raise UserError(
-                    f"the upstream keeps states of layers {', '.join(map(str, answer.layers))}, not of "
-                    f"{self._layer + 1}; start it with the flags of `kbtrain vllm-args FOLDER`"
-                )
-            state = answer.end[answer.layers.index(self._layer + 1)]
+            state = answer.end[place_of(self._layer + 1, answer.layers)]
         sample = Sample(index, text, len(answer.tokens), "length" if answer.cut else "stop", 0.0)
         return AnswerWithStates(sample, state, state, math.nan, math.nan, ())
 
