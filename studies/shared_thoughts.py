@@ -68,7 +68,7 @@ class SharedThoughts(contextlib.AbstractContextManager["SharedThoughts"]):
         new = {prompt: place for place, prompt in enumerate(prompts) if prompt not in self._thoughts}
         if new:
             begin, places = time.perf_counter(), new.values()
-            replies = engine.think_fitted([requests[place] for place in places], [fitted[place] for place in places])
+            replies = engine.think([requests[place] for place in places], [fitted[place] for place in places])
             seconds = fitting / len(requests) + (time.perf_counter() - begin) / len(new)
             for prompt, reply in zip(new, replies, strict=True):
                 thought = replace(reply.thought, uncertainty=0.0)

@@ -79,12 +79,10 @@ class PromptEngine:
             )
         engine.set_prefix(head)
 
-    def think(self, requests: Sequence[GenerationRequest]) -> list[Reply]:
-        """Replies in the order of the requests. Raises :class:`UserError` for a question too long for the model."""
-        return self.think_fitted(requests, [self.fit(request) for request in requests])
-
-    def think_fitted(self, requests: Sequence[GenerationRequest], fitted: Sequence[Fitted]) -> list[Reply]:
-        """As :meth:`think`, of requests whose prompts :meth:`fit` has made already."""
+    def think(self, requests: Sequence[GenerationRequest], fitted: Sequence[Fitted] | None = None) -> list[Reply]:
+        """Replies in the order of the requests; ``fitted``: their prompts, where :meth:`fit` has made them already.
+        Raises :class:`UserError` for a question too long for the model."""
+        fitted = [self.fit(request) for request in requests] if fitted is None else fitted
         thoughts: dict[int, Thought] = {}
         for kind in sorted({request.kind for request in requests}):
             some = [i for i, request in enumerate(requests) if request.kind == kind]
