@@ -163,8 +163,9 @@ def part_rows(graded: Correctness, searched: Floats, parts: Sequence[str | None]
         llm, rag = graded.llm[at], graded.rag[at]
         clusters = None if graded.clusters is None else [graded.clusters[place] for place in at]
         (of,) = draw_policies(llm, rag, [searched[at]], DRAWS, i, clusters)
-        figures = (float(column[0]) for column in (of.ratio, of.accuracy, of.chance))
-        rows.append(PartRow(name, len(at), float(llm.mean()), float(rag.mean()), *figures, interval(of.gain)))
+        never, always = float(llm.mean()), float(rag.mean())
+        ratio, accuracy, chance = (float(column[0]) for column in (of.ratio, of.accuracy, of.chance))
+        rows.append(PartRow(name, len(at), never, always, ratio, accuracy, chance, interval(of.gain)))
     return rows
 
 
