@@ -43,7 +43,7 @@ def test_an_interrupted_run_is_completed(cluster, make_run, sample, rows):
     one, many = make_run("one"), make_run("many")
     sample(one)
     with SampleStore(many / "samples.db") as store:
-        for stored in job(many).sample(store, RaySampling()):
+        for stored in job(many).sample(store, RaySampling(actors=1)):
             assert stored == 7
             break
         assert len(store.done("main")) == 7
@@ -57,7 +57,7 @@ def test_a_model_that_cannot_be_opened_is_one_line(cluster, make_run):
     plan = SamplingPlan(folder / "questions.jsonl", folder / "evidence.jsonl", ("llm",), {})
     made = SamplingJob.from_config(config, "main", plan, Shard(), 25)
     with SampleStore(folder / "samples.db") as store, pytest.raises(UserError, match="no such folder"):
-        list(made.sample(store, RaySampling()))
+        list(made.sample(store, RaySampling(actors=1)))
 
 
 def test_a_node_killed_in_mid_run_loses_nothing(cluster, make_run, sample, rows):

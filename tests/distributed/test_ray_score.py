@@ -176,7 +176,7 @@ def test_a_machine_with_other_weights_is_refused_by_name(cluster, tmp_path):
         ("prompt",), "weights-1", lambda: None, opening=GateOpening("weights-2", "fp32", prompt="prompt")
     )
     with pytest.raises(UserError) as caught:
-        scored_by(RayScoring(), source, tmp_path / "many")
+        scored_by(RayScoring(actors=1), source, tmp_path / "many")
     where = f"(on machine {socket.gethostname()})"
     assert str(caught.value) == f"weights-2: other parameters or settings here than where scoring was started {where}"
 
@@ -213,7 +213,7 @@ def test_machines_that_measure_other_number_formats_are_not_mixed(cluster, tmp_p
             return super().do(row)
 
     with pytest.raises(UserError, match="key 'dtype': auto means bf16 and fp32 on different machines; name one"):
-        scored_by(RayScoring(worker=Measuring), source, tmp_path / "many")
+        scored_by(RayScoring(actors=1, worker=Measuring), source, tmp_path / "many")
 
 
 def test_without_ray_or_a_cluster_it_is_one_line(tmp_path, monkeypatch):

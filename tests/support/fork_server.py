@@ -19,7 +19,6 @@ import atexit
 import ctypes
 import gc
 import importlib
-import importlib.util
 import json
 import os
 import runpy
@@ -78,7 +77,10 @@ PRELOADED = (
     "kbtrain.report.page",
     "kbtrain.fit_questions",
 )
-IF_THERE = ("deepspeed",)  # transformers imports it wherever a model is saved or trained (0.35 s)
+IF_THERE = (  # needed by parts that are not always installed
+    "deepspeed",  # transformers imports it wherever a model is saved or trained (0.35 s)
+    "kbtrain.serve.app",  # 0.25 s in each process that serves, and in those of the suite
+)
 
 
 def check_alone() -> None:
@@ -276,8 +278,11 @@ if __name__ == "__main__":
         go_over(sys.argv[2])
     first = sys.path[0]
     os.environ["DS_ACCELERATOR"] = "cpu"  # in this process alone: else DeepSpeed looks for one
-    for name in (*PRELOADED, *filter(importlib.util.find_spec, IF_THERE), *sys.argv[3:]):
+    for name in (*PRELOADED, *sys.argv[3:]):
         importlib.import_module(name)
+    for name in IF_THERE:
+        with suppress(ImportError):
+            importlib.import_module(name)
     provenance = importlib.import_module("kbtrain.io.provenance")  # what each script's metadata would ask for anew
     provenance.git_state(), provenance.package_versions()
     importlib.import_module("kbtrain.llm.server_requests").tls()  # 25 ms in each script that asks a server
