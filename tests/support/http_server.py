@@ -42,6 +42,7 @@ class Handler(BaseHTTPRequestHandler):
     """Sends what the server's :meth:`LocalServer.reply` returns."""
 
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one piece: the second would wait for the client's word of the first
     server: Any
 
     def log_message(self, *_: object) -> None:
