@@ -1,14 +1,16 @@
 """How many passages for each question: none, few or more, against the best fixed number of them.
 
-Reads the pilot's greedy answers of a run (all splits, two numbers of passages), fits `features` to the gain of each
-number over none, and chooses for each question the number with the largest predicted gain. How much more a passage has
-to gain before it is read is chosen on dev and held-out training questions; the test questions are evaluated once.
+Reads the pilot's greedy answers of a run (all splits, two numbers of passages), fits `features` or a probe to the gain
+of each number over none, and chooses for each question the number with the largest predicted gain. How much more a
+passage has to gain before it is read is chosen on dev and held-out training questions; the test questions are evaluated
+once.
 
 The result is a table for `make figures TABLES=RUN/passages_per_question.json`.
 
 Examples:
   python data_gen/pilot.py --run runs/demo --splits "[train, dev, test]" --ks "[1, 3]" --k 1
   python studies/passages_per_question.py --run runs/demo --ks "[1, 3]"
+  python studies/passages_per_question.py --run runs/demo --ks "[1, 3]" --gate probe
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -27,6 +30,9 @@ from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.search_pilot import NEVER, SearchSetting
 from kbtrain.gates.features.gate import Features
 from kbtrain.gates.features.question import Frequencies
+from kbtrain.gates.probe.gate import Probe
+from kbtrain.gates.probe.head import fit_head, fit_layers, left_out
+from kbtrain.gates.registry import load_gate
 from kbtrain.io.provenance import write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.examples import example
@@ -35,6 +41,7 @@ from kbtrain.questions.checks import read_questions
 from kbtrain.records import GateExample, Question
 from kbtrain.report.words import percent, points, points_interval
 from kbtrain.training.data import Labelled
+from kbtrain.training.folds import groups_of
 
 FOLDS, DRAWS, SEED = 5, 10_000, 0
 MARGINS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 2.0)  # 2: that number of passages is never taken
@@ -44,9 +51,16 @@ class PassagesConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with the answers of data_gen/pilot.py in all splits")
     ks: tuple[int, int] = Field((1, 3), description="numbers of passages that were asked")
     candidates: str = Field("candidates", description="name of the hits' file")
+    gate: Literal["features", "probe"] = Field(
+        "features", description="what predicts the gains; probe: as RUN/probe reads"
+    )
 
     def writes(self) -> tuple[Path, ...]:
-        return (self.run / "passages_per_question.json",)
+        return (self.run / f"{self.table}.json",)
+
+    @property
+    def table(self) -> str:
+        return "passages_per_question" + "_by_probe" * (self.gate == "probe")
 
 
 def main(config: PassagesConfig) -> None:
@@ -56,15 +70,17 @@ def main(config: PassagesConfig) -> None:
     train, test = np.flatnonzero(part == "train"), np.flatnonzero(part == "test")
     chosen_on = np.flatnonzero(part != "test")
     gains = right[:, 1:] - right[:, :1]
-    frequencies = Frequencies.of_index(config.run / "bm25")
-    predicted = np.stack([predict(frequencies, examples, gains[:, i], train) for i in range(2)], axis=1)
+    predict = predict_by_features if config.gate == "features" else predict_by_states
+    predicted = predict(config.run, examples, gains, train)
     margins = choose_margins(predicted[chosen_on], right[chosen_on])
     taken = choices(predicted, margins)
     fixed = 1 + int(np.argmax(right[chosen_on, 1:].mean(0)))
     facts = describe(config.ks, right[test], taken[test], fixed)
-    tables = {"passages-per-question": {"columns": ["", "value"], "rows": [list(fact) for fact in facts.items()]}}
+    tables = {
+        config.table.replace("_", "-"): {"columns": ["", "value"], "rows": [list(fact) for fact in facts.items()]}
+    }
     document = {"margins": margins, "tables": tables}
-    write_atomically(config.run / "passages_per_question.json", json.dumps(document, indent=1) + "\n")
+    write_atomically(config.writes()[0], json.dumps(document, indent=1) + "\n")
     print("\n".join(f"{name}: {value}" for name, value in facts.items()))
 
 
@@ -82,17 +98,43 @@ def read_answers(config: PassagesConfig) -> tuple[list[Question], Floats]:
     return [by_id[key] for key in ids], table
 
 
-def predict(frequencies: Frequencies, examples: Sequence[GateExample], gains: Floats, train: np.ndarray) -> Floats:
-    """Predicted gain of every question, of a training question by a gate fitted without its fold."""
+def predict_by_features(run: Path, examples: Sequence[GateExample], gains: Floats, train: np.ndarray) -> Floats:
+    """(questions, numbers) predicted gains, of a training question by a gate fitted without its fold."""
+    frequencies = Frequencies.of_index(run / "bm25")
 
-    def fit(places: np.ndarray) -> Features:
-        rows = [Labelled(examples[i], (1 + gains[i]) / 2) for i in places]
-        return Features.fit(frequencies, {"benefit": rows})
+    def predict(gain: Floats) -> Floats:
+        def fit(places: np.ndarray) -> Features:
+            rows = [Labelled(examples[i], (1 + gain[i]) / 2) for i in places]
+            return Features.fit(frequencies, {"benefit": rows})
 
-    scores = np.array(fit(train).score_examples(list(examples)))
-    for held in np.array_split(np.random.default_rng(SEED).permutation(train), FOLDS):
-        scores[held] = fit(np.setdiff1d(train, held)).score_examples([examples[i] for i in held])
-    return 2 * scores - 1
+        scores = np.array(fit(train).score_examples(list(examples)))
+        for held in np.array_split(np.random.default_rng(SEED).permutation(train), FOLDS):
+            scores[held] = fit(np.setdiff1d(train, held)).score_examples([examples[i] for i in held])
+        return np.asarray(2 * scores - 1)
+
+    return np.stack([predict(gain) for gain in gains.T], axis=1)
+
+
+def predict_by_states(run: Path, examples: Sequence[GateExample], gains: Floats, train: np.ndarray) -> Floats:
+    """As :func:`predict_by_features`, by ridge heads on the states that the run's probe reads."""
+    probe = load_gate(run / "probe")
+    assert isinstance(probe, Probe)
+    reader = probe.reader
+    states = reader.read(reader.prompts(examples))
+    layers, groups = range(states.shape[1]), groups_of([examples[i] for i in train])
+
+    def read(layer: int) -> Floats:
+        at_layer: Floats = states[train, layer].astype(np.float64)
+        return at_layer
+
+    def predict(gain: Floats) -> Floats:
+        (fits,) = fit_layers("ridge", layers, read, [gain[train]], groups)
+        head = fit_head("ridge", fits, None, read, gain[train])
+        predicted = head.predict(states[:, list(head.layers)])
+        predicted[train] = left_out("ridge", layers, None, read, [gain[train]], groups)[0]
+        return predicted
+
+    return np.stack([predict(gain) for gain in gains.T], axis=1)
 
 
 def choices(predicted: Floats, margins: Sequence[float]) -> np.ndarray:

@@ -32,7 +32,8 @@ NAMES = {
     "retriever_score": "BM25, top score", "targ_margin": "TARG, margin", "targ_margin_10": "TARG, margin, 10 tokens",
     "targ_margin_30": "TARG, margin, 30 tokens", "targ_entropy": "TARG, entropy",
     "targ_entropy_10": "TARG, entropy, 10 tokens", "targ_entropy_30": "TARG, entropy, 30 tokens",
-    "targ_variance": "TARG, variance", "probing_rag": "Probing-RAG", "sep": "SEP", "uar": "UAR, self-knowledge",
+    "targ_variance": "TARG, variance", "seakr": "SeaKR, 20 samples",
+    "probing_rag": "Probing-RAG", "sep": "SEP", "uar": "UAR, self-knowledge",
 }  # fmt: skip
 COLUMNS = (
     "gate", "area", "searched", "right", "against always, points", "searches per right answer", "half: searched",
