@@ -56,6 +56,7 @@ _FRONT_ROWS = {
 _WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # links stay whole
 _PILOT = ("passages", "right, %", "repaired", "broken", "prompt tokens")
 _PRICES = (0.0, 1.0, 5.0)  # USD for a thousand searches; the run's price list has 1.0
+_BILLED = ("searches", "prompt_tokens", "completion_tokens", "ms")
 _COSTS = ("", "searches", "prompt tokens", "completion tokens", "ms per question", "right answers",
           *(f"total, at USD {price:g} per thousand searches" for price in _PRICES))  # fmt: skip
 
@@ -140,15 +141,13 @@ def ranges_of(areas: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _costs(demo: Mapping[str, Any]) -> Iterator[list[str]]:
-    """What a thousand questions cost with the gate and when always searching: counts by the demo's line "cost", money,
-    which that line rounds, by its bills."""
-    line = next(line for line in demo["closing"] if line.startswith("cost"))
-    figures = r"([\d,]+) searches, ([\d,]+) prompt and ([\d,]+) completion tokens, ([\d,.]+) ms a question, [\d.]+ USD"
-    gates = {demo["best"]: demo["gate"], "always search": "all_rag"}
-    for who, counts in zip(gates, re.findall(figures, line), strict=True):
-        searches = int(counts[0].replace(",", ""))
-        priced = [demo["money"][gates[who]] + (price - 1.0) * searches / 1000 for price in _PRICES]
-        yield [who, *counts, f"{demo['right'][who]} %", *(f"USD {amount:.2f}" for amount in priced)]
+    """What a thousand questions cost with ``features``, with the best gate on dev, and when always searching."""
+    named = {"features_benefit": "`features`", demo["gate"]: demo["best"], "all_rag": "always search"}
+    for gate, name in named.items():
+        bill = demo["bills"][gate]
+        counts = [f"{bill[column]:,.0f}" for column in _BILLED]
+        priced = [bill["money"] + (price - 1.0) * bill["searches"] / 1000 for price in _PRICES]
+        yield [name, *counts, f"{bill['right']:.1f} %", *(f"USD {amount:.2f}" for amount in priced)]
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -247,7 +246,7 @@ def store_found(store: dict[str, Any], run: Path) -> None:
     """Put the counts of the best gate's decisions, every gate's area and both answers to the example into the store."""
     demo = store["demo"]
     demo["counts"] = count_decisions(run, demo["gate"])
-    demo["money"] = money_of(run)
+    demo["bills"] = bills_of(run)
     areas = {name: gate["oracle_normalised_area"] for name, gate in results_of(run).items()}
     known = re.compile("relation_only|.*_(mastery|certainty|benefit)")
     demo["areas"] = {name: f"{area:.2f}" for name, area in areas.items() if known.fullmatch(name)}
@@ -259,13 +258,19 @@ def store_found(store: dict[str, Any], run: Path) -> None:
     demo["example"] = {name: answer.text.strip() for name, answer in greedy.items() if answer is not None}
 
 
-def money_of(run: Path) -> dict[str, float]:
-    """Money of a thousand questions by gate, as ``kbtrain run cost`` bills it."""
+def bills_of(run: Path) -> dict[str, dict[str, float]]:
+    """What a thousand questions cost by gate, as ``kbtrain run cost`` bills it; ``ms`` is one question's."""
     subprocess.run(
         [sys.executable, "-m", "kbtrain.cli", "run", "cost", "--run", str(run)], capture_output=True, check=True
     )
-    billed = json.loads((run / "cost.json").read_text(encoding="utf-8"))["gates"]
-    return {one["gate"]: round(1000 * one["bill"]["money"], 4) for one in billed}
+    billed = {}
+    for one in json.loads((run / "cost.json").read_text(encoding="utf-8"))["gates"]:
+        bill = one["bill"]
+        thousand = {"searches": bill["searched"], **{key: bill[key] for key in ("prompt_tokens", "completion_tokens")}}
+        billed[one["gate"]] = {key: round(1000 * value) for key, value in thousand.items()}
+        billed[one["gate"]] |= {"ms": round(1000 * bill["seconds"]), "right": round(100 * one["accuracy"], 1),
+                                "money": round(1000 * bill["money"], 4)}  # fmt: skip
+    return billed
 
 
 def ask_gate(run: Path) -> list[str]:
