@@ -62,14 +62,14 @@ class BM25:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     @staticmethod
-    def build(passages: Iterable[Passage], backend: Backend | None = None, folder: Path | None = None) -> BM25:
-        """Index a stream of passages in ``folder`` (None: a temporary one) and open it; see :meth:`load`.
+    def build(passages: Iterable[Passage], backend: Backend | None = None, corpus: Path | None = None) -> BM25:
+        """Index a stream of passages in a temporary folder and open it; see :meth:`load`.
 
-        Raises :class:`UserError` for an empty corpus and for a passage id that occurs twice.
+        Raises :class:`UserError`, which names the file ``corpus``, for an empty one and for an id that occurs twice.
         """
-        temporary = None if folder else tempfile.TemporaryDirectory(prefix="kbtrain-bm25-")
-        place = Path(temporary.name) / "index" if temporary else Path(folder or "")
-        build_index(passages, place)
+        temporary = tempfile.TemporaryDirectory(prefix="kbtrain-bm25-")
+        place = Path(temporary.name) / "index"
+        build_index(passages, place, corpus)
         index = BM25.load(place, backend)
         index._temporary = temporary  # removed together with the index
         return index
@@ -140,15 +140,16 @@ def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
     return tokens, words, counts
 
 
-def build_index(passages: Iterable[Passage], folder: Path) -> None:
-    """Write an index into ``folder``, which is replaced as a whole when it is done; passages are read once."""
+def build_index(passages: Iterable[Passage], folder: Path, corpus: Path | None = None) -> None:
+    """Write an index into ``folder``, which is replaced as a whole when it is done; passages are read once. Raises as
+    :func:`~kbtrain.retrieval.corpus.copy_passages`."""
     partial = beside(folder, ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     tokens = Tokens()
     words = TokenIds(tokens)
     ids, lengths = array("i"), array("i")
-    for passage in copy_passages(passages, partial):
+    for passage in copy_passages(passages, partial, corpus):
         of_passage = words.ids_of(f"{passage.title} {passage.text}")
         ids.extend(of_passage)
         lengths.append(len(of_passage))

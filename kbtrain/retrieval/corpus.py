@@ -12,7 +12,6 @@ import mmap
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -150,10 +149,12 @@ _TEXTS, _OFFSETS, _RANKS = "passages.jsonl", "passages.offsets.npy", "passages.r
 _BLOCK = 65_536  # ids gathered before they become one array
 
 
-def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage]:
+def copy_passages(passages: Iterable[Passage], folder: Path, corpus: Path | None = None) -> Iterator[Passage]:
     """Pass passages on, writing them into ``folder`` on the way, with where each begins and the rank of its id among
-    all ids (by code points), which orders equal scores. Raises :class:`CorpusError`: none, or an id twice.
+    all ids (by code points), which orders equal scores. Raises :class:`UserError`, which names the file ``corpus`` that
+    they are from: none, or an id twice.
     """
+    where = "" if corpus is None else f"{at(corpus)}: "
     offsets, blocks, ids = array("q", [0]), list[Any](), list[bytes]()
     with open(folder / _TEXTS, "wb") as file:
         for passage in passages:
@@ -166,26 +167,13 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
                 ids.clear()
             yield passage
     if len(offsets) == 1:
-        raise CorpusError("no passages to search: the corpus is empty")
+        raise UserError(f"{where}no passages to search: the corpus is empty")
     blocks += [np.array(ids)] if ids else []
     np.save(folder / _OFFSETS, np.frombuffer(offsets, dtype=np.int64))
-    np.save(folder / _RANKS, _ranks(np.concatenate(blocks)))
+    np.save(folder / _RANKS, _ranks(np.concatenate(blocks), where))
 
 
-class CorpusError(UserError):
-    """A corpus is empty, or two of its passages have one id; :func:`named_corpus` adds its file."""
-
-
-@contextmanager
-def named_corpus(corpus: Path) -> Iterator[None]:
-    """While passages of this file are indexed, name it in a :class:`CorpusError`."""
-    try:
-        yield
-    except CorpusError as error:
-        raise UserError(f"{at(corpus)}: {error}") from None
-
-
-def _ranks(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _ranks(ids: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
     """Place of each id in their order. UTF-8 bytes sort like code points, so this is the order of Python's strings."""
     order = np.argsort(ids, kind="stable")
     twins = np.flatnonzero(ids[order[1:]] == ids[order[:-1]])
@@ -193,7 +181,7 @@ def _ranks(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         first, second = sorted(order[twins[0] : twins[0] + 2].tolist())
         name = ids[first].decode()
         place = f"number {first + 1} and number {second + 1} of the corpus"
-        raise CorpusError(f"field 'id': two passages have the id '{name}': {place}")
+        raise UserError(f"{where}field 'id': two passages have the id '{name}': {place}")
     ranks = np.empty(len(ids), dtype=np.int32)
     ranks[order] = np.arange(len(ids), dtype=np.int32)
     return ranks

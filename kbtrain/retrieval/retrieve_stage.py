@@ -24,7 +24,7 @@ from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Question, Titles
 from kbtrain.retrieval.base import distinct, own_hits
 from kbtrain.retrieval.bm25 import BM25, build_index
-from kbtrain.retrieval.corpus import Chunking, cut_passages, named_corpus, read_passages, read_unique_passages
+from kbtrain.retrieval.corpus import Chunking, cut_passages, read_passages, read_unique_passages
 from kbtrain.retrieval.tokens import RULE, Tokens
 
 Search = Callable[[Sequence[Question]], list[tuple[Hit, ...]]]
@@ -47,8 +47,7 @@ def open_index(
     with writing(folder), errors_of(folder):
         meta_path(folder).unlink(missing_ok=True)
         passages = read_passages(corpus, columns)
-        with named_corpus(corpus):
-            build_index(passages if chunking is None else cut_passages(passages, chunking), folder)
+        build_index(passages if chunking is None else cut_passages(passages, chunking), folder, corpus)
         index.finish()
     return BM25.load(folder)
 

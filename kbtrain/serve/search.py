@@ -218,15 +218,14 @@ def _service_of(evidence: Path) -> WebService | None:
 def _bm25(name: str, columns: Mapping[str, str]) -> Search:
     from kbtrain.questions.catalogue import atlas_passages
     from kbtrain.retrieval.bm25 import BM25
-    from kbtrain.retrieval.corpus import is_documents, named_corpus, read_passages
+    from kbtrain.retrieval.corpus import is_documents, read_passages
 
     if Path(name).is_dir() and not is_documents(Path(name)):
         index = BM25.load(Path(name))
     elif name == "atlas":
         index = BM25.build(atlas_passages())
     else:
-        with named_corpus(Path(name)):
-            index = BM25.build(read_passages(Path(name), columns))
+        index = BM25.build(read_passages(Path(name), columns), corpus=Path(name))
     index.warm_up()
     searcher = DistinctSearch(index)
     return thread_search(name, lambda query, k: searcher.search([query], k)[0], threads=1)

@@ -19,7 +19,7 @@ from kbtrain.io import jsonl
 from kbtrain.labeling.examples import example
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.records import GateExample, Label, Passage, Question
-from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.bm25 import build_index
 from kbtrain.training.data import Labelled
 
 
@@ -29,7 +29,7 @@ def labelled_run(run_folder):
     questions = {q.id: q for q in jsonl.read(Question, run_folder / "questions.jsonl")}
     rows = [example(questions[la.question_id], la) for la in jsonl.read(Label, run_folder / "labels.jsonl")]
     jsonl.write(run_folder / "examples" / "train.jsonl", rows)
-    BM25.build([Passage(str(i), "fact", f"fact {i}") for i in range(0, 60, 2)], folder=run_folder / "bm25")
+    build_index([Passage(str(i), "fact", f"fact {i}") for i in range(0, 60, 2)], run_folder / "bm25")
     return run_folder
 
 

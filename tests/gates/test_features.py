@@ -27,7 +27,7 @@ from kbtrain.gates.handles import handle
 from kbtrain.io.jsonl import read, write
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.base import attach_hits
-from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.training.folds import folds
 
 PLACES = ("Rome", "Lima", "Oslo", "Kyiv", "Bern", "Cairo")
@@ -48,11 +48,11 @@ def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("features")
     passages = [Passage(str(i), place, f"{place} has a river." * (i + 1)) for i, place in enumerate(PLACES)]
     every = [*passages, Passage("x", "Rome", "The capital is Rome, and rivers flow.")]
-    index = BM25.build(every, folder=made / "bm25")
+    build_index(every, made / "bm25")
     write(made / "train.jsonl", [question(i) for i in range(60)])
     write(made / "dev.jsonl", [question(i, "dev") for i in range(20)])
     asked = [question(i, split) for split, n in (("train", 60), ("dev", 20)) for i in range(n)]
-    found = index.search([e.question for e in asked], 2)
+    found = BM25.load(made / "bm25").search([e.question for e in asked], 2)
     write(
         made / "evidence.jsonl",
         [Evidence(e.id, "bm25", e.question, hits) for e, hits in zip(asked, found, strict=True)],

@@ -27,7 +27,7 @@ from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import file_sha256, meta_path
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
-from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.bm25 import build_index
 from kbtrain.training.folds import folds
 
 SIZES = {"train": 40, "dev": 22, "test": 6}
@@ -50,7 +50,7 @@ def made(tmp_path_factory):
     for split, n in SIZES.items():
         write(run / "examples" / f"{split}.jsonl", [question(i, split) for i in range(n)])
     rivers = [Passage("a", "River", "A river and a capital."), Passage("b", "Rivers", "All rivers.")]
-    BM25.build(rivers, folder=run / "bm25")
+    build_index(rivers, run / "bm25")
     asked = [question(i, split) for split, n in SIZES.items() for i in range(n)]
     write(
         run / "evidence.jsonl",

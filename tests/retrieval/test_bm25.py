@@ -9,7 +9,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.records import Passage
-from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
 from kbtrain.retrieval.tokens import Tokens
 
@@ -77,8 +77,9 @@ def test_numba_and_numpy_give_the_same_hits_as_the_formula():
 
 
 def test_a_saved_index_answers_the_same(tmp_path):
-    index = BM25.build([*ANIMALS, Passage("z", "猫", "黑猫睡觉")], folder=tmp_path / "index")
-    again = BM25.load(tmp_path / "index")
+    passages = [*ANIMALS, Passage("z", "猫", "黑猫睡觉")]
+    build_index(passages, tmp_path / "index")
+    index, again = BM25.build(passages), BM25.load(tmp_path / "index")
     queries = ["cat", "dog barks", "birds cats", "unknown", "黑猫"]
     assert again.search(queries, 2) == index.search(queries, 2)
     assert len(again) == 4
@@ -111,8 +112,8 @@ def corpus():
     return made
 
 
-def test_bm25s_itself_gives_the_same_scores(corpus, tmp_path):
-    index = BM25.build(corpus, folder=tmp_path / "index")
+def test_bm25s_itself_gives_the_same_scores(corpus):
+    index = BM25.build(corpus)
     tokens = Tokens()
     peer = bm25s.BM25()
     peer.index([tokens.words(f"{p.title} {p.text}") for p in corpus], show_progress=False)
@@ -143,9 +144,9 @@ def test_a_passage_id_twice_is_named_with_both_places(tmp_path):
 
 def test_an_index_is_replaced_as_a_whole_or_not_at_all(corpus, tmp_path):
     folder = tmp_path / "index"
-    BM25.build(corpus, folder=folder)
+    build_index(corpus, folder)
     with pytest.raises(UserError, match="two passages"):
-        BM25.build([*corpus, corpus[0]], folder=folder)
+        build_index([*corpus, corpus[0]], folder)
     assert len(BM25.load(folder)) == len(corpus)
-    BM25.build(corpus[:5], folder=folder)
+    build_index(corpus[:5], folder)
     assert len(BM25.load(folder)) == 5
