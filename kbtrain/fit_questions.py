@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kbtrain.demo import FEATURES, ChainStep, Say, chain_step, finish_own, follow
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation import search_pilot
@@ -43,13 +45,13 @@ from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
 from kbtrain.llm.forecast import PRICES, forecast, read_prices
 from kbtrain.metrics.significance import Delta, paired_difference, share
-from kbtrain.metrics.thresholds import fewest_questions
+from kbtrain.metrics.thresholds import few_lost, fewest_questions
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.columns import propose_columns
 from kbtrain.questions.tables import PARQUET, TABLES
 from kbtrain.records import Evidence, Split
-from kbtrain.report.words import percent, percent_interval, points, points_interval
+from kbtrain.report.words import few_change, percent, percent_interval, points, points_interval
 from kbtrain.retrieval import corpus as passages
 from kbtrain.runtime.progress import say_line
 from kbtrain.show import aligned_block, count_of
@@ -328,11 +330,19 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
         return f"Use the gate: {saves}, and more answers are right ({gains})."
     if never.accuracy >= max(gate.accuracy, always.accuracy):
         return f"Never search: {percent(never.accuracy)} % are right without; the gate is not better ({gains})."
-    if over_always.low >= -LIMIT and over_never.mean > 0:
-        ruled_out = f"a loss of more than {percent(LIMIT, 0)} points is ruled out"
-        return f"Use the gate to save searches: {saves}, and {ruled_out} ({gains})."
+    loss, few = f"a loss of more than {percent(LIMIT, 0)} points is", few_change(_few_lost(gate), LIMIT)
+    if over_always.low >= -LIMIT and over_never.mean > 0 and not few:
+        return f"Use the gate to save searches: {saves}, and {loss} ruled out ({gains})."
     better = "never" if never.accuracy > always.accuracy else "always"
-    return f"Not decided, {better} search so far: {saves} ({gains}); {_needed(over_always, gate.n)}."
+    needs = f"{loss} not ruled out{few}" if few and over_always.low >= -LIMIT else _needed(over_always, gate.n)
+    return f"Not decided, {better} search so far: {saves} ({gains}); {needs}."
+
+
+def _few_lost(gate: GateResult) -> float | None:
+    """Bound of what the gate loses against always searching, where few of its skipped searches change an answer."""
+    lost = round(gate.needed.n_positive * (1 - (gate.needed.recall or 0.0)))
+    saved = lost + round(gate.n * gate.delta_vs_all_rag.mean)
+    return few_lost(np.repeat([-1.0, 1.0, 0.0], [lost, saved, gate.n - lost - saved]))
 
 
 def next_command(settings: Fit, gate: GateResult) -> str:

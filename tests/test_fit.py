@@ -173,9 +173,10 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path):
         propose_columns(path)
 
 
-def arm(accuracy, ratio, over_always, over_never):
+def arm(accuracy, ratio, over_always, over_never, recall=0.5):
     return SimpleNamespace(accuracy=accuracy, retrieval_ratio=ratio, n=75, delta_vs_all_rag=Delta(*over_always),
-                           delta_vs_llm_only=Delta(*over_never))  # fmt: skip
+                           delta_vs_llm_only=Delta(*over_never), needed=SimpleNamespace(n_positive=40, recall=recall),
+                           )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -185,6 +186,7 @@ def arm(accuracy, ratio, over_always, over_never):
         (arm(0.6, 1.0, (0.0, 0.0, 0.0), (0.2, 0.1, 0.3)), 0.4, 0.6, "Always search: the gate does the same"),
         (arm(0.5, 0.4, (0.1, 0.02, 0.2), (-0.1, -0.2, 0.0)), 0.6, 0.4, "Never search: 60.0 % are right without"),
         (arm(0.6, 0.7, (0.0, -0.01, 0.01), (0.2, 0.1, 0.3)), 0.4, 0.6, "Use the gate to save searches: it skips 30.0"),
+        (arm(0.6, 0.7, (0.0, 0.0, 0.0), (0.2, 0.1, 0.3), 1), 0.4, 0.6, "Not decided, always search so far: it skips"),
         (arm(0.55, 0.7, (0.05, -0.05, 0.15), (0.15, 0.1, 0.3)), 0.4, 0.5, "Not decided, always search so far: "),
     ],
 )
@@ -192,7 +194,8 @@ def test_the_decision_follows_the_better_of_never_and_always(gate, never, always
     made = decision(gate, arm(never, 0, (0, 0, 0), (0, 0, 0)), arm(always, 1, (0, 0, 0), (0, 0, 0)))
     assert made.startswith(says)
     # half the interval is twice the difference
-    assert ("about 300 questions would decide it" in made) == made.startswith("Not")
+    assert ("about 300 questions would decide it" in made) == (gate.accuracy == 0.55)
+    assert ("it may be 4.8 points; 183 test questions may rule it out" in made) == (gate.needed.recall == 1)
 
 
 def test_a_promise_is_proposed_where_dev_can_give_one():

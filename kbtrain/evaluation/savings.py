@@ -31,7 +31,8 @@ class ThresholdSaving:
     """A gate at one threshold. All figures are shares of the questions, ``Delta`` with 95 % intervals.
 
     ``dev_saved``, ``saved``: searches skipped on dev and on test; ``change``: accuracy minus All-RAG's;
-    ``over_random``: accuracy minus that of skipping as many searches at random.
+    ``over_random``: accuracy minus that of skipping as many searches at random; ``few_lost``: where few answers change,
+    the exact bound of the accuracy lost.
     """
 
     threshold: float
@@ -40,6 +41,7 @@ class ThresholdSaving:
     saved: Delta
     change: Delta
     over_random: Delta
+    few_lost: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ def savings(
     for gate in scores:
         rule, thresholds_of = cuts[gate]
         at_noted, at_right, at_promised = (
-            _setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of
+            _setting(threshold, on_dev[gate], next(drawn), np.where(columns[gate] > threshold, 0.0, llm - rag))
+            for threshold in thresholds_of
         )
         rows.append(
             Saving(
@@ -136,7 +139,7 @@ def savings(
     return sorted(rows, key=lambda row: -math.inf if row.dev_area is None else row.dev_area, reverse=True)
 
 
-def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdSaving:
+def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws, changes: Floats) -> ThresholdSaving:
     return ThresholdSaving(
         threshold,
         dev_saved=float(1 - (on_dev > threshold).mean()),
@@ -144,6 +147,7 @@ def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdS
         saved=interval(1 - drawn.ratio),
         change=interval(drawn.accuracy - drawn.rag),
         over_random=interval(drawn.gain),
+        few_lost=thresholds.few_lost(changes),
     )
 
 

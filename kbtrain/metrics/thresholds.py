@@ -263,6 +263,18 @@ def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Float
     return (losses - saved) / n, upper - lower
 
 
+FEW = 10  # changed answers: resamples of fewer are too much alike, and of none are all the same
+
+
+def few_lost(changes: Floats, delta: float = 0.05) -> float | None:
+    """Bound of the accuracy lost, by what skipping does to each question (-1: lost, 1: saved), as :func:`control` has
+    it; None where :data:`FEW` answers or more change, so that a bootstrap shows it."""
+    if np.count_nonzero(changes) >= FEW:
+        return None
+    everything = Dev(np.zeros(len(changes)), changes, np.zeros(len(changes)))
+    return float(_lost(everything, np.zeros(1), delta)[1][0])
+
+
 def fewest_questions(limit: float, delta: float) -> int:
     """Calibration questions without any loss that a promise needs: (1 - limit) ** n <= delta / 2."""
     return math.ceil(math.log(delta / 2) / math.log1p(-limit) - 1e-9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbtrain.metrics.significance import Delta
-from kbtrain.metrics.thresholds import READ_NO_DEV
+from kbtrain.metrics.thresholds import READ_NO_DEV, fewest_questions
 from kbtrain.records import Condition
 
 _WHOLE = {
@@ -74,3 +74,11 @@ def with_interval(delta: Delta) -> str:
 def percent_interval(delta: Delta) -> str:
     """``[18.2, 26.8]``."""
     return f"[{percent(delta.low)}, {percent(delta.high)}]"
+
+
+def few_change(bound: float | None, limit: float) -> str:
+    """Why a loss above the limit is not ruled out where few answers change (``bound``: of the loss), and what would."""
+    if bound is None or bound <= limit:
+        return ""
+    needed = fewest_questions(limit, 0.05)
+    return f": few answers change, so it may be {percent(bound)} points; {needed} test questions may rule it out"

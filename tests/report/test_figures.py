@@ -126,19 +126,21 @@ def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind()
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "few_lost", "said", "ruled_out"),
     [
-        (0.01, 0.2, "Yes, on these questions"),
-        (-0.1, 0.2, "Not shown by these questions"),
-        (-0.2, -0.01, "This is worse than chance"),
+        (0.01, 0.2, None, "Yes, on these questions", True),
+        (0.01, 0.2, 0.019, "Yes, on these questions", True),
+        (-0.1, 0.2, 0.109, "Not shown by these questions", False),  # 32 questions, of which no answer changes
+        (-0.2, -0.01, None, "This is worse than chance", True),
     ],
 )
-def test_a_gate_that_chance_beats_is_not_called_uncertain(low, high, said):
-    one = saving(0.5, 0.4)
-    one = replace(one, noted=replace(one.noted, over_random=Delta((low + high) / 2, low, high)))
+def test_a_verdict_says_what_the_questions_show(low, high, few_lost, said, ruled_out):
+    one, change = saving(0.5, 0.4), Delta(0.0, 0.0, 0.0)
+    over = Delta((low + high) / 2, low, high)
+    one = replace(one, noted=replace(one.noted, change=change, over_random=over, few_lost=few_lost))
     gates = [SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")]
     found = sentences(SimpleNamespace(gates=gates), one, 1)
-    assert found[2].startswith(said)
+    assert found[2].startswith(said) and ("points is ruled out" in found[2]) == ruled_out
 
 
 def test_a_gate_that_saves_nothing_says_nothing_of_the_others():
