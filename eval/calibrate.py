@@ -31,14 +31,15 @@ from kbtrain.evaluation.calibrate import (
     calibrate,
     card_threshold,
     choices,
+    stored_dev,
     warn_of_dependence,
 )
 from kbtrain.evaluation.cost import Usage, asking_of, bill, stored_usage, thousand_questions
-from kbtrain.evaluation.decisions import DevRule, GateInput, dev_table
+from kbtrain.evaluation.decisions import DevRule
 from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import read_labels, read_outcomes
-from kbtrain.evaluation.scores import StoredScores, in_order, stored_scores
+from kbtrain.evaluation.scores import StoredScores, stored_scores
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.thresholds_store import Source, missing_reason, note_calibrated, source_of
@@ -97,8 +98,7 @@ def main(config: CalibrateConfig) -> None:
         [outcome.question_id for outcome in outcomes if outcome.split == split] for split in ("dev", "test")
     )
     if not config.check:
-        on_dev = GateInput(config.gate, np.array(in_order(config.gate, scores, of_dev, path)), np.empty(0))
-        dev = dev_table(on_dev, [outcome for outcome in outcomes if outcome.split == "dev"])
+        dev = stored_dev(config.run, config.gate)
         if config.goal in CHOICES and path_exists(config.run / "labels.jsonl"):
             _, labels = read_labels(config.run / "labels.jsonl")
             texts = training_texts(jsonl.read(Question, config.run / "questions.jsonl"))

@@ -15,23 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kbtrain.demo import FEATURES, ChainStep, Say, chain_step, finish_own, follow
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation import search_pilot
+from kbtrain.evaluation.calibrate import stored_dev
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.results import GateResult, Results, load
 from kbtrain.evaluation.savings import LIMIT
-from kbtrain.evaluation.search_pilot import (
-    NEVER,
-    PLAIN,
-    SearchSetting,
-    SettingResult,
-    compare_settings,
-    deciding,
-    planning_line,
-)
+from kbtrain.evaluation.search_pilot import SearchSetting, SettingResult, compare_settings
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.features.additive import LEAST
 from kbtrain.gates.registry import load_gate
@@ -45,18 +36,18 @@ from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
 from kbtrain.llm.forecast import PRICES, forecast, read_prices
 from kbtrain.metrics.significance import Delta, paired_difference, share
-from kbtrain.metrics.thresholds import few_lost, fewest_questions
+from kbtrain.metrics.thresholds import Dev, few_change, fewest_questions, promised
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.columns import propose_columns
 from kbtrain.questions.tables import PARQUET, TABLES
 from kbtrain.records import Evidence, Split
-from kbtrain.report.words import few_change, percent, percent_interval, points, points_interval
+from kbtrain.report.words import percent, percent_interval, points, points_interval
 from kbtrain.retrieval import corpus as passages
 from kbtrain.runtime.progress import say_line
 from kbtrain.show import aligned_block, count_of
 
-PROMISED = 0.05  # share of right answers that a threshold with a promise may lose
+PROMISED, AT_MOST = 0.05, 0.1  # share of right answers that a threshold with a promise may lose; if that saves nothing
 KS = (1, 2, 3, 5)  # numbers of passages that the pilot compares
 SHARES = "0.5,0.25,0.25"
 MEASURED = 2  # prompts that are asked to forecast the time
@@ -145,8 +136,9 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
         follow([asking], run, say, "pilot.json", lambda _: [])
         effect = read_pilot(run)
     _tell(*search_lines(*effect))
-    if search_pilot.effect_of(*effect) != "both" and not settings.go_on:
-        _tell("next: nothing; or the same command with --continue, for a gate that saves searches")
+    if (found := search_pilot.effect_of(*effect)) != "both" and not settings.go_on:
+        saves = "nothing; or the same command with --continue, for a gate that saves searches"
+        _tell(f"next: {_no_search(settings) if found == 'harms' else saves}")
         return Fitted(search_pilot.advice(*effect))
     if settings.answers is None:
         drawn = json.dumps({"train": settings.samples, "dev": settings.samples, "test": 0})
@@ -158,7 +150,9 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     gate, results = load_gate(run / settings.gate), load(run / "results.json")
     named = {result.gate: result for result in results.gates}
     decided = decision(named[gate.name], named["llm_only"], named["all_rag"])
-    _tell(*aligned_block({"decision": decided, "next": next_command(settings, named[gate.name])}))
+    dev = stored_dev(run, gate.name)
+    follows = _no_search(settings) if decided.startswith("Never") else next_command(settings, named[gate.name], dev)
+    _tell(*aligned_block({"decision": decided, "next": follows}))
     return Fitted(decided, gate, results)
 
 
@@ -194,7 +188,7 @@ def _planned(settings: Fit) -> str:
         raise UserError(f"{at(settings.file)}: {few}, so {3 * LEAST} questions or more; name another --run for them")
     enough = fewest_questions(PROMISED, 0.1)
     few = f"; {n['dev']} dev questions cannot promise to lose at most {percent(PROMISED, 0)} points, {enough} may"
-    return planning_line(n["test"]) + few * (n["dev"] < enough)
+    return search_pilot.planning_line(n["test"]) + few * (n["dev"] < enough)
 
 
 def server_config(settings: Fit, say: Say) -> Path:
@@ -275,14 +269,14 @@ def compare_answers(run: Path) -> tuple[SettingResult, SettingResult]:
     """The same of imported answers to the questions of train and dev; the test questions stay for the gate."""
     by_id = {q.id: q for _, q in read_questions(run / "questions.jsonl") if q.split != "test" and q.answers}
     setting = SearchSetting("passages", 0)
-    names = {"llm": NEVER, "rag": setting.name}
+    names = {"llm": search_pilot.NEVER, "rag": setting.name}
     correct: dict[str, dict[str, bool | None]] = {name: {} for name in names.values()}
     with SampleStore(run / "samples.db", read_only=True) as store:
         for row in store.iterate("main"):
             if row.question_id in by_id and row.condition in names:
                 correct[names[row.condition]][row.question_id] = grade(by_id[row.question_id], row).correct
     nevers, results = compare_settings([setting], correct, {name: dict.fromkeys(by_id, 0) for name in correct})
-    return nevers[PLAIN], results[0]
+    return nevers[search_pilot.PLAIN], results[0]
 
 
 def search_lines(never: SettingResult, best: SettingResult) -> list[str]:
@@ -311,7 +305,7 @@ def _needed(change: Delta, n: int) -> str:
     """How many questions decide a difference that stays as it is."""
     if change.low > 0 or change.high < 0:
         return "decided by these questions"
-    if (needed := deciding(change, n)) is None:
+    if (needed := search_pilot.deciding(change, n)) is None:
         return "no number of questions decides a difference of 0"
     return f"about {needed:,} questions would decide it"
 
@@ -330,7 +324,10 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
         return f"Use the gate: {saves}, and more answers are right ({gains})."
     if never.accuracy >= max(gate.accuracy, always.accuracy):
         return f"Never search: {percent(never.accuracy)} % are right without; the gate is not better ({gains})."
-    loss, few = f"a loss of more than {percent(LIMIT, 0)} points is", few_change(_few_lost(gate), LIMIT)
+    lost = round(gate.needed.n_positive * (1 - (gate.needed.recall or 0.0)))
+    saved = lost + round(gate.n * over_always.mean)
+    few = few_change([-1.0] * lost + [1.0] * saved + [0.0] * (gate.n - lost - saved), LIMIT)
+    loss = f"a loss of more than {percent(LIMIT, 0)} points is"
     if over_always.low >= -LIMIT and over_never.mean > 0 and not few:
         return f"Use the gate to save searches: {saves}, and {loss} ruled out ({gains})."
     better = "never" if never.accuracy > always.accuracy else "always"
@@ -338,23 +335,17 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
     return f"Not decided, {better} search so far: {saves} ({gains}); {needs}."
 
 
-def _few_lost(gate: GateResult) -> float | None:
-    """Bound of what the gate loses against always searching, where few of its skipped searches change an answer."""
-    lost = round(gate.needed.n_positive * (1 - (gate.needed.recall or 0.0)))
-    saved = lost + round(gate.n * gate.delta_vs_all_rag.mean)
-    return few_lost(np.repeat([-1.0, 1.0, 0.0], [lost, saved, gate.n - lost - saved]))
+def _no_search(settings: Fit) -> str:
+    swapped = "; should passages help? Then see that --answers does not name its two columns the wrong way round"
+    return "do not search" + swapped * (settings.answers is not None)
 
 
-def next_command(settings: Fit, gate: GateResult) -> str:
+def next_command(settings: Fit, gate: GateResult, dev: Dev) -> str:
     """The trial that loses nothing: search always, and log what the gate would do; then its decisions. For a gate that
     always searches: a threshold with a promise."""
     folder, upstream = settings.run / settings.gate, f"--upstream {settings.server or 'URL'}"
     if gate.retrieval_ratio == 1:
-        if (more := fewest_questions(PROMISED, 0.1) - gate.n_dev) > 0:
-            needs = f"a promise needs {gate.n_dev + more} dev questions, there are {gate.n_dev}"
-            return f"for fewer searches, {needs}: add about {4 * more} questions, and name another folder by --run"
-        promise = f"--gate {gate.gate} --goal max_loss --max-loss {PROMISED:g}"
-        return f"for fewer searches, with a promise: kbtrain run calibrate --run {settings.run} {promise}"
+        return f"for fewer searches: {_promising(settings.run, gate.gate, dev)}"
     if settings.answers is not None and settings.corpus is None:
         return f"ask the gate before your own search: kbtrain serve {folder}, then POST /v1/gate"
     if settings.config is not None:
@@ -362,6 +353,20 @@ def next_command(settings: Fit, gate: GateResult) -> str:
         upstream = f"--upstream {model.server_url}" if model.kind.server else f"--model {model.model}"
     command = f"kbtrain serve {folder} {upstream} --prompt trained"
     return f"{command} --policy always --log decisions.jsonl; after a trial --policy gate"
+
+
+def _promising(run: Path, gate: str, dev: Dev) -> str:
+    """The command that skips searches at the smallest promised loss, and what more dev questions would allow."""
+    ways = [promised(dev, limit) for limit in (PROMISED, AT_MOST)]
+    more, few = ways[0].more, ways[0].fewest - ways[0].n
+    if few > 0:
+        more += f" Add about {4 * few} questions, and name another folder by --run."
+    for sure in (way.guarantee for way in ways):
+        if sure is not None and sure.ratio < 1:
+            command = f"kbtrain run calibrate --run {run} --gate {gate} --goal max_loss --max-loss {sure.limit:g}"
+            promise = f"at most {percent(sure.limit, 0)} points lost with probability {1 - sure.delta:g}"
+            return f"{command} ({percent(1 - sure.ratio)} % skipped on dev, {promise}). {more}".rstrip()
+    return more or f"none can be promised with at most {percent(AT_MOST, 0)} points lost"
 
 
 def _tell(*lines: str) -> None:

@@ -119,6 +119,11 @@ def decide_by(
     return score > threshold, "above-threshold" if score > threshold else "below-threshold"
 
 
+def within(threshold: float) -> float:
+    """A threshold of probabilities, as clients see it and may send it back: 0 where it always searches."""
+    return min(max(threshold, 0.0), 1.0)
+
+
 def _small_talk(text: str) -> UtteranceKind | None:
     """Kind of a message that consists of phrases of small talk; thanks and greetings win over acknowledgements."""
     words = _SEPARATORS.sub(" ", text.lower()).strip()

@@ -110,9 +110,11 @@ def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path, capsys):
     assert "broken by a search" in shown and f'kbtrain decide {tmp_path / "run/features"} "a question"' in shown
 
 
-def test_a_search_that_only_helps_ends_with_advice(tmp_path):
+def test_a_search_that_only_helps_or_harms_ends_with_advice(tmp_path, capsys):
     made = kbtrain.fit(write_answers(tmp_path, breaks=False), tmp_path / "run", answers=ANSWERS)
     assert made.gate is None and made.results is None and made.decision.startswith("A search helps: it repairs ")
+    kbtrain.fit(tmp_path / "answers.csv", tmp_path / "turned", answers={"llm": "with_passages", "rag": "plain"})
+    assert "next: do not search; should passages help? Then see that --answers" in capsys.readouterr().err
     assert not (tmp_path / "run/labels.jsonl").exists()
 
 
@@ -174,9 +176,9 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path):
 
 
 def arm(accuracy, ratio, over_always, over_never, recall=0.5):
-    return SimpleNamespace(accuracy=accuracy, retrieval_ratio=ratio, n=75, delta_vs_all_rag=Delta(*over_always),
-                           delta_vs_llm_only=Delta(*over_never), needed=SimpleNamespace(n_positive=40, recall=recall),
-                           )  # fmt: skip
+    needed, over = SimpleNamespace(n_positive=40, recall=recall), (Delta(*over_always), Delta(*over_never))
+    return SimpleNamespace(accuracy=accuracy, retrieval_ratio=ratio, n=75, delta_vs_all_rag=over[0],
+                           delta_vs_llm_only=over[1], needed=needed)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -198,12 +200,21 @@ def test_the_decision_follows_the_better_of_never_and_always(gate, never, always
     assert ("it may be 4.8 points; 183 test questions may rule it out" in made) == (gate.needed.recall == 1)
 
 
-def test_a_promise_is_proposed_where_dev_can_give_one():
-    gate = SimpleNamespace(gate="features_benefit", retrieval_ratio=1, n_dev=40)
-    says = next_command(Fit(Path("q.jsonl"), Path("run")), gate)
-    assert "a promise needs 59 dev questions, there are 40: add about 76 questions" in says
-    gate.n_dev = 59
-    assert "--goal max_loss --max-loss 0.05" in next_command(Fit(Path("q.jsonl"), Path("run")), gate)
+@pytest.mark.parametrize(
+    ("n", "flat", "says", "lacks"),
+    [  # of the upper half a search repairs all answers, of the lower none
+        (20, False, "at least 59 dev questions; there are 20. Add about 156 questions", "calibrate"),
+        (30, False, "--max-loss 0.1 (50.0 % skipped on dev, at most 10 points lost with probability 0.9). To", "0.05"),
+        (59, False, "--goal max_loss --max-loss 0.05 (50.8 % skipped on dev, at most 5 points", "Add about"),
+        (59, True, "none can be promised with at most 10 points lost", "calibrate"),
+    ],
+)
+def test_fewer_searches_are_proposed_with_the_smallest_promise_that_saves_any(n, flat, says, lacks):
+    scores, helped = np.arange(n), 1.0 * (np.arange(n) >= n / 2)
+    dev = Dev(scores * (not flat), 1 - helped, np.ones(n))
+    gate = SimpleNamespace(gate="features_benefit", retrieval_ratio=1)
+    shown = next_command(Fit(Path("q.jsonl"), Path("run")), gate, dev)
+    assert says in shown and lacks not in shown
 
 
 def test_other_samples_are_refused_before_the_forecast(tmp_path):

@@ -33,6 +33,7 @@ from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.files import data_files
 from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.report.words import percent, points, points_interval
+from kbtrain.show import count_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
 
@@ -104,7 +105,8 @@ def main(config: ScoreGatesConfig) -> None:
     )
     print(text)
     print(
-        f"{len(files)} score files, {int(verdicts.test.sum())} test questions of {config.model} -> {config.target}.md"
+        f"{count_of(len(files), 'score file')}, {int(verdicts.test.sum())} test questions of {config.model} -> "
+        f"{config.target}.md"
     )
 
 

@@ -276,9 +276,9 @@ def is_correct(question: Question, answer: str) -> bool:
 def rule_verdict(question: Question, answer: str) -> bool | None:
     """Verdict on an answer by the question's own rule; None where the rule can read none.
 
-    That is an answer to a yes/no question that says neither in a form that can be read safely
-    (:mod:`kbtrain.answers.yes_no`); a judge can grade it. An empty one, and one that says that it does not know, is
-    wrong.
+    That is an answer to a yes/no question that says neither in a form that can be read safely, and one that may deny
+    the gold answer or be another form of it (:mod:`kbtrain.answers.yes_no`, ``claims``, ``near``); a judge can grade
+    it. An empty one, and one that says that it does not know, is wrong.
     """
     answer = answer_text(answer)
     question = _with_options(question)

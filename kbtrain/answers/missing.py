@@ -119,17 +119,15 @@ def _is_given(text: str) -> bool:
     """
     clauses = [" ".join(part.split()) for part in _GUESS_CLAUSE.split(text)]
     clauses = [part for part in clauses if re.search(r"\w", part)]
-    if any(not _says_no(part) and "?" not in part and _guesses(part) for part in clauses):
+    if any(
+        not _says_no(part) and "?" not in part and (_GUESS.search(part) or _GUESS_ZH.search(part)) for part in clauses
+    ):
         return True
     return any(
         (_says_no(clause) and not _says_no(behind) and _stated(clause, behind))
         or (not _says_no(clause) and _doubted(clause, behind))
         for clause, behind in pairwise(clauses)
     )
-
-
-def _guesses(clause: str) -> bool:
-    return (_GUESS.search(clause) or _GUESS_ZH.search(clause)) is not None
 
 
 def _stated(doubt: str, behind: str) -> bool:

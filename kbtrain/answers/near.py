@@ -41,7 +41,7 @@ def may_be_same(answer: str, gold: str, question: str) -> bool:
         or _is_misspelt(answer, gold, question)
         or _is_part(answer, gold, question)
         or _shares_words(answer, gold, question)
-        or (_counts_none(gold) and not _NONE.isdisjoint(words(answer)))
+        or (" ".join(words(gold)) in LISTS["near"]["none"] and not _NONE.isdisjoint(words(answer)))
     )
 
 
@@ -174,7 +174,3 @@ def _is_part(answer: str, gold: str, question: str) -> bool:
 
 def _plain_words(text: str) -> tuple[str, ...]:
     return words(forms.unaccented(text))
-
-
-def _counts_none(gold: str) -> bool:
-    return " ".join(words(gold)) in LISTS["near"]["none"]

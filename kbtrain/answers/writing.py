@@ -46,11 +46,6 @@ def has_unspaced(text: str) -> bool:
     return _UNSPACED.search(text) is not None
 
 
-def has_kana(text: str) -> bool:
-    """True for Japanese, with or without Chinese characters."""
-    return _KANA.search(text) is not None
-
-
 def has_other_writing(text: str) -> bool:
     """True where the rules for combining marks, ignored characters and :data:`UNSPACED` matter."""
     return not text.isascii() and _BEYOND_LATIN_AND_CHINESE.search(text) is not None
@@ -79,7 +74,7 @@ def has_chinese(text: str) -> bool:
 
 def language_of(text: str) -> Language:
     """``zh`` for a text with a Chinese character and no kana (Japanese), as gates take a bare question."""
-    return "zh" if has_chinese(text) and not has_kana(text) else "en"
+    return "zh" if has_chinese(text) and not _KANA.search(text) else "en"
 
 
 @functools.lru_cache(maxsize=512)  # gold answers and passages are compared more than once

@@ -20,8 +20,9 @@ from kbtrain.evaluation.decisions import DevRule, GateInput, choose_threshold
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import AccuracyKind, answers, dev_kind, entities_of
 from kbtrain.evaluation.results import GateResult
-from kbtrain.evaluation.run_folder import RunFolder
+from kbtrain.evaluation.run_folder import RunFolder, read_outcomes
 from kbtrain.evaluation.savings import Saving
+from kbtrain.evaluation.scores import in_order, stored_scores
 from kbtrain.gate.card import BestKey, KeyedCard, TestFigures, Threshold, decision_text, promise_text, set_best
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.registry import read_card
@@ -107,6 +108,14 @@ def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:
     choice = choose_threshold(dev, cut, preset)
     guarantee = None if choice.guarantee is None else asdict(choice.guarantee)
     return Chosen(choice.value, str(cut), _evidence(dev, choice.value) | {"guarantee": guarantee})
+
+
+def stored_dev(run: Path, gate: str) -> Dev:
+    """The gate's stored scores of the dev questions beside their outcomes."""
+    path, scores = stored_scores(run).scores_of(gate)
+    rows = [row for row in read_outcomes(run) if row.split == "dev"]
+    values = in_order(gate, scores, [row.question_id for row in rows], path)
+    return decisions.dev_table(GateInput(gate, np.array(values), np.empty(0)), rows)
 
 
 def question_facts(questions: Sequence[Question]) -> dict[str, Any]:

@@ -65,12 +65,7 @@ def second_threshold(rule: str, searched: NDArray[np.bool_], with_reference: Flo
 
 
 def judge_twice(
-    gate: str,
-    first: Floats,
-    with_reference: Floats,
-    answers: Correctness,
-    used: Usage,
-    thresholds: tuple[float, float],
+    gate: str, first: Floats, with_reference: Floats, answers: Correctness, used: Usage, thresholds: tuple[float, float]
 ) -> DoubleJudgement:
     """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks;
     ``thresholds`` of both."""

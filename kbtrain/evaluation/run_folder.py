@@ -31,13 +31,13 @@ Reason = Literal["missing", "refused", "abstained", "unanswered", "without_gold"
 # why a question is skipped, for its line in the summary; missing answers are an error unless they are allowed
 _REASONS: dict[Reason, str] = {
     "missing": "no greedy answer under llm and rag is stored for {}",
-    "abstained": "no verdict on a greedy answer of {}: the judge abstained, or the answer to a yes/no question says "
-    "neither",
+    "abstained": "no verdict on a greedy answer of {}: {}",
     "unanswered": "greedy answers of {} were cut before they began, or are reasoning alone; sample with more "
     "max_thought_tokens",
     "without_gold": "no reference answer to grade by for {}",
     "refused": "the server refused {}",
 }
+_SILENT = {True: "the judge abstained", False: "no rule reads if it is right; data_gen/judge.py can grade it"}
 
 
 @dataclass
@@ -97,7 +97,7 @@ def _reason(question: Question, llm: SampleSet | None, rag: SampleSet | None) ->
     return "missing" if any(rows is None or rows.greedy is None for rows in (llm, rag)) else None
 
 
-def check_missing(parts: Sequence[GradedSplit], path: Path, allow: bool) -> list[str]:
+def check_missing(parts: Sequence[GradedSplit], path: Path, allow: bool, judged: bool) -> list[str]:
     """Lines for the summary on what is skipped; :class:`UserError` if answers are missing and that is not allowed."""
     lines = []
     for reason, text in _REASONS.items():
@@ -105,7 +105,7 @@ def check_missing(parts: Sequence[GradedSplit], path: Path, allow: bool) -> list
         if ids and reason == "missing" and not allow:
             problem = text.format(first_ids(ids))
             raise UserError(f"{at(path)}: {problem}; run data_gen/sample.py again, or set allow_missing")
-        lines += [f"skipped: {text.format(first_ids(ids))}"] if ids else []
+        lines += [f"skipped: {text.format(first_ids(ids), _SILENT[judged])}"] if ids else []
     return lines
 
 
@@ -233,7 +233,7 @@ def read_run(
         verdicts = read_run_verdicts(path)
         dev = read_stored(store, sampling_run, questions, "dev", verdicts)
         test = read_stored(store, sampling_run, questions, "test", verdicts)
-    notes = check_missing([dev, test], store_file, allow_missing)
+    notes = check_missing([dev, test], store_file, allow_missing, verdicts is not None)
     if len(questions) + len(leaked) < len(everything):
         kind = "with a reference answer of yes or no" if yes_no == "without" else "with another reference answer"
         notes += [f"skipped: {len(everything) - len(questions) - len(leaked)} questions {kind}"]

@@ -31,8 +31,8 @@ class ThresholdSaving:
     """A gate at one threshold. All figures are shares of the questions, ``Delta`` with 95 % intervals.
 
     ``dev_saved``, ``saved``: searches skipped on dev and on test; ``change``: accuracy minus All-RAG's;
-    ``over_random``: accuracy minus that of skipping as many searches at random; ``few_lost``: where few answers change,
-    the exact bound of the accuracy lost.
+    ``over_random``: accuracy minus that of skipping as many searches at random; ``doubt``: why a loss above
+    :data:`LIMIT` is not ruled out, where few answers change.
     """
 
     threshold: float
@@ -41,7 +41,7 @@ class ThresholdSaving:
     saved: Delta
     change: Delta
     over_random: Delta
-    few_lost: float | None = None
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws, changes: Floa
         saved=interval(1 - drawn.ratio),
         change=interval(drawn.accuracy - drawn.rag),
         over_random=interval(drawn.gain),
-        few_lost=thresholds.few_lost(changes),
+        doubt=thresholds.few_change(changes, LIMIT),
     )
 
 

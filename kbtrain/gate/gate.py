@@ -19,7 +19,7 @@ from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.gate.card import CARD, GateCard, Stage, Threshold
 from kbtrain.records import Decision, Example, GateExample, Target, TurnExample
-from kbtrain.utterances import decide_by, input_kind
+from kbtrain.utterances import decide_by, input_kind, within
 
 Reads = Literal["question", "turn"]
 Unit = Literal["probability", "log odds"]
@@ -114,8 +114,9 @@ class Gate(ABC):
         if self.needs_evidence and any(isinstance(value, str) for value in values):
             raise UserError(f"gate '{self.name}': needs retrieved text; a bare question is not enough")
         certain = self.unit == "probability"
+        shown = within(chosen) if certain else chosen
         return [
-            Decision(score, self.probability(score), chosen, *decide_by(score, chosen, input_kind(value), certain))
+            Decision(score, self.probability(score), shown, *decide_by(score, chosen, input_kind(value), certain))
             for score, value in zip(self.score(values), values, strict=True)
         ]
 

@@ -128,13 +128,7 @@ class ScoreFile(AbstractContextManager["ScoreFile"]):
         self.done |= {(row.gate, row.question_id) for row in chunk.scores}
 
     def finish(
-        self,
-        stage: str,
-        config: BaseModel,
-        files: Sequence[Path],
-        started: float,
-        names: Sequence[str],
-        **facts: Any,
+        self, stage: str, config: BaseModel, files: Sequence[Path], started: float, names: Sequence[str], **facts: Any
     ) -> None:
         """Write the scores, once all of them are there, and their metadata with ``facts`` and costs by ``names``."""
         self.close()

@@ -121,7 +121,7 @@ def note_calibrated(folder: Path, name: str, chosen: Threshold, replace: bool = 
     outcome = note(folder, name, chosen, replace)
     if outcome.kept and outcome.old is not None:
         raise UserError(
-            f"{folder}: gate '{name}' has threshold {outcome.old.threshold:.4f} with a guarantee ({outcome.old.rule}); "
+            f"{folder}: gate '{name}' has threshold {outcome.old.shown} with a guarantee of its own; "
             "give --replace to store one that promises less"
         )
     return outcome

@@ -72,8 +72,8 @@ def indicators(
 ) -> tuple[Indicators | None, Graded]:
     """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
 
-    None if fewer have a verdict (a judge of ``verdicts`` abstains, a yes/no answer says neither) or are kept by
-    ``rule``, and if more than :data:`MAX_EMPTY` are skipped (:func:`~kbtrain.answers.thoughts.is_left_out`).
+    None if fewer have a verdict (a judge of ``verdicts`` abstains, a rule reads none) or are kept by ``rule``,
+    and if more than :data:`MAX_EMPTY` are skipped (:func:`~kbtrain.answers.thoughts.is_left_out`).
     """
     sampled = rule.by == "samples"
     stored = stated_answers(sample_set, rule)

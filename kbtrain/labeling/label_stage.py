@@ -33,7 +33,7 @@ MANY_COPIED = 0.9  # share of copies from which on the gold answers are taken fo
 
 _UNREAD = (
     ("yes_no_answers", "yes/no questions", "say neither yes nor no in a form that a rule can read"),
-    ("other_answers", "other questions", "contain the reference answer and may deny it, in a form that no rule reads"),
+    ("other_answers", "open or multiple-choice questions", "may be right or wrong, as far as rules can read"),
 )
 
 
@@ -85,6 +85,7 @@ class LabelCounts:
     answers: dict[Split, Counter[int]] = field(default_factory=dict)  # questions by number of answers, llm and rag
     copied: CopiedGold = field(default_factory=CopiedGold)
     unread: Counter[str] = field(default_factory=Counter)
+    unreadable: dict[str, str] = field(default_factory=dict)  # an answer without a verdict, by condition and question
 
     def cut_shares(self) -> dict[Condition, float]:
         """Share of the answers under each condition that end at the token limit."""
@@ -103,8 +104,9 @@ class LabelCounts:
                     f"{thoughts} are reasoning alone; sample with more max_thought_tokens"
                 )
             lines += [
-                f"{n} of {self.counts[f'{condition}_{kind}']} answers to {what} under '{condition}' {why}; they "
-                "count neither as right nor as wrong; data_gen/judge.py can grade them"
+                f"{n} of {self.counts[f'{condition}_{kind}']} answers to {what} under '{condition}' {why}, such as "
+                f"{self.unreadable[f'{condition}_{kind}']}; they count neither as right nor as wrong; "
+                "data_gen/judge.py can grade them"
                 for kind, what, why in _UNREAD
                 if (n := self.counts[f"{condition}_{kind}_without_verdict"])
             ]
@@ -211,6 +213,9 @@ def _indicated(
     kind = "yes_no_answers" if grading.is_yes_no(question) else "other_answers"
     counts[f"{condition}_{kind}"] += graded.n
     counts[f"{condition}_{kind}_without_verdict"] += graded.n_abstained
+    if graded.n_abstained and (place := f"{condition}_{kind}") not in tally.unreadable:
+        text = next((one.text for one in stated if grading.rule_verdict(question, one.text) is None), "")
+        tally.unreadable[place] = f"{text!r:.80} for {question.answers[0]!r:.40} (question {question.id})"
     return indicated
 
 

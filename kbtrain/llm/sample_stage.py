@@ -201,11 +201,7 @@ class SamplingJob:
         return {answer for request in first for answer in request.question.answers}
 
     def sample(
-        self,
-        store: SampleStore,
-        engine: Engine,
-        silent: SilentAnswers | None = None,
-        allow_empty: bool = False,
+        self, store: SampleStore, engine: Engine, silent: SilentAnswers | None = None, allow_empty: bool = False
     ) -> Iterator[int]:
         """Draw what is missing and store it; yields how many question-conditions were stored each time. ``silent``
         counts the answers. Raises :class:`UserError` as soon as more than a fifth of many say nothing, or nearly all

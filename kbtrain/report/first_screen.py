@@ -17,16 +17,7 @@ from kbtrain.metrics.significance import share
 from kbtrain.records import Question
 from kbtrain.report.curves import SlidingCurve
 from kbtrain.report.summary import KIND, bootstrap_units
-from kbtrain.report.words import (
-    chosen_by,
-    few_change,
-    gate_name,
-    percent,
-    percent_interval,
-    points,
-    points_interval,
-    with_interval,
-)
+from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval, points, points_interval, with_interval
 from kbtrain.show import aligned_block, count_of
 
 HEAD = (
@@ -199,11 +190,10 @@ def _certainty(saving: Saving) -> str:
     setting = saving.noted
     gain = f"{points(setting.over_random.mean)} points, {points_interval(setting.over_random)}"
     limit = f"{percent(saving.limit, 0)} points"
-    few = few_change(setting.few_lost, saving.limit)
-    if setting.change.low >= -saving.limit and not few:
+    if setting.change.low >= -saving.limit and not setting.doubt:
         loss = f"A loss of more than {limit} is ruled out."
     elif setting.change.mean >= -saving.limit:
-        loss = f"A loss of more than {limit} is not ruled out{few}."
+        loss = f"A loss of more than {limit} is not ruled out{setting.doubt}."
     else:
         loss = f"It lost more than {limit}."
     if saving.certain:

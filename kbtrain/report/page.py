@@ -38,7 +38,7 @@ def cell(value: object) -> str:
 
 FILTERS = {
     "number": number, "p_value": p_value, "md": tables.escape_markdown, "cell": cell, "percent": words.percent,
-    "points": words.points, "interval": words.points_interval, "threshold": words.threshold_text,
+    "points": words.points, "interval": words.points_interval, "threshold": words.threshold_text, "area": words.area,
 }  # fmt: skip
 
 

@@ -7,24 +7,22 @@ from typing import Any
 
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.gates.simple import RETRIEVER_SCORES
-from kbtrain.report.words import chosen_by, percent, points, points_interval
+from kbtrain.report.words import area, chosen_by, percent, points, points_interval
 from kbtrain.show import aligned, p_value
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
-KIND = {
-    "greedy": "accuracy of greedy answers",
-    "expected": "expected accuracy (mean share of right sampled answers)",
-}
+KIND = {"greedy": "accuracy of greedy answers", "expected": "expected accuracy (mean share of right sampled answers)"}
 
 
 def row(gate: GateResult) -> list[str]:
-    """The cells under :data:`HEAD`: shares, AUC, AP and area in percent, differences in points, p as it is."""
+    """The cells under :data:`HEAD`: shares, AUC and AP in percent, differences in points, p as it is."""
     return [
         gate.gate + gate.seen.mark,
         *map(percent, (gate.accuracy, gate.retrieval_ratio, gate.random_accuracy)),
         points(gate.delta_vs_random.mean),
         points_interval(gate.delta_vs_random),
-        *map(percent, (gate.auroc, gate.average_precision, gate.f1, gate.fdr, gate.oracle_normalised_area)),
+        *map(percent, (gate.auroc, gate.average_precision, gate.f1, gate.fdr)),
+        area(gate.oracle_normalised_area),
         p_value(gate.p_vs_random_holm),
     ]
 
@@ -47,7 +45,7 @@ def caption(results: Results) -> str:
         + (f" {percent(meta['target_ratio'], 0)} %" if meta["threshold_rule"] == "ratio" else "")
         + (f" {percent(meta['max_loss'])} points" if meta["threshold_rule"] == "max_loss" else "")
         + f"; intervals draw {bootstrap_units(meta)}"
-        + (f"; area of the sampled answers' own benefit {percent(reachable)}" if reachable is not None else "")
+        + (f"; area of the sampled answers' own benefit {area(reachable)}" if reachable is not None else "")
         + "".join(f"; {excluded[key]} questions {why} skipped" for key, why in skipped.items() if excluded.get(key))
         + (f"; {shared} dev questions share an entity with test" if shared else "")
         + (f"; {ruled} are small talk, arithmetic or instructions, for which no gate in use searches" if ruled else "")

@@ -242,7 +242,10 @@ def roll_back(folder: Path, key: str | None = None) -> str:
         if "before" in threshold.evidence and (key is None or gate.endswith(f"_{key}"))
     }
     if not replaced:
-        raise UserError(f"{folder}: nothing to roll back: no threshold of an audit or of a calibration from a log")
+        remedy = "run 'kbtrain run calibrate' again, or 'kbtrain run end_to_end' with --replace-thresholds"
+        raise UserError(
+            f"{folder}: nothing to roll back from an audit or a log; to replace another threshold, {remedy}"
+        )
     if len(replaced) != 1:
         raise UserError(f"{folder}: several audited thresholds: {', '.join(sorted(replaced))}; --key chooses")
     ((gate, entry),) = replaced.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbtrain.metrics.significance import Delta
-from kbtrain.metrics.thresholds import READ_NO_DEV, fewest_questions
+from kbtrain.metrics.thresholds import READ_NO_DEV
 from kbtrain.records import Condition
 
 _WHOLE = {
@@ -40,6 +40,11 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "-" if share is None else f"{round(100 * share, digits) + 0.0:.{digits}f}"
 
 
+def area(value: float | None) -> str:
+    """``0.38``: an area, where random order is 0 and the oracle's is 1."""
+    return "-" if value is None else f"{round(value, 2) + 0.0:.2f}"
+
+
 def by_rule(rule: str, dev: str = "dev") -> str:
     """``by rule 'ratio' on dev``; ``by rule '0.5'`` of a rule that reads no dev question."""
     return f"by rule '{rule}'" + ("" if rule in READ_NO_DEV else f" on {dev}")
@@ -74,11 +79,3 @@ def with_interval(delta: Delta) -> str:
 def percent_interval(delta: Delta) -> str:
     """``[18.2, 26.8]``."""
     return f"[{percent(delta.low)}, {percent(delta.high)}]"
-
-
-def few_change(bound: float | None, limit: float) -> str:
-    """Why a loss above the limit is not ruled out where few answers change (``bound``: of the loss), and what would."""
-    if bound is None or bound <= limit:
-        return ""
-    needed = fewest_questions(limit, 0.05)
-    return f": few answers change, so it may be {percent(bound)} points; {needed} test questions may rule it out"

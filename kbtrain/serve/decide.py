@@ -29,7 +29,7 @@ from kbtrain.runtime.cores import leave_a_core
 from kbtrain.serve.config import NO_SEARCH, OnGateFailure, ServeConfig
 from kbtrain.serve.gate_model import states_server
 from kbtrain.serve.problem import NO_AIM, Aim, Busy, Refused
-from kbtrain.utterances import UtteranceKind, decide_by, input_kind
+from kbtrain.utterances import UtteranceKind, decide_by, input_kind, within
 
 R = TypeVar("R")
 Input = str | Example
@@ -262,7 +262,7 @@ class Decider:
         certain = loaded.gate.unit == "probability"
         retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind, certain)
         about = (loaded.name, reason, seconds, scored.scores)
-        shown = min(max(limit, 0.0), 1.0) if certain and limit is not None else limit  # clients may send it back
+        shown = within(limit) if certain and limit is not None else limit
         return ServedDecision(score, loaded.gate.probability(score), shown, retrieve, *about)
 
     def reload(self) -> None:
@@ -308,13 +308,7 @@ class GateWorker(Generic[R]):
     """
 
     def __init__(
-        self,
-        score: ScoreBatch[R],
-        most: int,
-        seconds: float,
-        room: int,
-        deadline: float = math.inf,
-        threads: int = 1,
+        self, score: ScoreBatch[R], most: int, seconds: float, room: int, deadline: float = math.inf, threads: int = 1
     ) -> None:
         self._score, self._deadline = score, deadline
         self._each = 0.0  # seconds of an input of the last batch

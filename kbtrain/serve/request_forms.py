@@ -30,13 +30,7 @@ from kbtrain.records import Question, TurnExample, Utterance
 from kbtrain.serve.config import Injection, PromptRule, ServeConfig, ToolRule
 from kbtrain.serve.decide import Input
 from kbtrain.serve.problem import BadBody, Refused
-from kbtrain.utterances import (
-    UtteranceKind,
-    input_kind,
-    is_follow_up,
-    last_messages,
-    utterance_kind,
-)
+from kbtrain.utterances import UtteranceKind, input_kind, is_follow_up, last_messages, utterance_kind
 
 Body = dict[str, Any]
 ToolOutcome = Literal["kept", "removed", "forced"]

@@ -81,17 +81,25 @@ def test_a_greedy_answer_that_is_cut_is_not_counted_as_a_judge_s_abstention(stor
     assert tally.counts["llm_too_few_whole_answers"] == 1 and not tally.counts["llm_judge_abstained"]
 
 
-def test_yes_no_answers_without_a_verdict_are_counted_and_warned_of(store, answered):
-    asked = Question("q1", "Are both singers American?", ("yes",), "train", "made")
-    store.put("main", [answered("Yes", "No", "singers", "singer", "Both are American.")])
+@pytest.mark.parametrize(
+    ("text", "gold", "answers", "said"),
+    [
+        ("Are both singers American?", "yes", ("Yes", "No", "Both are American.", "singers", "singer"),
+         "2 of 5 answers to yes/no questions under 'llm' say neither yes nor no in a form that a rule can"),
+        ("Who painted it?", "Paul Gauguin", ("Paul Gauguin", "Al", "Bo", "Gauguin", "No one says it is Paul Gauguin"),
+         "2 of 5 answers to open or multiple-choice questions under 'llm' may be right or wrong, as far as rules can"),
+    ],
+)  # fmt: skip
+def test_answers_without_a_verdict_are_counted_and_named_in_a_warning(store, answered, text, gold, answers, said):
+    asked = Question("q1", text, (gold,), "train", "made")
+    store.put("main", [answered(*answers)])
     tally = LabelCounts()
     (made,) = label_questions(store, "main", [asked], tally)
-    assert (made.llm.mastery, made.llm.n, made.llm.n_abstained) == (pytest.approx(2 / 3), 5, 2)
-    assert (tally.counts["llm_yes_no_answers"], tally.counts["llm_yes_no_answers_without_verdict"]) == (5, 2)
+    assert (made.llm.n, made.llm.n_abstained) == (5, 2)
     (line,) = tally.warnings()
-    assert line.startswith("warning: 2 of 5 answers to yes/no questions under 'llm' say neither")
-    assert "data_gen/judge.py" in line
-    store.put("main", [answered("Yes", "singers", "singer", question="q2")])
+    assert line.startswith(f"warning: {said}")
+    assert f" read, such as {answers[3]!r} for {gold!r} (question q1); they count " in line and "judge.py" in line
+    store.put("main", [answered(*answers[:1], *answers[3:], question="q2")])
     few = LabelCounts()
     assert not list(label_questions(store, "main", [dataclasses.replace(asked, id="q2")], few))
     assert few.counts["llm_no_verdict"] == 1

@@ -37,18 +37,8 @@ FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 def saving(saved, accuracy, gate="probe_benefit"):
     over, left_out = Delta(0.1, 0.05, 0.15), Delta(saved, 0.0, 1.0)
     here = ThresholdSaving(0.5, saved, accuracy, left_out, Delta(0.029, -0.02, 0.08), over)
-    return Saving(
-        gate,
-        0.02,
-        "best_accuracy",
-        100,
-        200,
-        None,
-        noted=here,
-        most_right=here,
-        promised=None,
-        promise=Promised(0.02, 0.1, 100, 149, None),
-    )
+    promise = Promised(0.02, 0.1, 100, 149, None)
+    return Saving(gate, 0.02, "best_accuracy", 100, 200, None, here, here, promised=None, promise=promise)
 
 
 @pytest.mark.parametrize("n", [2, 9, 30])
@@ -126,21 +116,20 @@ def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind()
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "few_lost", "said", "ruled_out"),
+    ("low", "high", "doubt", "said", "ruled_out"),
     [
-        (0.01, 0.2, None, "Yes, on these questions", True),
-        (0.01, 0.2, 0.019, "Yes, on these questions", True),
-        (-0.1, 0.2, 0.109, "Not shown by these questions", False),  # 32 questions, of which no answer changes
-        (-0.2, -0.01, None, "This is worse than chance", True),
+        (0.01, 0.2, "", "Yes, on these questions", True),
+        (-0.1, 0.2, ": few answers change", "Not shown by these questions", False),
+        (-0.2, -0.01, "", "This is worse than chance", True),
     ],
 )
-def test_a_verdict_says_what_the_questions_show(low, high, few_lost, said, ruled_out):
+def test_a_verdict_says_what_the_questions_show(low, high, doubt, said, ruled_out):
     one, change = saving(0.5, 0.4), Delta(0.0, 0.0, 0.0)
     over = Delta((low + high) / 2, low, high)
-    one = replace(one, noted=replace(one.noted, change=change, over_random=over, few_lost=few_lost))
+    one = replace(one, noted=replace(one.noted, change=change, over_random=over, doubt=doubt))
     gates = [SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")]
     found = sentences(SimpleNamespace(gates=gates), one, 1)
-    assert found[2].startswith(said) and ("points is ruled out" in found[2]) == ruled_out
+    assert found[2].startswith(said) and ("is ruled out." in found[2], doubt in found[2]) == (ruled_out, True)
 
 
 def test_a_gate_that_saves_nothing_says_nothing_of_the_others():

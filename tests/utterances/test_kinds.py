@@ -126,6 +126,7 @@ def test_every_gate_decides_by_the_kind():
     decided = AlwaysNeeded().decide(["Hi", "What is 2+2?", "Who wrote Emma?"], 0.5)
     told = [(False, "greeting"), (False, "arithmetic"), (True, "above-threshold")]
     assert [(d.retrieve, d.reason) for d in decided] == told and {d.score for d in decided} == {1.0}
+    assert [(d.threshold, d.reason) for d in AlwaysNeeded().decide(["Who?"], -0.81)] == [(0.0, "always")]  # as served
 
 
 def test_an_answer_with_a_gate_is_not_searched_for_by_the_kind():

@@ -207,11 +207,7 @@ def _principal(features: Floats) -> tuple[Floats, Floats]:
 
 
 def _in_folds(
-    method: Method,
-    features: Floats,
-    labels: Floats,
-    penalty: float,
-    drawn: Sequence[tuple[list[int], list[int]]],
+    method: Method, features: Floats, labels: Floats, penalty: float, drawn: Sequence[tuple[list[int], list[int]]]
 ) -> Floats:
     predicted = np.zeros(len(labels))
     for fitted, left in drawn:
