@@ -145,7 +145,7 @@ def _without_shares(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 def _alike(key: str, first: Any, other: Any) -> bool:
-    if key in EVIDENCE_FACTS or (key == "chinese" and None in (first, other)):
+    if key in (*EVIDENCE_FACTS, "not_known") or (key == "chinese" and None in (first, other)):
         return True
     if key == STEP and isinstance(first, dict) and isinstance(other, dict):
         return all(first[split] == other[split] for split in first.keys() & other.keys())

@@ -147,8 +147,7 @@ def rule_facts(
         "judge": read_meta(judged).get("judge") if config.verdicts else None,
         "bootstrap": {"draws": DRAWS, "seed": SEED},
     }
-    if sampling.get("own_prompts"):
-        rule["own_prompts"] = sampling["own_prompts"]
+    rule |= {fact: sampling[fact] for fact in ("own_prompts", "not_known") if sampling.get(fact)}
     titles, passages = passages_shown(evidence, sampling)
     if titles != "missing":
         rule["titles"] = titles

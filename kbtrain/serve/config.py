@@ -23,6 +23,7 @@ GatedInput = Literal["auto", "question", "turn"]
 ToolRule = Literal["keep", "remove", "allow", "force"]
 ServerPolicy = Literal["gate", "always", "never", "pass"]
 NO_SEARCH = frozenset({"never", "pass"})  # policies
+ASK_IT = "ask the gate from your own program (docs/howto/own-program.md)"
 # full names, as plain_name has them: some tools only sound alike (search_replace, codebase_search, search_flights)
 SEARCH_TOOLS = (
     "search", "web_search*", "*_web_search", "websearch", "search_web", "search_the_web", "internet_search",
@@ -146,8 +147,7 @@ class ServeConfig(Config):
     port: int = Field(8000, ge=0, le=65535, description="port; 0: any free one")
     keys: Path | None = Field(None, description="file with the accepted API keys, one per line")
     cors: list[str] = Field(
-        [],
-        description="origins of web pages that may ask, such as https://chat.example; *: all, which needs keys",
+        [], description="origins of web pages that may ask, such as https://chat.example; *: all, which needs keys"
     )
     max_body_mb: float = Field(
         8.0, gt=0, description="larger requests pass ungated to the upstream; without an upstream they get 413"

@@ -26,7 +26,7 @@ from kbtrain.gates.registry import load_gate
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.records import Example, GateExample, Hit, Titles, TurnExample
 from kbtrain.runtime.cores import leave_a_core
-from kbtrain.serve.config import NO_SEARCH, OnGateFailure, ServeConfig
+from kbtrain.serve.config import ASK_IT, NO_SEARCH, OnGateFailure, ServeConfig
 from kbtrain.serve.gate_model import states_server
 from kbtrain.serve.problem import NO_AIM, Aim, Busy, Refused
 from kbtrain.utterances import UtteranceKind, decide_by, input_kind, within
@@ -108,6 +108,8 @@ class LoadedGate:
         # one whose scores come from a server alone takes several batches at once
         self.waits = states is not None and gate.card is not None and not gate.card.parts()
         self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
+        # labels of imported answers are about prompts that nobody noted
+        self.prompts_known = "prompts" not in (gate.card.label_rule.get("not_known", ()) if gate.card else ())
         self.titles: Titles = gate.card.titles() if gate.card else "missing"  # of passages, in these prompts
         self.passages = (gate.card.passages() if gate.card else None) or 3  # in a prompt, unless the server names k
         self.name = f"{gate.name}@{fingerprint}"
@@ -218,6 +220,10 @@ class Decider:
         if loaded.after_search and (c.policy in NO_SEARCH or c.search == "none"):
             reason = f"policy {c.policy} never searches" if c.policy in NO_SEARCH else "give it a search (--search)"
             raise UserError(f"gate '{loaded.gate.name}': reads what a search found; {reason}")
+        if c.prompt == "trained" and not loaded.prompts_known:
+            raise UserError(
+                f"key 'prompt': the prompts of the gate's labels are not known; {ASK_IT}, or remove the key"
+            )
         loaded.gate.answer_within(c.gate_deadline_s)
         return loaded
 

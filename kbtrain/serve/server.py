@@ -21,7 +21,7 @@ from kbtrain.gates.registry import folder_of
 from kbtrain.io.provenance import meta_of
 from kbtrain.net import split_query
 from kbtrain.runtime.cores import freeze_objects
-from kbtrain.serve.config import NO_SEARCH, ServeConfig
+from kbtrain.serve.config import ASK_IT, NO_SEARCH, ServeConfig
 from kbtrain.serve.exchange import place_of
 from kbtrain.serve.gate_model import is_of_demo
 from kbtrain.serve.request_forms import asks_whole
@@ -140,10 +140,10 @@ def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
     if asks_whole(config.prompt, loaded.own):
         whose = "the templates" if loaded.own is not None else "figures 9 and 10 of the KBM paper, the prompts"
         return f"{whose} that the gate's labels were made with{_fields_in_words(config)}"
-    return (
-        f"passages by --injection {config.injection} (--prompt background); the gate learned with another prompt: "
-        "where clients send single questions, add --prompt trained"
-    )
+    advice = f"those of the labels are not known: {ASK_IT}"
+    if loaded.prompts_known:
+        advice = "the gate learned with another prompt: where clients send single questions, add --prompt trained"
+    return f"passages by --injection {config.injection} (--prompt background); {advice}"
 
 
 def _fields_in_words(config: ServeConfig) -> str:
