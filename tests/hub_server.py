@@ -55,8 +55,7 @@ class HubServer(LocalServer):
         self.status = 0
 
     def reply(self, asked: Asked) -> Answer:
-        url = urllib.parse.urlsplit(asked.path)
-        path = urllib.parse.unquote(url.path)
+        path = urllib.parse.unquote(urllib.parse.urlsplit(asked.path).path)
         self.asked.append((asked.method, path))
         may_write = asked.headers.get("authorization") == f"Bearer {TOKEN}"
         if self.status:
@@ -150,8 +149,7 @@ def entry(file: str, data: bytes) -> dict[str, Any]:
 def validated(content: str) -> Answer:
     head = content.split("---\n")[1]
     try:
-        found = yaml.safe_load(head)
-        index = found.get("model-index", [])
+        index = yaml.safe_load(head).get("model-index", [])
         bad = [r for one in index for r in one["results"] if not {"task", "dataset", "metrics"} <= set(r)]
     except (yaml.YAMLError, AttributeError, KeyError) as error:
         bad = [str(error)]

@@ -133,8 +133,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _alias(text: str) -> str:
-    pieces = _pieces(text)
-    groups = _numbers_joined(pieces)
+    groups = _numbers_joined(_pieces(text))
     words = [i for i, group in enumerate(groups) if regex.match(r"\w", group[0])]
     if not words:
         return re.escape(text.strip())

@@ -116,7 +116,6 @@ def _result(
     main, area, threshold = points[0], rankings[0].area, decision.threshold
     needed = _classify("needed", oc.is_needed(test), decision, answers)
     no_area = {"oracle_normalised_area": "the oracle gains nothing over random"}
-    flat = {name: getattr(needed, name) for name in _FLAT}
     return GateResult(
         gate=decision.gate.name,
         n=len(test),
@@ -125,7 +124,7 @@ def _result(
         n_dev=threshold.n_dev if threshold else 0,
         **vars(main),
         beats_random=main.delta_vs_random.above_zero,
-        **flat,
+        **{name: getattr(needed, name) for name in _FLAT},
         oracle_normalised_area=area.mean if area else None,
         cost=_cost(decision, answers, test),
         needed=needed,

@@ -199,10 +199,9 @@ class DraftOfServer(SignalGate, ServerGate):
         from kbtrain.llm.openai_llm import OpenAILLM
 
         asked = cast(DraftServer, card.server)
-        retry = Retry(tries=asked.tries, patience=asked.patience)
         server = Server(
             url=asked.url, model=asked.name, chat=asked.chat, key_env=asked.key_env, timeout=asked.timeout,
-            retry=retry, dialect=asked.dialect,
+            retry=Retry(tries=asked.tries, patience=asked.patience), dialect=asked.dialect,
         )  # fmt: skip
         return cls(OpenAILLM.connect(card.base_model or asked.name, Sampling(max_new_tokens=card.tokens), server), card)
 

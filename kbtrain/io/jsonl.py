@@ -163,9 +163,8 @@ def write_each(paths: Mapping[K, Path | str], records: Iterable[tuple[K, Any]]) 
         files = {key: stack.enter_context(_open_partial(partials[key], path)) for key, path in paths.items()}
         for key, record in records:
             counts[key] += 1
-            line = dump(record) + "\n"
             try:
-                files[key].write(line)
+                files[key].write(dump(record) + "\n")
             except OSError:
                 with errors_of(paths[key]):
                     raise

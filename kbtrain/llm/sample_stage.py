@@ -247,8 +247,7 @@ def check_refusals(store: SampleStore, job: SamplingJob) -> None:
     """Raise :class:`UserError` where the server has refused more than ``server_refused`` of a job's prompts."""
     if job.run not in store.runs():
         return
-    refused = len(store.refusals(job.run))
-    if refused > job.config.server_refused * job.total:
+    if len(store.refusals(job.run)) > job.config.server_refused * job.total:
         kinds = refusal_text(store, job.run)
         raise UserError(
             f"key 'server_refused': the server refused {kinds} of {job.total} prompts, more than "

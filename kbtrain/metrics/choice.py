@@ -79,8 +79,7 @@ def _limits(gaps: Floats, slopes: Floats) -> tuple[float, float]:
     """
     rises, falls = slopes > _EQUAL, slopes < -_EQUAL
     low = np.max(gaps[rises] / slopes[rises], initial=-np.inf)
-    high = np.min(gaps[falls] / slopes[falls], initial=np.inf)
-    return float(low), float(high)
+    return float(low), float(np.min(gaps[falls] / slopes[falls], initial=np.inf))
 
 
 def _projection_quantile(resamples: Floats) -> float:

@@ -305,8 +305,7 @@ def wilson(successes: float, n: float, z: float = Z95) -> Interval:
     half = z * math.sqrt(share * (1 - share) / n + weight / (4 * n))
     # at the ends the exact bound is 0 or 1; rounding must not move it
     low = 0.0 if successes == 0 else (centre - half) / (1 + weight)
-    high = 1.0 if successes == n else (centre + half) / (1 + weight)
-    return low, high
+    return low, 1.0 if successes == n else (centre + half) / (1 + weight)
 
 
 def newcombe(first: tuple[int, int], second: tuple[int, int]) -> Interval:

@@ -84,8 +84,7 @@ def first_sentence(text: str) -> str:
     """The first sentence of a line: up to a full stop, ! or ? before a space and a capital letter or digit."""
     line = text.strip().split("\n", 1)[0]
     for end in re.finditer(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])", line):
-        start = line[: end.start() + 1]
-        if not _ABBREVIATION.search(start):
+        if not _ABBREVIATION.search(line[: end.start() + 1]):
             return line[: end.end()].strip()
     return line
 

@@ -162,8 +162,7 @@ def near_duplicates(questions: Sequence[Question]) -> list[NearPair]:
         for start in range(0, len(earlier), _BLOCK):
             block = earlier[start : start + _BLOCK]
             cosines = (vectorizer.transform([query_text(q) for q in block]) @ columns).toarray()
-            best = cosines.argmax(axis=1)
-            for question, place, row in zip(block, best, cosines, strict=True):
+            for question, place, row in zip(block, cosines.argmax(axis=1), cosines, strict=True):
                 twin = repeats.get(leak_key(question))
                 cosine = float(row[place]) if twin is None else 1.0
                 if cosine >= ALIKE:

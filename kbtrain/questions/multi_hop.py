@@ -181,8 +181,7 @@ def iirc(file: DataFile) -> Iterator[Loaded]:
     the passages that are marked as needed.
     """
     for article in any_rows(file):
-        title = article.text_or_empty("title")
-        main = context("iirc", title, article.text("text"))
+        main = context("iirc", article.text_or_empty("title"), article.text("text"))
         for row in article.rows("questions"):
             answer = row.row("answer") if row.has("answer") else None
             answers = _iirc_answers(answer) if answer else ()

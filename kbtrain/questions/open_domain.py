@@ -86,8 +86,7 @@ def popqa(file: DataFile) -> Iterator[Loaded]:
     Popularity is ``s_pop``, the monthly views of the subject's page; the relation is ``prop``; one hop each.
     """
     needed = ("id", "question", "possible_answers", "prop", "s_pop")
-    rows = csv_rows(file, needed) if file.suffix in TABLES else any_rows(file)
-    for row in rows:
+    for row in csv_rows(file, needed) if file.suffix in TABLES else any_rows(file):
         passages, gold = marked_passages(row.rows("paragraphs") if row.has("paragraphs") else (), "popqa")
         popularity = row.number("s_pop")
         if popularity < 0:

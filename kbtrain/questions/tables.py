@@ -246,8 +246,7 @@ def rows_by_key(file: DataFile) -> Iterator[tuple[str, SourceRecord]]:
     else:
         for name in cursor.entries():
             cursor.peek()
-            line = cursor.line
-            yield name, _row(file, line, cursor.value())
+            yield name, _row(file, cursor.line, cursor.value())
     cursor.end()
 
 
@@ -308,8 +307,7 @@ class Cursor:
             sign = self._take("]")
         while sign != "]":
             self.peek()
-            line = self.line
-            yield line, self.value()
+            yield self.line, self.value()
             sign = self._take(",]")
 
     def entries(self) -> Iterator[str]:

@@ -272,8 +272,7 @@ def score_bins(scores: Sequence[float], needed: Sequence[bool], threshold: float
         share, n = float(truth[inside].mean()), len(inside)
         low, high = wilson(int(truth[inside].sum()), n)
         searched = float((values[inside] > threshold).mean()) > 0.5
-        colour = COLOURS["blue" if searched else "orange"]
-        axes.bar([i], [100 * share], width=0.8, color=colour)
+        axes.bar([i], [100 * share], width=0.8, color=COLOURS["blue" if searched else "orange"])
         axes.plot([i, i], [100 * low, 100 * high], color=COLOURS["ink"], linewidth=1)
     axes.axhline(100 * float(truth.mean()), color=COLOURS["grey"], linewidth=1, linestyle="--")
     names = [f"{values[i].min():.3g}\n{values[i].max():.3g}\nn={len(i)}" for i in groups]

@@ -92,8 +92,7 @@ def read_outcomes(path: Path) -> dict[str, float]:
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     rotated = (file for file in path.parent.glob(f"{glob.escape(path.name)}.*") if file.suffix[1:].isdecimal())
-    older = sorted(rotated, key=lambda file: -int(file.suffix[1:]))
-    for file in [*older, path]:
+    for file in [*sorted(rotated, key=lambda file: -int(file.suffix[1:])), path]:
         for number, line in lines(file):
             try:
                 row = json.loads(line)
@@ -366,9 +365,8 @@ def value_lines(
     for other in others:
         policies |= _of_gate(other, read)
     rows = [_row(name, policy_value(read.logged, searches)) for name, searches in policies.items()]
-    head = ("policy", "searched", "right", "effective", "fewest")
     return [
-        aligned(head, rows),
+        aligned(("policy", "searched", "right", "effective", "fewest"), rows),
         f"{len(scores)} explored decisions with a verdict; skipped: {left_out_text(read.left_out)}",
         "right: share of right answers in %, with a 95 % interval; effective: sample size of the weighted decisions; "
         "fewest: decisions behind the least certain part. "

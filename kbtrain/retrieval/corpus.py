@@ -263,8 +263,7 @@ def read_documents(path: Path | str) -> Iterator[Passage]:
         lines = [line.rstrip("\r\n") for _, line in text_lines(file)]
         if lines[:1] == ["---"] and "---" in lines[1:] and file.suffix in _MARKDOWN:
             lines = lines[lines.index("---", 1) + 1 :]  # settings that site generators put first
-        sections = _sections(lines) if file.suffix in _MARKDOWN else [([], lines)]
-        yield from _passages(file, sections)
+        yield from _passages(file, _sections(lines) if file.suffix in _MARKDOWN else [([], lines)])
 
 
 def is_documents(folder: Path) -> bool:

@@ -88,8 +88,7 @@ def test_a_method_answers_every_question_and_leaves_a_page(script, run_folder, m
     assert any(
         t.document_tokens_cut for t in traces if any("Place 3" in c.title for s in t.steps for c in s.candidates)
     )
-    page = out.with_suffix(".html").read_text()
-    assert "What is the capital of place 1?" in page
+    assert "What is the capital of place 1?" in out.with_suffix(".html").read_text()
     assert read_meta(out)["summary"]["spent"]["requests"] == sum(t.spent.requests for t in traces)
     assert f"seakr_{method}: 5 questions" in capsys.readouterr().out
 

@@ -321,8 +321,7 @@ def test_a_result_that_is_not_what_was_computed_is_refused(script, evaluated_run
     results.write_text(made)
     write(script, evaluated_run)
     labels = evaluated_run / "labels.jsonl"
-    lines = labels.read_text().splitlines(keepends=True)
-    labels.write_text("".join(lines[:-1]))
+    labels.write_text("".join(labels.read_text().splitlines(keepends=True)[:-1]))
     write_meta(labels, stage="label", config={}, inputs=[])  # labelled again
     with pytest.raises(
         UserError, match=r"results\.json: made from another .*labels\.jsonl; run eval/end_to_end\.py again"

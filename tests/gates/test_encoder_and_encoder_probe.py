@@ -38,8 +38,7 @@ def test_a_turn_is_last_utterance_then_the_turns_before_it(tokenizer):
 
 def test_older_turns_are_cut_away_whole(tokenizer):
     example = turn(2)
-    whole = EncoderInput(tokenizer, 64).encode(example)
-    assert len(whole.ids) == 44
+    assert len(EncoderInput(tokenizer, 64).encode(example).ids) == 44
     cut = EncoderInput(tokenizer, 42).encode(example)
     assert (cut.cut, words(tokenizer, cut).count("user :"), words(tokenizer, cut).count("system :")) == (1, 1, 2)
     assert len(EncoderInput(tokenizer, 8).encode(example).ids) <= 8

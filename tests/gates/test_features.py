@@ -188,8 +188,7 @@ def test_the_recipe_s_folder_stands_alone_and_scores_what_needs_retrieval_higher
     together = gate.score_all(asked)
     assert list(together) == ["features_mastery", "features_benefit"]
     for name, scores in together.items():
-        alone = [gate.score_all([example])[name][0] for example in asked]
-        assert alone == scores
+        assert [gate.score_all([example])[name][0] for example in asked] == scores
         assert min(scores[1::2]) > max(scores[::2])  # rivers are not known
     assert kbtrain.load_gate(tmp_path / "features", key="benefit").score(asked) == together["features_benefit"]
     assert (gate.stage, gate.needs_evidence, gate.unit, dict(gate.spent)) == (

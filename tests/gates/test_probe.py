@@ -326,8 +326,7 @@ def test_a_probe_is_fitted_to_the_answers_own_states_and_read_in_fp32_on_a_cpu(t
 
 def test_in_sixteen_bits_each_question_has_a_pass_of_its_own(train, monkeypatch):
     """The same score alone and among others, to the last bit; a batch would move some by rounding."""
-    output = train(dtype="bf16")
-    gate = kbtrain.load_gate(output)
+    gate = kbtrain.load_gate(train(dtype="bf16"))
     assert gate.card.dtype == "bf16"
     texts = [e.question for e in questions(12, "test", 300)]
     assert gate.score(texts) == [gate.score([text])[0] for text in texts]

@@ -45,8 +45,7 @@ def test_the_network_computes_what_torch_s_encoder_computes(heads):
     config = RagateMHAConfig(vocab_size=50, d_model=16, n_layers=3, n_heads=heads)
     ours, reference = RagateMHAModel(config).eval(), ReferenceMHA(config).eval()
     copy_weights(ours, reference)
-    rows = [ClassifierRow(tuple(range(1, n))) for n in (4, 9, 2)]
-    batch = ClassifierCollator(0).inputs(rows)
+    batch = ClassifierCollator(0).inputs([ClassifierRow(tuple(range(1, n))) for n in (4, 9, 2)])
     with torch.no_grad():
         torch.testing.assert_close(ours(**batch).logits, reference(**batch), rtol=1e-5, atol=1e-6)
 
@@ -160,8 +159,7 @@ def test_a_share_p_is_dropped_wherever_it_stands_and_the_mean_stays(p):
     torch.manual_seed(0)
     n = 400_000
     made = Dropout(p)(torch.ones(n))
-    values = made.unique()
-    assert values.tolist() == pytest.approx([0.0, 1 / (1 - p)], rel=1e-4)
+    assert made.unique().tolist() == pytest.approx([0.0, 1 / (1 - p)], rel=1e-4)
     dropped = (made == 0).view(-1, 8).sum(0).double().numpy()
     assert chisquare(dropped).pvalue > 1e-4  # each of the numbers that one draw serves
     assert chisquare([dropped.sum(), n - dropped.sum()], [n * p, n * (1 - p)]).pvalue > 1e-4

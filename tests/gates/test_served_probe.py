@@ -36,8 +36,7 @@ def folder(request, tmp_path_factory):
     getattr(gate_folders, request.param)(folder)
     gate = kbtrain.load_gate(folder)
     write_reference(folder, gate, [GateExample.ask(text) for text in QUESTIONS[:3]])
-    card = read_card(folder)
-    card.model_copy(update={"weights_sha256": {}}).write(folder)
+    read_card(folder).model_copy(update={"weights_sha256": {}}).write(folder)
     return folder
 
 
@@ -149,8 +148,7 @@ def test_scores_of_a_run_and_answers_come_from_a_server_s_states(folder, base, t
         served = handle(folder, states=str(settings))
         assert served.identity != handle(folder).identity
         examples = [GateExample.ask(text) for text in QUESTIONS]
-        chunk = Chunk("test", tuple(examples))
-        (scored,) = local(served, [chunk])
+        (scored,) = local(served, [Chunk("test", tuple(examples))])
         values = [row.score for row in scored.scores if row.gate == f"{here.prefix}_{here.key}"]
         assert np.allclose(values, expected, atol=1e-5) and scored.timing.spent["requests"] == len(QUESTIONS)
         middle = float(np.median(expected))

@@ -58,8 +58,7 @@ def test_targets_count_classes_and_leave_out_what_is_incomplete(capital, labelle
 
 
 def test_without_gold_answers_certainty_alone_is_asked_for(capital, labelled):
-    ungraded = replace(labelled, known=None, benefit=None)
-    made = example(capital, ungraded)
+    made = example(capital, replace(labelled, known=None, benefit=None))
     assert made.mastery is None and made.certainty is False
     targets = Targets(DEFAULT_KEYS)
     assert not targets.complete(made) and targets.complete(made, gold=False)

@@ -185,8 +185,7 @@ def test_left_out_answers_leave_certainty_its_common_scale(store, capital, answe
 
 
 def test_quantile_equals_numpys_inverted_cdf():
-    rng = np.random.default_rng(0)
-    values = rng.integers(0, 31, size=500) / 30
+    values = np.random.default_rng(0).integers(0, 31, size=500) / 30
     counted = Counter(float(value) for value in values)
     for share in (0.01, 0.25, 0.3, 0.5, 0.77, 0.99):
         assert quantile(counted, share) == np.quantile(values, share, method="inverted_cdf")

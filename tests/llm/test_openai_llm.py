@@ -56,8 +56,7 @@ def expected_texts(ask):
 
 def test_answers_are_the_servers_with_seeds_tokens_and_logprobs(open_llm, asks, tokenizer):
     with ModelServer() as server:
-        llm = open_llm(server)
-        found = answered(llm, asks)
+        found = answered(open_llm(server), asks)
         sent = server.requests
     assert [made.question_id for made in found] == ["q0", "q1", "q2", "q3"]
     for made, ask in zip(found, asks, strict=True):

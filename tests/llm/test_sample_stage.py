@@ -99,8 +99,7 @@ def answered(llm, asks, done=frozenset()):
 
 def test_mastery_is_the_questions_own_share_and_order_plays_no_part(question):
     asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=200) for i in range(5)]
-    llm = open_llm(LLMConfig(backend="scripted", seed="s"))
-    found = answered(llm, asks)
+    found = answered(open_llm(LLMConfig(backend="scripted", seed="s")), asks)
     assert found == answered(ScriptedLLM("other", Sampling(seed="s")), reversed(asks))
     assert found != answered(ScriptedLLM("other", Sampling(seed="t")), asks)
     for ask in asks:

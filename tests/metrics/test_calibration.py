@@ -19,8 +19,7 @@ def made(n=4000, too_sure=2.0):
 
 
 def test_ece_worked_by_hand():
-    truth = np.array([False, True, True, True])
-    found = calibration(truth, np.array([0.1, 0.15, 0.9, 1.0]))
+    found = calibration(np.array([False, True, True, True]), np.array([0.1, 0.15, 0.9, 1.0]))
     # bin .1-.2: predicted .125, observed .5; bin .9-1: predicted .95, observed 1
     assert found.ece == pytest.approx(0.5 * 0.375 + 0.5 * 0.05)
     assert [(b.low, b.n) for b in found.bins] == [(0.1, 2), (0.9, 2)]
@@ -67,8 +66,7 @@ def test_the_loss_promise_worked_by_hand():
     # retrieval mends the 40 questions with the highest scores and makes no difference to the others
     scores = np.arange(100.0)
     rag = np.ones(100)
-    llm = np.where(scores >= 60, 0.0, 1.0)
-    found = control(dev(scores, llm, rag), 0.05, 0.1)
+    found = control(dev(scores, np.where(scores >= 60, 0.0, 1.0), rag), 0.05, 0.1)
     lost = max(k for k in range(40) if upper_bounds(np.array([float(k)]), 100, 0.05)[0] <= 0.05)
     assert lost == 1
     assert (found.observed, found.ratio, found.threshold) == (0.01, 0.39, 60.5)
@@ -88,8 +86,7 @@ def test_either_side_of_the_loss_s_bound_has_half_of_delta():
 
 
 def test_equal_scores_are_not_parted_and_a_useless_gate_retrieves_almost_everything():
-    rng = np.random.default_rng(0)
-    llm = (rng.random(300) < 0.3).astype(float)
+    llm = (np.random.default_rng(0).random(300) < 0.3).astype(float)
     found = control(dev(np.full(300, 0.5), llm, np.ones(300)), 0.05)
     assert found.ratio == 1
     assert found.threshold < 0.5
@@ -105,8 +102,7 @@ def test_the_promise_is_kept_at_least_90_times_in_100_by_simulation(soft):
     trials = 150 if soft else 1000  # bounds of fractions are searched for
     for trial in range(trials):
         found = control(draw(np.random.default_rng(trial), 300, soft), 0.05, 0.1)
-        below = np.searchsorted(sorted_scores, found.threshold, side="right")
-        kept += lost[below] <= 0.05
+        kept += lost[np.searchsorted(sorted_scores, found.threshold, side="right")] <= 0.05
         ratios.append(found.ratio)
     assert kept / trials >= 0.9 - 2 * (0.09 / trials) ** 0.5  # two standard errors
     assert np.mean(ratios) < 0.95  # and it does save searches

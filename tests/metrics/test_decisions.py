@@ -30,8 +30,7 @@ GATE = GateInput("good", GOOD, GOOD, gate_requests=10)
 
 
 def test_a_score_at_the_threshold_is_not_searched_for():
-    tied = replace(GATE, given=0.8)
-    found = decide(tied, DEV, DevRule("given", 0.5))
+    found = decide(replace(GATE, given=0.8), DEV, DevRule("given", 0.5))
     assert found.retrieve.tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
     at_zero = decide(replace(GATE, given=0.0), DEV, DevRule("given", 0.5))  # 0 is a threshold too
     assert at_zero.threshold is not None and at_zero.threshold.value == 0.0 and at_zero.retrieve.all()

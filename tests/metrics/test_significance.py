@@ -27,16 +27,14 @@ from kbtrain.report.examples import part_rows
 
 def test_resampled_means_equal_a_plain_loop_over_the_same_draws():
     columns = np.random.default_rng(0).random((7, 3))
-    rng = np.random.default_rng(5)
-    picked = rng.integers(7, size=(20, 7))
+    picked = np.random.default_rng(5).integers(7, size=(20, 7))
     assert resampled_means(columns, 20, seed=5) == pytest.approx(
         np.stack([columns[row].mean(axis=0) for row in [np.arange(7), *picked]])
     )
 
 
 def test_random_gates_have_the_expected_mean_and_the_exact_ends():
-    rng = np.random.default_rng(3)
-    llm, rag = (rng.random((2, 200)) < [[0.3], [0.6]]).astype(float)
+    llm, rag = (np.random.default_rng(3).random((2, 200)) < [[0.3], [0.6]]).astype(float)
     drawn = random_gates(llm, rag, [0, 60, 200], 1000, seed=0)
     assert drawn.shape == (1000, 3)
     assert (drawn[:, 0] == llm.mean()).all()
@@ -108,8 +106,7 @@ def test_intervals_of_questions_that_share_entities_cover_95_times_in_100_only_b
 
 def test_mcnemar_worked_by_hand():
     first = np.array([1.0] * 8 + [0.0] * 2 + [1.0] * 5 + [0.0] * 5)
-    second = np.array([0.0] * 8 + [1.0] * 2 + [1.0] * 5 + [0.0] * 5)
-    found = mcnemar(first, second)
+    found = mcnemar(first, np.array([0.0] * 8 + [1.0] * 2 + [1.0] * 5 + [0.0] * 5))
     assert found is not None
     assert (found.only_first, found.only_second) == (8, 2)
     # two-sided: 2 * P(at most 2 heads in 10 tosses)
@@ -118,8 +115,7 @@ def test_mcnemar_worked_by_hand():
 
 def test_mcnemar_equals_the_permutation_of_pairs_and_expected_accuracies_have_none():
     assert mcnemar(np.array([0.5, 1]), np.array([0.0, 1])) is None
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(0, 2, (2, 14)).astype(float)
+    first, second = np.random.default_rng(0).integers(0, 2, (2, 14)).astype(float)
     differences = (first - second)[first != second]
     flips = [abs(np.dot(differences, signs)) for signs in itertools.product((1, -1), repeat=len(differences))]
     found = mcnemar(first, second)
@@ -149,8 +145,7 @@ def test_entities_are_permuted_as_a_whole():
     names = ["a", "a", "b", "b", "c", "c"]
     whole = permutation_ps(gain, retrieve, 3000, 0, names)
     assert whole == pytest.approx([1 / 3, 2 / 3], abs=0.03)
-    alone = permutation_ps(gain, retrieve, 3000, 0)
-    assert alone == pytest.approx([1 / 15, 9 / 15], abs=0.03)
+    assert permutation_ps(gain, retrieve, 3000, 0) == pytest.approx([1 / 15, 9 / 15], abs=0.03)
     order = [0, 2, 4, 1, 3, 5]  # the same, its entities' questions apart
     apart = permutation_ps(gain[order], retrieve[:, order], 3000, 0, [names[i] for i in order])
     assert apart == pytest.approx(whole, abs=0.03)
@@ -170,8 +165,7 @@ def test_of_fourteen_gates_that_know_nothing_one_is_called_better_in_a_twentieth
     rng = np.random.default_rng(0)
     called, one_by_one = [], []
     for world in range(100):
-        sizes = np.minimum(rng.geometric(0.36, 60), 9)
-        names = np.repeat(np.arange(60), sizes)
+        names = np.repeat(np.arange(60), np.minimum(rng.geometric(0.36, 60), 9))
         value = rng.normal(size=60)[names] + 0.7 * rng.normal(size=len(names))
         gain = (value > 1).astype(float) - (value < -1.5)
         scores = rng.normal(size=(14, 60))[:, names] + 0.5 * rng.normal(size=(14, len(names)))
@@ -254,8 +248,7 @@ def test_paired_intervals_of_accuracy_and_ratio_cover_95_times_in_100_in_500_sim
 
 
 def test_the_exact_p_is_the_share_of_random_gates_that_are_as_right():
-    rng = np.random.default_rng(4)
-    llm, rag = (rng.random((2, 60)) < 0.5).astype(float)
+    llm, rag = (np.random.default_rng(4).random((2, 60)) < 0.5).astype(float)
     drawn = random_gates(llm, rag, [25], 20_000, seed=1)[:, 0]
     for reached in (-3, 0, 2, 5):
         at_least = np.mean(drawn >= llm.mean() + reached / 60 - 1e-12)

@@ -102,8 +102,7 @@ def test_an_adapter_must_be_whole(folder, adapter):
 def test_an_adapter_is_opened_with_the_base_that_its_own_configuration_names(tmp_path):
     from peft import LoraConfig, get_peft_model
 
-    base = make_folder(tmp_path / "base")
-    whole, _ = load_model(str(base), "fp32", "cpu")
+    whole, _ = load_model(str(make_folder(tmp_path / "base")), "fp32", "cpu")
     beside: Any = get_peft_model(whole, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
     beside.save_pretrained(tmp_path / "adapter")
     ids = torch.tensor([[1, 2, 3]])

@@ -40,8 +40,7 @@ def test_a_training_ends_in_a_gate_that_has_learned_its_labels(recipe, arguments
     gate = kbtrain.load_gate(tmp_path / "kbm")
     dev = [labelled(i, "dev") for i in range(9)]
     card = gate.card
-    found = gate.probabilities(dev)
-    metrics = dev_metrics(dev, found, "hard")
+    metrics = dev_metrics(dev, gate.probabilities(dev), "hard")
     assert all(metrics[f"auroc_{key}"] > 0.9 for key in card.keys)
     assert losses(tmp_path / "kbm")[-1] < 0.2 * losses(tmp_path / "kbm")[0]
     out = capsys.readouterr().out
@@ -82,12 +81,10 @@ def test_a_checkpoint_without_its_mark_is_left_out_and_the_one_before_is_used(
     recipe(arguments(keep_checkpoints=True, select="last"))
     folder = tmp_path / "kbm"
     last = folder / "checkpoints" / "checkpoint-15"
-    state = json.loads((last / "trainer_state.json").read_text())
-    assert state["global_step"] == 15
+    assert json.loads((last / "trainer_state.json").read_text())["global_step"] == 15
     (folder / "gate.json").unlink()
     (last / MARK).unlink()  # killed while saving
-    older = folder / "checkpoints" / "checkpoint-99"
-    older.mkdir()  # killed right after the folder was made
+    (folder / "checkpoints" / "checkpoint-99").mkdir()  # killed right after the folder was made
     capsys.readouterr()
     recipe(arguments(keep_checkpoints=True, select="last"))
     out = capsys.readouterr().out

@@ -38,8 +38,7 @@ def by_hand(passages, query):
 
 
 def test_scores_follow_the_formula():
-    index = BM25.build(ANIMALS)
-    (hits,) = index.search(["Which cats fly?"], 3)
+    (hits,) = BM25.build(ANIMALS).search(["Which cats fly?"], 3)
     expected = by_hand(ANIMALS, "Which cats fly?")
     assert [hit.passage_id for hit in hits] == [name for name, _ in expected] == ["b", "c"]
     assert [hit.score for hit in hits] == pytest.approx([score for _, score in expected], abs=1e-4)
@@ -59,8 +58,7 @@ def test_queries_are_stemmed_hits_without_a_common_word_are_dropped_and_k_may_ex
 def test_equal_scores_are_ordered_by_passage_id_even_at_the_cut(backend):
     same = [Passage(f"{i:03}", "t", "red apple" if i % 2 else "green pear") for i in range(200)]
     random.Random(3).shuffle(same)
-    index = BM25.build(same, backend=backend)
-    apples, pears = index.search(["apple", "pears"], 4)
+    apples, pears = BM25.build(same, backend=backend).search(["apple", "pears"], 4)
     assert [hit.passage_id for hit in apples] == ["001", "003", "005", "007"]
     assert [hit.passage_id for hit in pears] == ["000", "002", "004", "006"]
 

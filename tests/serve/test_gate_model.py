@@ -138,8 +138,7 @@ def test_the_search_of_the_run_folder_is_taken_once_it_is_known(tmp_path):
     web = {"url": "http://127.0.0.1:9/s?q={query}", "results": "hits", "text": "doc.body"}
     evidence.write_text(json.dumps({"schema": 1, "config": {"retriever": "web", "web": web}}))
     config = ServeConfig(gate=tmp_path / "features", upstream="http://127.0.0.1:1/v1", search_deadline_s=3)
-    search = open_search(config)
-    assert search.name == "http (127.0.0.1:9)"
+    assert open_search(config).name == "http (127.0.0.1:9)"
     assert automatic(config).text == "doc.body"
     evidence.write_text(json.dumps({"schema": 1, "config": {"retriever": "web", "web": {"url": 1}}}))
     with pytest.raises(UserError, match=r"meta\.json: field 'web': "):

@@ -21,8 +21,7 @@ def ask(server, text, tools, rule=None, path="chat/completions", **more):
     body = {"model": "stub", "tools": tools, **more}
     body |= {"input": text} if path == "responses" else {"messages": [{"role": "user", "content": text}]}
     headers = {} if rule is None else {"x-kbtrain-tool": rule}
-    found = server.post(f"/v1/{path}", body, headers).headers
-    return body, found
+    return body, server.post(f"/v1/{path}", body, headers).headers
 
 
 @pytest.mark.parametrize(

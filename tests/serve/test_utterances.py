@@ -86,8 +86,7 @@ def test_a_task_is_neither_decided_nor_searched_and_passes_as_it_came(gate):
             [{"role": "system", "content": TASKS["Chatbox"]}, {"role": "user", "content": CHAT}],
         ):
             body = {"model": "m", "messages": messages}
-            reply = server.post("/v1/chat/completions", body)
-            headers = reply.headers
+            headers = server.post("/v1/chat/completions", body).headers
             assert (headers["x-kbtrain-reason"], headers["x-kbtrain-retrieved"]) == ("client-task", "0")
             assert "x-kbtrain-score" not in headers
             assert stub.requests[-1][2] == json.dumps(body).encode()

@@ -30,8 +30,7 @@ def test_the_evidence_is_a_chain_too_and_ends_with_six_lines_of_the_gate_chosen(
     steps = evidence_chain(tmp_path)
     assert [Path(step.script).stem for step in steps] == ["closed_book", "collect_turns", "cross_validate", "evidence"]
     for step in steps:
-        script = Path(step.command()[1])
-        parse_args(config_class(script), step.arguments)
+        parse_args(config_class(Path(step.command()[1])), step.arguments)
     with pytest.raises(UserError, match=r"outcomes\.jsonl: not there"):
         run_evidence(tmp_path, print)
     interval = {"mean": -0.02, "low": -0.03, "high": -0.01}

@@ -117,8 +117,7 @@ def test_rows_are_padded_on_the_right_with_a_mask():
 
 def test_threshold_is_the_best_f1_of_dev_with_the_fewest_retrievals():
     scores = [0.9, 0.8, 0.4, 0.2, 0.1]
-    found = best_f1_threshold([1, 1, 0, 0, 0], scores)
-    assert found.value == pytest.approx(0.6)
+    assert best_f1_threshold([1, 1, 0, 0, 0], scores).value == pytest.approx(0.6)
     metrics = classifier_metrics([1, 1, 0, 0, 0], scores)
     assert (metrics["f1"], metrics["auroc"], metrics["average_precision"]) == (1, 1, 1)
     assert metrics["loss"] == pytest.approx(-sum(map(math.log, (0.9, 0.8, 0.6, 0.8, 0.9))) / 5)

@@ -230,8 +230,7 @@ def pooled_states(
     """(rows, size): as :func:`embeddings`, of token ids. Raises :class:`UserError` for states that are no numbers."""
     import torch
 
-    size = int(model.config.hidden_size)
-    pooled = np.zeros((len(rows), size))
+    pooled = np.zeros((len(rows), int(model.config.hidden_size)))
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
     for batch in windows(order, ROWS_PER_BATCH):
         ids, mask = (x.to(model.device) for x in padded([rows[i] for i in batch], pad))

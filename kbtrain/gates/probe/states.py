@@ -102,8 +102,7 @@ def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]], start: S
     before = 0 if start is None else len(start.ids)
     ids, _ = padded([prompt[before:] for prompt in prompts], 0)  # any id serves: nothing read depends on padding
     every = range(len(decoder_layers(model)))
-    last = [len(prompt) - 1 - before for prompt in prompts]
-    with last_states(model, every, last) as read:
+    with last_states(model, every, [len(prompt) - 1 - before for prompt in prompts]) as read:
         body: Any = model.get_decoder()
         if start is None:
             body(input_ids=ids.to(model.device), use_cache=False)

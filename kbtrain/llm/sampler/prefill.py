@@ -48,8 +48,7 @@ def prefill(
     positions = torch.arange(start, start + longest, device=model.device).expand(len(prompts), -1)
     with causal_blocks(model, places) if in_blocks else nullcontext():
         output = model(input_ids=batch, position_ids=positions, logits_to_keep=places, **with_cache(model, cache))
-    rows = torch.arange(len(prompts), device=model.device)
-    return cache, output.logits[rows, which]
+    return cache, output.logits[torch.arange(len(prompts), device=model.device), which]
 
 
 def keeps_all(model: PreTrainedModel) -> bool:
