@@ -13,6 +13,7 @@ Examples:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -20,11 +21,11 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
-from kbtrain.errors import did_you_mean
+from kbtrain.errors import at, did_you_mean
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import Artifact, meta_path, read_meta, unchanged
 from kbtrain.llm.sample_stage import check_replaceable
-from kbtrain.questions.base import AnswerAs, Columns, Reading
+from kbtrain.questions.base import AnswerAs, Columns, Loaded, Reading
 from kbtrain.questions.catalogue import (
     BY_COLUMNS,
     DATA_SETS,
@@ -34,7 +35,7 @@ from kbtrain.questions.catalogue import (
     load,
     sources,
 )
-from kbtrain.questions.checks import check_near
+from kbtrain.questions.checks import MOST_COMPARED, check_near
 from kbtrain.questions.collect import (
     CollectCounts,
     PickRule,
@@ -117,7 +118,8 @@ def main(config: CollectConfig) -> None:
     columns = Columns(config.columns, config.answer_as, config.language, None, config.group_by, config.without_gold)
     reading = Reading(config.split, config.only, columns, config.subset, config.shares or (), config.placeholders)
     stream = pick_questions(lambda: load(config.dataset, config.path, reading), pick_rule(config), tally)
-    bar = progress_bar(stream, desc="collect", unit="questions")
+    places: dict[str, str] = {}
+    bar = progress_bar(noting_places(stream, places), desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
     pairs = [] if atlas else check_near(target, tally.splits)
     if n_passages:
@@ -128,12 +130,22 @@ def main(config: CollectConfig) -> None:
              **tally.gold.as_dict()}  # fmt: skip
     questions.finish(extra)
     per_split = ", ".join(f"{split} {tally.splits[split]}" for split in ("train", "dev", "test"))
-    print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
     chinese = tally.chinese if config.dataset in BY_COLUMNS else 0  # other sets know their language
     for line in tally.gold.lines():
         print(line)
-    for line in warnings(tally.splits, pairs, chinese):
+    near = pairs and [replace(p, id=places.get(p.id, p.id), other_id=places.get(p.other_id, p.other_id)) for p in pairs]
+    for line in warnings(tally.splits, near, chinese):
         print(f"warning: {line}")
+    passages = f" and {n_passages} passages" * bool(n_passages)
+    print(f"{n} questions ({per_split}){passages} -> {config.run}; {tally}")  # the line that a chain shows
+
+
+def noting_places(stream: Iterable[Loaded], places: dict[str, str]) -> Iterator[Loaded]:
+    """Note file and line of each question that can be compared with others."""
+    for loaded in stream:
+        if len(places) < MOST_COMPARED:
+            places[loaded.question.id] = at(loaded.file, loaded.line)
+        yield loaded
 
 
 def corpus_whole(run: Path) -> bool:

@@ -103,7 +103,7 @@ def main(config: RetrieveConfig) -> None:
     counts = stage.summary(target, questions)
     counts |= skipped()  # of this call: an interrupted one had its own
     try:
-        lines = stage.summary_lines(counts, config.k, target)
+        lines = stage.summary_lines(counts, config.k, target, config.web is not None)
     except UserError:
         target.unlink()  # no later stage reads it, and the next call searches again
         raise

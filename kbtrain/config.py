@@ -202,8 +202,7 @@ def overrides(kind: type[Config], argv: Sequence[str]) -> dict[str, Any]:
     """Values of ``key=value``, ``--key value`` and ``--key=value``, unchecked, and ``config``. Raises UserError."""
     keys, values, words = {_flag(name): name for name in (*kind.model_fields, "config")}, {}, deque(argv)
     while words:
-        word = words.popleft()
-        flag, equals, text = word.partition("=")
+        flag, equals, text = words.popleft().partition("=")
         name = keys.get(flag if flag.startswith("-") or not equals else _flag(flag))
         if name is None:
             hint = did_you_mean(flag, keys if flag.startswith("-") else keys.values())
@@ -263,6 +262,8 @@ def _complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int],
     value = f", found {error['input']!r:.60}" if is_shown else ""
     if error["type"] == "extra_forbidden":  # of a mapping within a key
         key, message = ".".join(map(str, error["loc"])), "unknown key"
+    if error["type"] == "dict_type":
+        message = 'expected a mapping, as "{llm: A, rag: B}"'
     subject = f"key '{key}': " if key and not named else ""
     return f"{where}: {subject}{message[0].lower() + message[1:]}{value}"
 

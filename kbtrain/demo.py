@@ -22,6 +22,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import meta_of, meta_path
 from kbtrain.io.store import SampleStore
 from kbtrain.models import embedded
+from kbtrain.questions.base import NO_GOLD
 from kbtrain.records import Evidence, Label, Question
 from kbtrain.runtime.scripts import find, launch_command
 from kbtrain.runtime.stage_process import run_to_end
@@ -186,8 +187,7 @@ def check_gold(path: Path) -> None:
         with_gold |= {question.split} if question.answers else set()
     if lacking := sorted(splits - with_gold):
         raise UserError(
-            f"{path}: no reference answers in {', '.join(lacking)}, so no answer there can be graded; "
-            "docs/howto/audit.md shows what can be done"
+            f"{path}: no reference answers in {', '.join(lacking)}, so no answer there can be graded; {NO_GOLD}"
         )
 
 
@@ -202,7 +202,8 @@ def check_passages(run: Path) -> list[str]:
     lines: list[str] = []
     if path_exists(run / "evidence.jsonl"):  # imported answers may come without their passages
         with_hits = [bool(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")]
-        lines = missing_hits(len(with_hits), with_hits.count(False))
+        web = bool(meta_of(run / "evidence.jsonl").get("config", {}).get("web"))
+        lines = missing_hits(len(with_hits), with_hits.count(False), web)
     with SampleStore(run / "samples.db", read_only=True) as store:
         stored = itertools.groupby(store.iterate("main"), key=lambda answers: answers.question_id)
         texts = (

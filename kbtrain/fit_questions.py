@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.columns import propose_columns
 from kbtrain.questions.tables import PARQUET, TABLES
-from kbtrain.records import Evidence, Split
+from kbtrain.records import Condition, Evidence, Split
 from kbtrain.report.words import percent, percent_interval, points, points_interval
 from kbtrain.retrieval import corpus as passages
 from kbtrain.runtime.progress import say_line
@@ -50,7 +51,7 @@ from kbtrain.show import aligned_block, count_of
 PROMISED, AT_MOST = 0.05, 0.1  # share of right answers that a threshold with a promise may lose; if that saves nothing
 KS = (1, 2, 3, 5)  # numbers of passages that the pilot compares
 SHARES = "0.5,0.25,0.25"
-MEASURED = 2  # prompts that are asked to forecast the time
+MEASURED = 2  # prompts of each stage that are asked to forecast the time
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,9 @@ class Fit:
     def check(self) -> None:
         """Raise :class:`UserError` for options that leave open what is to be done."""
         if self.answers is not None:
-            if self.server or self.config:
-                raise UserError("command line: --answers: fit then sends no requests; remove --server and --config")
+            asking = ("server", "config", "samples", "pilot")
+            if given := [f"--{name}" for name in asking if getattr(self, name) != getattr(Fit, name)]:
+                raise UserError(f"command line: --answers: fit then sends no requests; remove {', '.join(given)}")
         elif self.corpus is None or (self.server is None) == (self.config is None):
             raise UserError("command line: give --corpus and --server (or --config), or --answers")
 
@@ -123,16 +125,15 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
         follow(_import_steps(settings, questions), run, say, "questions.jsonl", lambda _: [_planned(settings)])
         effect = compare_answers(run)
     else:
-        steps = _search_steps(settings, questions)  # reads a row of the corpus: before the server is asked
+        steps = _search_steps(settings, questions)
         follow(steps[:1], run, say, "questions.jsonl", lambda _: [_planned(settings)])
+        follow(steps[1:], run, say, "candidates.jsonl", lambda _: [])  # reads the corpus before the server is asked
         config = server_config(settings, say)
-        follow(steps[1:], run, say, "candidates.jsonl", lambda _: [])
         splits, most = _piloted(settings)
-        minutes = agree(settings, config, say)
-        asked = sum(request.n + request.greedy for request in _requests(settings))
-        pilot = minutes * settings.pilot * (1 + len(KS)) / asked
-        asking = chain_step("pilot", "does your search help?", pilot, run=run, config=config, splits=json.dumps(splits),
-                            questions=most, ks=json.dumps(KS))  # fmt: skip
+        paces = agree(settings, config, say)
+        minutes = _minutes(settings, "pilot", paces)
+        asking = chain_step("pilot", "does your search help?", minutes, run=run, config=config,
+                            splits=json.dumps(splits), questions=most, ks=json.dumps(KS))  # fmt: skip
         follow([asking], run, say, "pilot.json", lambda _: [])
         effect = read_pilot(run)
     _tell(*search_lines(*effect))
@@ -142,11 +143,11 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
         return Fitted(search_pilot.advice(*effect))
     if settings.answers is None:
         drawn = json.dumps({"train": settings.samples, "dev": settings.samples, "test": 0})
-        sampling = chain_step("sample", "answers with and without passages", minutes - pilot, run=run, config=config,
+        minutes = _minutes(settings, "sample", paces)
+        sampling = chain_step("sample", "answers with and without passages", minutes, run=run, config=config,
                               samples=drawn)  # fmt: skip
         follow([sampling], run, say, "samples.db", lambda _: [])
-    prices = None if settings.prices == PRICES else str(settings.prices)
-    finish_own(run, say, prices, settings.gate)
+    finish_own(run, say, None if settings.prices == PRICES else str(settings.prices), settings.gate)
     gate, results = load_gate(run / settings.gate), load(run / "results.json")
     named = {result.gate: result for result in results.gates}
     decided = decision(named[gate.name], named["llm_only"], named["all_rag"])
@@ -175,9 +176,8 @@ def _search_steps(settings: Fit, columns: str) -> list[ChainStep]:
 def _retrieval(settings: Fit, **keys: object) -> ChainStep:
     assert settings.corpus is not None
     proposed = passages.propose_columns(settings.corpus)
-    columns = json.dumps(proposed) if proposed else None
     return chain_step("retrieve", "passages for each question", 0.1, run=settings.run, corpus=settings.corpus,
-                      columns=columns, **keys)  # fmt: skip
+                      columns=json.dumps(proposed) if proposed else None, **keys)  # fmt: skip
 
 
 def _planned(settings: Fit) -> str:
@@ -208,9 +208,9 @@ def server_config(settings: Fit, say: Say) -> Path:
     return path
 
 
-def agree(settings: Fit, config: Path, say: Say) -> float:
-    """Show the forecast of all that will be asked, once, and ask whether to begin; RUN/fit.json notes the answer. The
-    minutes of the forecast.
+def agree(settings: Fit, config: Path, say: Say) -> Mapping[str, float]:
+    """Show the forecast of all that will be asked, once, and ask whether to begin; RUN/fit.json notes the answer.
+    Measured seconds of an answer by stage: the pilot's come one a request, the others several.
 
     Raises :class:`UserError` if the user declines, or if there is no terminal to ask on.
     """
@@ -219,22 +219,29 @@ def agree(settings: Fit, config: Path, say: Say) -> float:
     note = settings.run / "fit.json"
     noted = jsonl.read_json(note) if path_exists(note) else {}
     if noted.get("agreed") == key:
-        return float(noted["minutes"])
+        return dict(noted.get("paces", {}))
     begun, answers = noted.get("agreed", key).get("samples"), settings.run / "samples.db"
     if begun != settings.samples and path_exists(answers):
         raise UserError(f"{at(answers)}: begun with --samples {begun}; give that, or name another folder by --run")
     prices = settings.prices.name, read_prices(settings.prices)
-    say(f"{MEASURED} prompts are sent to measure the time")
-    expected = forecast(read_llm_config(config), lambda: _requests(settings), MEASURED)
-    _tell(f"forecast, {settings.pilot} questions of the pilot included:", *expected.lines(prices))
+    say(f"{MEASURED} prompts of each stage are sent to measure the time")
+    model = read_llm_config(config)
+    expected = {stage: forecast(model, partial(_requests, settings, stage), MEASURED) for stage in ("pilot", "sample")}
+    for stage, part in expected.items():
+        _tell(f"forecast of the stage {stage}, without what is stored:", *part.lines(prices))
     if not settings.yes:
         if sys.stdin is None or not sys.stdin.isatty():
             raise UserError("stopped after the forecast: there is no terminal to ask; run the same command with --yes")
         if input("Begin? [y/N] ").strip().lower() not in ("y", "yes"):
             raise UserError("stopped after the forecast; the same command asks again")
-    minutes = (expected.seconds or 0) / 60
-    write_atomically(note, json.dumps({"agreed": key, "minutes": minutes}))
-    return minutes
+    paces = {stage: (part.seconds or 0.0) / max(part.answers, 1) for stage, part in expected.items()}
+    write_atomically(note, json.dumps({"agreed": key, "paces": paces}))
+    return paces
+
+
+def _minutes(settings: Fit, stage: str, paces: Mapping[str, float]) -> float:
+    """How long what a stage still asks takes, at so many seconds an answer."""
+    return sum(request.n + request.greedy for request in _requests(settings, stage)) * paces.get(stage, 0.0) / 60
 
 
 def _piloted(settings: Fit) -> tuple[tuple[Split, ...], int]:
@@ -244,17 +251,26 @@ def _piloted(settings: Fit) -> tuple[tuple[Split, ...], int]:
     return (("dev",), settings.pilot) if n_dev >= settings.pilot else (("train", "dev"), most)
 
 
-def _requests(settings: Fit) -> Iterator[AnswerRequest]:
-    """All that pilot and sampling ask, the latter with as many passages as the pilot's most."""
+def _requests(settings: Fit, stage: str) -> Iterator[AnswerRequest]:
+    """What pilot or sampling ask and have not stored, the latter with as many passages as the pilot's most."""
     rows = [question for _, question in read_questions(settings.run / "questions.jsonl")]
-    piloted = {question.id for question in search_pilot.pick_questions(rows, *_piloted(settings))}
+    picked = {q.id for q in (search_pilot.pick_questions(rows, *_piloted(settings)) if stage == "pilot" else rows)}
+    done = _stored(settings.run / ("pilot/samples.db" if stage == "pilot" else "samples.db"))
+    names = {k: SearchSetting("candidates", k).name if k else NEVER for k in (0, *KS)}
     for question, found in zip(rows, jsonl.read(Evidence, settings.run / "candidates.jsonl"), strict=True):
-        texts = [evidence_text(found.hits[:k], found.titles) for k in KS]
-        if question.id in piloted:
-            yield AnswerRequest(question, "llm", None, 0)
-            yield from (AnswerRequest(question, "rag", text, 0) for text in texts)
-        n = 0 if question.split == "test" else settings.samples
-        yield from (AnswerRequest(question, "llm", None, n), AnswerRequest(question, "rag", texts[-1], n))
+        n = settings.samples if stage == "sample" and question.split != "test" else 0
+        for k, name in (names if stage == "pilot" else {0: "main", KS[-1]: "main"}).items():
+            condition: Condition = "rag" if k else "llm"
+            if question.id in picked and (question.id, condition) not in done.get(name, ()):
+                yield AnswerRequest(question, condition, evidence_text(found.hits[:k], found.titles), n)
+
+
+def _stored(path: Path) -> dict[str, set[tuple[str, str]]]:
+    """Question and condition of the answers in a store, by run; empty without a store."""
+    if not path_exists(path):
+        return {}
+    with SampleStore(path, read_only=True) as store:
+        return {run: store.done(run) for run in store.runs()}
 
 
 def read_pilot(run: Path) -> tuple[SettingResult, SettingResult]:
@@ -346,8 +362,8 @@ def next_command(settings: Fit, gate: GateResult, dev: Dev) -> str:
     folder, upstream = settings.run / settings.gate, f"--upstream {settings.server or 'URL'}"
     if gate.retrieval_ratio == 1:
         return f"for fewer searches: {_promising(settings.run, gate.gate, dev)}"
-    if settings.answers is not None and settings.corpus is None:
-        return f"ask the gate before your own search: kbtrain serve {folder}, then POST /v1/gate"
+    if settings.answers is not None:  # of prompts that are not known here
+        return f"ask the gate before your own search (docs/howto/own-program.md): kbtrain serve {folder}"
     if settings.config is not None:
         model = read_llm_config(settings.config)
         upstream = f"--upstream {model.server_url}" if model.kind.server else f"--model {model.model}"

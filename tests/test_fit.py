@@ -21,6 +21,7 @@ from kbtrain.fit_questions import (
     KS,
     Fit,
     _import_steps,
+    _requests,
     _search_steps,
     agree,
     decision,
@@ -31,6 +32,9 @@ from kbtrain.fit_questions import (
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, control
 from kbtrain.questions.columns import propose_columns
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.server import startup_lines
+from kbtrain.serve.service import Service
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = (75, 150, 300, 600, 1200)  # test questions: a quarter of 300 to 4,800
@@ -44,11 +48,15 @@ def command(folder, url, *more):
 def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ModelServer(logprobs=False, missing=("completions",), say=replies(write_files(tmp_path))) as server:
+        with (tmp_path / "questions.jsonl").open("a") as file:
+            file.write('{"prompt": "Who knows?", "gold": ""}\n')
         first = command(tmp_path, server.url)
         first.wait()
         shown, error = first.stdout, first.stderr
         assert error.splitlines()[-1].startswith("error: stopped after the forecast: there is no terminal to ask; ")
         assert "test questions measure a difference of right answers to ±" in shown and "cannot promise" in shown
+        assert "1 whose answers are all empty or placeholders (first at questions.jsonl:" in shown + error
+        assert "0 passages" not in shown + error
         for name in ("requests", "tokens", "money", "time"):
             assert any(line.startswith(f"{name}  ") for line in shown.splitlines()), name
         assert not (tmp_path / "runs/mine/pilot").exists()
@@ -75,6 +83,14 @@ def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill
     assert any(line.startswith("next") and follows in line for line in shown.splitlines())
     assert (tmp_path / "runs/mine/report.html").is_file()
     assert len(server.requests) - before < before - checked  # what was answered is not asked again
+    monkeypatch.chdir(tmp_path)
+    settings = Fit(Path("questions.jsonl"), Path("runs/mine"))
+    assert not [*_requests(settings, "pilot"), *_requests(settings, "sample")]  # nor forecast
+    Path("runs/mine/pilot/samples.db").unlink()
+    pilot = list(_requests(settings, "pilot"))
+    assert len(pilot) == len({request.question.id for request in pilot}) * (1 + len(KS))
+    assert all(request.greedy and not request.n for request in pilot)
+    assert {"pilot", "sample"} == json.loads(Path("runs/mine/fit.json").read_text())["paces"].keys()
 
 
 def write_answers(folder, breaks):
@@ -100,7 +116,9 @@ def in_this_process(monkeypatch):
 
 
 def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path, capsys):
-    made = kbtrain.fit(write_answers(tmp_path, breaks=True), tmp_path / "run", answers=ANSWERS, model="gpt")
+    path = write_answers(tmp_path, breaks=True)
+    path.write_text(path.read_text() + "Who knows?,,this,that\n")
+    made = kbtrain.fit(path, tmp_path / "run", answers=ANSWERS, model="gpt")
     assert made.gate is not None and made.results is not None and made.decision.startswith("Use the gate")
     capital, code = made.gate.decide(
         ["What is the capital of the famous thing 7?", "What is the code of the internal 9?"]
@@ -108,6 +126,13 @@ def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path, capsys):
     assert (capital.retrieve, code.retrieve) == (False, True)
     shown = capsys.readouterr().err
     assert "broken by a search" in shown and f'kbtrain decide {tmp_path / "run/features"} "a question"' in shown
+    assert "docs/howto/own-program.md" in shown and "--prompt trained" not in shown
+    assert "warning: rows skipped that have no reference answer" in shown and f"{path}:162" in shown
+    served = {"gate": tmp_path / "run/features", "upstream": "http://127.0.0.1:9/v1", "search": "none"}
+    with pytest.raises(UserError, match=r"key 'prompt': .* not known; ask the gate from your own program"):
+        Service(ServeConfig(**served, prompt="trained"))
+    said = "\n".join(startup_lines(Service(ServeConfig(**served))))
+    assert "not known: ask the gate from your own" in said and "trained" not in said
 
 
 def test_a_search_that_only_helps_or_harms_ends_with_advice(tmp_path, capsys):
@@ -129,11 +154,17 @@ def test_too_few_questions_are_refused_before_anything_is_made_of_them(tmp_path)
         assert not (tmp_path / f"{n}/labels.jsonl").exists()
 
 
-def test_a_missing_corpus_is_found_before_the_server_is_asked(tmp_path):
-    path = write_answers(tmp_path, breaks=True)
-    with ModelServer() as server, pytest.raises(UserError, match=r"nothere\.jsonl"):
-        kbtrain.fit(path, tmp_path / "run", server=server.url, corpus=tmp_path / "nothere.jsonl")
-    assert not server.requests
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [(None, "c.jsonl: "), ("", "the corpus is empty"), ('{"body": "a"}\n{"b": "c"}\n', "c.jsonl:2: field 'body'")],
+)
+def test_a_corpus_that_cannot_be_searched_is_found_before_the_server_is_asked(tmp_path, capsys, lines, says):
+    path, corpus = write_answers(tmp_path, breaks=True), tmp_path / "c.jsonl"
+    if lines is not None:
+        corpus.write_text(lines)
+    with ModelServer() as server, pytest.raises(UserError) as error:
+        kbtrain.fit(path, tmp_path / "run", server=server.url, corpus=corpus)
+    assert says in str(error.value) + capsys.readouterr().err and not server.requests
 
 
 @pytest.mark.parametrize("more", [{"answers": json.dumps(ANSWERS)}, {"corpus": Path("passages.jsonl")}])
@@ -156,6 +187,7 @@ def test_questions_of_one_document_stay_in_one_split(tmp_path, monkeypatch, more
         ({}, "give --corpus and --server"),
         ({"corpus": Path("p"), "server": "s", "config": Path("c")}, "give --corpus and --server"),
         ({"answers": "{llm: a, rag: b}", "server": "http://h/v1"}, "fit then sends no requests"),
+        ({"answers": "{llm: a, rag: b}", "samples": 4}, "fit then sends no requests; remove --samples"),
     ],
 )
 def test_options_that_leave_open_what_is_asked_are_one_line(more, says):
@@ -170,9 +202,18 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path):
     path.write_text(json.dumps({"question": "a?", "text": "a passage", "answer": "b"}) + "\n")
     with pytest.raises(UserError, match="there is 'question', too; choose one"):
         propose_columns(path)
-    path.write_text(json.dumps({"query": "a?", "solved": "b"}) + "\n")
-    with pytest.raises(UserError, match=r"q\.jsonl:1: .*There is query, solved; name it: --columns .*THEIR_ANSWERS"):
-        propose_columns(path)
+    rows = ['{"query": "a?", "solved": "b"}', '{"query": "a?", "answer": "b"}', '{"query": "a?"}']
+    for name, lines, says in (
+        ("q.jsonl", rows[:1], r":1: .*There is query, solved; name it: --columns .*answers: solved"),
+        ("q.jsonl", rows[1:], r":2: field 'answer': missing in 1 of the first 2 rows; there is query; write \"\""),
+        ("q.jsonl", [rows[2], rows[2], rows[1]], ":1: field 'answer': missing in 2 of the first 3 rows"),
+        ("q.jsonl", rows[2:], ":1: .*no column has reference answers, which are needed; .*audit.md"),
+        ("q.csv", ["Who?,Ann", "Where?,here"], r"q\.csv:1: looks like a question; put the columns' names above it"),
+        ("q.xlsx", rows[2:], "a spreadsheet; save it as CSV"),
+    ):
+        (tmp_path / name).write_text("\n".join(lines))
+        with pytest.raises(UserError, match=says):
+            propose_columns(tmp_path / name)
 
 
 def arm(accuracy, ratio, over_always, over_never, recall=0.5):

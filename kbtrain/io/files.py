@@ -60,8 +60,7 @@ _CUT_SHORT = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter fail
 
 def problem(error: OSError) -> str:
     """The system's refusal in words, and its remedy."""
-    words = _PROBLEMS.get(error.errno or 0)
-    return words or f"cannot be used ({error.strerror or error})"
+    return _PROBLEMS.get(error.errno or 0) or f"cannot be used ({error.strerror or error})"
 
 
 def missing_file_message(path: Path | str) -> str:
@@ -109,12 +108,14 @@ def _refusal(error: Exception) -> OSError | None:
 
 
 def check_regular(path: Path | str) -> None:
-    """Raise :class:`UserError` for what cannot be read twice: folders, pipes, devices, nothing at all."""
+    """Raise :class:`UserError` for what cannot be read here, or not twice: folders, pipes, devices, spreadsheets."""
     with errors_of(path):
         mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
         raise UserError(f"{at(path)}: is {kind}, expected a file")
+    if str(path).lower().endswith((".xlsx", ".xls", ".ods")):
+        raise UserError(f"{at(path)}: a spreadsheet; save it as CSV, which spreadsheet programs offer")
 
 
 def has_content(path: Path | str) -> bool:

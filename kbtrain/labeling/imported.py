@@ -14,12 +14,11 @@ from kbtrain.answers.grading import rule_verdict
 from kbtrain.errors import UserError
 from kbtrain.io.store import SampleStore
 from kbtrain.questions.answered import Answered
+from kbtrain.questions.base import NO_GOLD
 from kbtrain.questions.checks import FirstSeen
-from kbtrain.questions.collect import taken_for_english
+from kbtrain.questions.collect import SHOWN, first_places, taken_for_english
 from kbtrain.questions.gold import GoldCounts
 from kbtrain.records import Condition, GateScore, Question, SampleSet
-
-SHOWN = 5
 
 
 @dataclass
@@ -82,6 +81,7 @@ class ImportCounts:
     thoughts: int = 0  # answers that came with reasoning
     thoughts_only: int = 0  # reasoning that no answer follows
     without_gold: int = 0  # rows that are skipped
+    first: list[str] = field(default_factory=list)  # the places of some of these
     gold: GoldCounts = field(default_factory=GoldCounts)
 
     def into(self, store: SampleStore, run: str, rows: Iterable[Answered]) -> Iterator[Question]:
@@ -92,6 +92,7 @@ class ImportCounts:
         for row in rows:
             if not row.question.answers:
                 self.without_gold += 1
+                self.first += [row.place] if len(self.first) < SHOWN else []
                 continue
             self._count(row)
             self.gold.add(row.question, row.left_out, texts)
@@ -101,7 +102,8 @@ class ImportCounts:
                 waiting = []
             yield row.question
         if not self.splits:
-            raise UserError(f"no question has a reference answer; {self.without_gold} rows skipped")
+            skipped = f"{self.without_gold} rows skipped{first_places(self.first)}"
+            raise UserError(f"no question has a reference answer; {skipped}; {NO_GOLD}")
         store.put(run, waiting)
 
     def _count(self, row: Answered) -> None:
@@ -126,7 +128,8 @@ class ImportCounts:
         scores = ", ".join(f"{gate} {n}" for gate, n in self.as_dict()["scores"].items()) or "none"
         lines = list(self.gold.lines())
         if self.without_gold:
-            lines.append(f"skipped: {self.without_gold} rows without a reference answer (none, empty or a placeholder)")
+            skipped = "warning: rows skipped that have no reference answer (none, empty or a placeholder)"
+            lines.append(f"{skipped}: {self.without_gold}{first_places(self.first)}")
         if self.thoughts:
             alone = f"{self.thoughts_only} are reasoning alone: skipped"
             lines.append(f"reasoning stripped from {self.thoughts} answers; {alone}")

@@ -60,7 +60,6 @@ _LONG = 5  # times the longest silence for an output with room for reasoning
 _TEMPLATE = 64  # tokens that a chat template may put around a prompt
 _GROWS = 1.5  # times the tokens of its half that a long prompt has at least
 SECONDS = 60.0  # longest silence of a server that is asked
-_SLOW = "`kbtrain check-server {} --timeout 600 --output server.yaml`, then `kbtrain fit --config server.yaml`"
 _LISTS_ALL = frozenset({"vllm", "sglang", "llamacpp", "library"})  # owners whose lists of models are whole
 _ALWAYS = ("backend", "model", "server_url", "server_endpoint", "server_n", "server_logprobs", "server_key_env")
 _DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new_tokens", "max_prompt_tokens")}
@@ -165,7 +164,9 @@ class _Probe:
                 message = f"no connection ({error}); is it running, is the address right?"
                 if body and str(error) == LATE:
                     size = f"a prompt of about {len(str(body)) / BYTES_A_TOKEN:.0f} tokens"
-                    message = f"no answer within {self.seconds:g} s to {size}; if it is slow: {_SLOW.format(self.url)}"
+                    message = (
+                        f"no answer within {self.seconds:g} s to {size}; if it is slow: {self._again('timeout 600')}"
+                    )
                 raise UserError(f"{self.where}: {message}") from None
             failure = _failure(reply.status_code, text)
             if failure is None:
@@ -183,7 +184,7 @@ class _Probe:
                     continue
                 raise UserError(
                     f"{self.where}: {first.text}; set the key in the environment variable {self.key_env}, or name "
-                    "another one by --key-env"
+                    f"another one: {self._again('key-env NAME')}"
                 )
             failed += 1
             if failure.status not in PASSING or failed == _BUSY.get(failure.status, _WAITS.tries):
@@ -224,6 +225,10 @@ class _Probe:
                 raise
             self.refusal = error
             return None
+
+    def _again(self, option: str) -> str:
+        check = f"kbtrain check-server {self.url} --{option} --output server.yaml"
+        return f"`{check}`, then `kbtrain fit --config server.yaml`"
 
     def _foreign(self) -> UserError:
         return UserError(f"{self.where}: does not speak OpenAI's protocol; does the address end in /v1?")

@@ -55,6 +55,7 @@ class Answered:
     stated: dict[Condition, bool | None]
     scores: dict[str, float]
     left_out: LeftOutAnswers = field(default_factory=LeftOutAnswers)  # of the gold answers
+    place: str = ""  # file and line
 
     @property
     def texts(self) -> dict[Condition, str]:
@@ -112,7 +113,7 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
     _refuse_one_arm(row, columns.answers)
     answers = {condition: _answer(row, column) for condition, column in columns.answers.items()}
     stated = {condition: _verdict(row, column) for condition, column in columns.stated.items()}
-    return Answered(question, answers, stated, _scores(row, columns.scores), loaded.left_out)
+    return Answered(question, answers, stated, _scores(row, columns.scores), loaded.left_out, at(row.file, row.line))
 
 
 _BOTH_ARMS = "both arms are needed: answer each question both ways, or skip those with one answer"
@@ -123,8 +124,10 @@ def _refuse_one_arm(row: SourceRecord, answers: Mapping[Condition, str]) -> None
     missing = [condition for condition, column in answers.items() if row.reached(column) is None]
     if missing and len(missing) < len(answers):
         column, answered = answers[missing[0]], next(condition for condition in answers if condition not in missing)
-        others = "" if column in row.data else f"; there is {', '.join(list(row.data)[:20])}"
-        raise row.error(column, f"no answer for '{missing[0]}', but one for '{answered}'; {_BOTH_ARMS}{others}")
+        why = f"no answer for '{missing[0]}', but one for '{answered}'"
+        if column not in row.data:
+            why = f"no such column, or {why}; there is {', '.join(list(row.data)[:20])}"
+        raise row.error(column, f"{why}; {_BOTH_ARMS}")
 
 
 def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:

@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from kbtrain.answers.writing import language_of
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside, put_in_place
 from kbtrain.io.provenance import meta_of, meta_path
-from kbtrain.questions.base import Loaded
+from kbtrain.questions.base import NO_GOLD, Loaded
 from kbtrain.questions.checks import MOST_COMPARED, FirstSeen, NearPair
 from kbtrain.questions.gold import GoldCounts
 from kbtrain.records import Gold, Passage, Question, Split
@@ -40,6 +40,7 @@ def _add_up(shares: tuple[float, float, float]) -> tuple[float, float, float]:
 
 
 Shares = Annotated[tuple[float, float, float], BeforeValidator(_shares), AfterValidator(_add_up)]
+SHOWN = 5  # places of dropped questions that are named
 Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits together
 
 
@@ -69,6 +70,7 @@ class CollectCounts:
     impossible: int = 0  # is_taken, and without an answer
     chinese: int = 0  # taken as English, and with Chinese characters in them
     dropped: Counter[str] = field(default_factory=Counter)  # by ``gold``, "lost" answers, and "beyond" the limits
+    first: dict[str, list[str]] = field(default_factory=dict)  # places of those that a user may want to mend
     gold: GoldCounts = field(default_factory=GoldCounts)
 
     def __str__(self) -> str:
@@ -79,9 +81,15 @@ class CollectCounts:
             "beyond": "beyond the limits",
             "conflict": "whose text an earlier question has with other reference answers",
         }
-        skipped = [f"{self.dropped[key]} {name}" for key, name in names.items() if self.dropped[key]]
+        counted = [(key, name) for key, name in names.items() if self.dropped[key]]
+        skipped = [f"{self.dropped[key]} {name}{first_places(self.first.get(key, ()))}" for key, name in counted]
         impossible = f"; {self.impossible} of the collected are impossible" if self.impossible else ""
         return f"skipped: {', '.join(skipped) or 'none'}{impossible}"
+
+    def drop(self, reason: str, loaded: Loaded) -> None:
+        self.dropped[reason] += 1
+        if reason in ("lost", "conflict") and self.dropped[reason] <= SHOWN:
+            self.first.setdefault(reason, []).append(at(loaded.file, loaded.line))
 
 
 def pick_questions(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally: CollectCounts) -> Iterator[Loaded]:
@@ -95,16 +103,20 @@ def pick_questions(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally
     for loaded in stream():
         question, reason = loaded.question, rule.drops(loaded)
         if reason is not None:
-            tally.dropped[reason] += 1
+            tally.drop(reason, loaded)
         elif not take(question):
-            tally.dropped["beyond"] += 1
+            tally.drop("beyond", loaded)
         elif tally.gold.add(question, loaded.left_out, texts):
-            tally.dropped["conflict"] += 1
+            tally.drop("conflict", loaded)
         else:
             tally.splits[question.split] += 1
             tally.impossible += question.gold == "none"
             tally.chinese += taken_for_english(question)
             yield loaded
+
+
+def first_places(places: Sequence[str]) -> str:
+    return f" (first at {', '.join(places)})" if places else ""
 
 
 def taken_for_english(question: Question) -> bool:
@@ -178,7 +190,7 @@ def write_questions(
             yield from (("passages", passage) for passage in loaded.passages if not ids.add(passage.id, passage.id, 0))
             yield "questions", loaded.question
         if loaded is None:
-            raise UserError(f"no questions left to collect; {tally}")
+            raise UserError(f"no questions left to collect; {tally}{f'; {NO_GOLD}' * bool(tally.dropped['lost'])}")
         yield from (("passages", passage) for passage in corpus if not ids.add(passage.id, passage.id, 0))
 
     n = jsonl.write_each({"questions": run / "questions.jsonl", "passages": collected}, records())
@@ -210,8 +222,8 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, chinese: int
     for pair in near or ():
         by_splits.setdefault((pair.split, pair.other_split), []).append(pair)
     lines += [
-        f"{split} questions with a near duplicate in {other}: {len(pairs)} ('{pairs[0].id}' and "
-        f"'{pairs[0].other_id}'); this flatters the figures; keep them together by `--group-by COLUMN`"
+        f"{split} questions with a near duplicate in {other}: {len(pairs)} ({pairs[0].id} and "
+        f"{pairs[0].other_id}); this flatters the figures; keep them together by `--group-by COLUMN`"
         for (split, other), pairs in by_splits.items()
     ]
     if chinese:  # in use a question's language follows from its characters

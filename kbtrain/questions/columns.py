@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import itertools
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -21,6 +23,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.text_files import first_line
 from kbtrain.questions.base import (
     LETTERS,
+    NO_GOLD,
     AnswerAs,
     Columns,
     Loaded,
@@ -42,6 +45,7 @@ FIELDS = (
 )  # fmt: skip
 _OF_RUNS = ("form", "gold", "gold_passages", "context_passages")  # of questions that a run collected
 _OTHER_NAMES = {"text": "question", "answers": "answer"}
+LOOKED_AT = 1000  # rows whose names of columns are read
 _SYNONYMS = {**_OTHER_NAMES, "id": "_id"}  # BEIR's and MongoDB's
 _USUAL = {  # what others call the two, in small letters without signs
     "text": ("text", "question", "questions", "questiontext", "prompt", "query", "input", "instruction", "userinput",
@@ -137,19 +141,37 @@ def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -
 
 
 def propose_columns(path: Path) -> dict[str, str]:
-    """The map of columns that reads questions from a table, by the names in its first row.
+    """The map of columns that reads questions from a table, by the names in its first rows.
 
-    Raises :class:`UserError` where no name tells which column holds the questions, or their answers, or two may.
+    Raises :class:`UserError` where no name tells which column holds the questions, or their answers, or two may; and
+    for a row without one of them, with their number.
     """
-    row = next((row for file in data_files(path, (*OBJECTS, *TABLES)) for row in any_rows(file)), None)
-    if row is None:
+    found = (row for file in data_files(path, (*OBJECTS, *TABLES)) for row in any_rows(file))
+    rows = list(itertools.islice(found, LOOKED_AT))
+    if not rows:
         raise UserError(f"{at(path)}: no rows in it")
+    row = rows[0].having(dict(ChainMap(*(row.data for row in rows))))
     _refuse_both(row, Columns())
     mapping = _proposed(row.data)
-    if unknown := next((name for name, column in mapping.items() if column.startswith("THEIR_")), None):
-        named = f'There is {", ".join(row.data)}; name it: --columns "{_map(row.data)}"'
-        raise row.error(unknown, f"which column is it? {named}")
+    for name, column in mapping.items():
+        if column.startswith("THEIR_"):
+            raise _unnamed(rows[0], list(row.data), name)
+        if lacking := [row for row in rows if column not in row.data]:
+            n, there = f"missing in {len(lacking)} of the first {len(rows)} rows", ", ".join(lacking[0].data)
+            raise lacking[0].error(column, f'{n}; there is {there}; write "" where it has none, to skip and count it')
     return mapping
+
+
+def _unnamed(row: SourceRecord, names: Sequence[str], field: str) -> UserError:
+    """The error of a column that no name tells; ``row``: the first one."""
+    if without_header(row):
+        return UserError(f"{at(row.file, 1)}: looks like a question; put the columns' names above it: question,answer")
+    there, data, without = ", ".join(names), dict.fromkeys(names), f"; {NO_GOLD}" * (field == "answers")
+    if not (others := data.keys() - {*FIELDS, *_proposed(data).values()}):
+        what = "reference answers, which are needed" if without else "questions"
+        return row.error(field, f"no column has {what}; there is {there}{without}")
+    typed = _map(data).replace(f"THEIR_{field.upper()}", min(others))
+    return row.error(field, f'which column is it? There is {there}; name it: --columns "{typed}"{without}')
 
 
 def _map(data: Mapping[str, Any]) -> str:

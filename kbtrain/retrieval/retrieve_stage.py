@@ -103,13 +103,13 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
     return counts
 
 
-def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
+def summary_lines(counts: Mapping[str, int], k: int, target: Path, web: bool = False) -> list[str]:
     """The counts of :func:`summary` as a sentence, skipped copies, and warnings; see :func:`missing_hits`."""
     n_gold, n_known = counts["gold_named"], counts["answers_known"]
     gold = f", a gold passage among the {k} hits for {counts['gold_found']} of {n_gold}" if n_gold else ""
     answers = f", an answer in the hits for {counts['answer_found']} of {n_known}" if n_known else ""
     lines = [f"{counts['questions']} questions, nothing found for {counts['without_hits']}{answers}{gold} -> {target}"]
-    lines += missing_hits(counts["questions"], counts["without_hits"])
+    lines += missing_hits(counts["questions"], counts["without_hits"], web)
     if counts.get("copies_skipped"):
         lines.append(f"{counts['copies_skipped']} copies of passages skipped: equal texts count once")
     if n_known and counts["answer_found"] == 0:
@@ -117,9 +117,9 @@ def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
     return lines
 
 
-def missing_hits(n: int, without: int) -> list[str]:
+def missing_hits(n: int, without: int, web: bool = False) -> list[str]:
     """A warning where a tenth of ``n`` questions or more has no passage. Raises :class:`UserError` where none has."""
-    remedy = "check the corpus and its columns, or the service's paths (key 'web')"
+    remedy = "check the service's paths (key 'web')" if web else "check the corpus and its columns"
     if n and without == n:
         raise UserError(f"the search found nothing for all {n} questions: {remedy}")
     few = without >= FEW * n and without > 0

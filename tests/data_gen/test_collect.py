@@ -31,8 +31,7 @@ def test_the_atlas_comes_whole_with_its_corpus_and_provenance(tmp_path):
     files = [atlas_file("questions"), atlas_file("passages")]
     assert meta["inputs"] == {file.name: file_sha256(file) for file in files}
     before = (tmp_path / "questions.jsonl").stat().st_mtime_ns
-    again = collect("--run", tmp_path)
-    assert "there already" in again.stdout
+    assert "there already" in collect("--run", tmp_path).stdout
     assert (tmp_path / "questions.jsonl").stat().st_mtime_ns == before
 
 
@@ -165,10 +164,9 @@ def test_near_duplicates_across_splits_are_counted(tmp_path):
     ]
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps({"split": s, "question": t, "answer": "x"}) + "\n" for s, t in rows))
-    options = ("--dataset", "jsonl", "--path", path)
-    done = collect("--run", tmp_path / "run", *options)
+    done = collect("--run", tmp_path / "run", "--dataset", "jsonl", "--path", path)
     assert done.returncode == 0, done.stderr
-    for split, twins in {"train": "'mine-1' and 'mine-2'", "dev": "'mine-5' and 'mine-6'"}.items():
+    for split, twins in {"train": f"{path}:1 and {path}:2", "dev": f"{path}:5 and {path}:6"}.items():
         line = f"{split} questions with a near duplicate in test: 1 ({twins}); this flatters the figures;"
         assert f"warning: {line}" in done.stdout, done.stdout
     assert read_meta(tmp_path / "run" / "questions.jsonl")["near_duplicates"] == 2

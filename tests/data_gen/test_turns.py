@@ -68,8 +68,7 @@ def test_passages_are_found_and_responses_generated(folder):
     out = run("data_gen/turn_features.py", "--run", folder, "--corpus", folder / "snippets.jsonl", "--k", 2)
     assert out.startswith("48 turns; no knowledge for ")
     run("studies/turn_responses.py", "--run", folder, "--backend", "scripted", "--model", "scripted")
-    found = {t.id: t for t in read(TurnExample, folder / "turns_responses.jsonl")}
-    museum = found["test0:1"]
+    museum = {t.id: t for t in read(TurnExample, folder / "turns_responses.jsonl")}["test0:1"]
     assert museum.knowledge[0].title == "museum" and museum.synthetic_response is not None
     assert len((folder / "responses.jsonl").read_text().splitlines()) == 48
 
@@ -100,8 +99,7 @@ def test_gates_without_training_are_scored_and_compared(folder):
 def test_gates_of_annotations_are_folders(folder):
     run("recipes/fit_gate.py", "--gate", "dialogue_state", "--run", folder)
     shutil.copytree(folder / "dialogue_state", folder / "other")
-    out = run("eval/score.py", "--run", folder)
-    assert out.startswith("scored 24 turns with ")
+    assert run("eval/score.py", "--run", folder).startswith("scored 24 turns with ")
     turns = [t for t in read(TurnExample, folder / "turns.jsonl") if t.split != "train"]
     for name in ("dialogue_state", "other"):
         gate = kbtrain.load_gate(folder / name)

@@ -102,7 +102,8 @@ def test_what_stops_it_is_one_line_with_what_to_do(tmp_path, monkeypatch, capsys
     neither = ModelServer(missing=("completions", "chat/completions"))
     with neither as server, pytest.raises(UserError, match=r"answers neither chat nor completions .*no such path"):
         check_server(server.url)
-    with ModelServer(("no_key",) * 20) as server, pytest.raises(UserError, match="variable MY_KEY"):
+    advice = "variable MY_KEY, or name another one: .*--key-env NAME --output server.yaml`, then `kbtrain fit --config"
+    with ModelServer(("no_key",) * 20) as server, pytest.raises(UserError, match=advice):
         check_server(server.url, key_env="MY_KEY")
     with pytest.raises(UserError, match="no connection"):
         check_server(server.url)
