@@ -186,8 +186,7 @@ def _yaml(value: Any) -> str:
 
 def _value(annotation: Any, text: str) -> Any:
     """A command-line value as YAML reads it. A text or path stays one ("3" and "try #2" are fine names); the type check
-    sees the rest.
-    """
+    sees the rest."""
     if annotation is str or (annotation == str | None and text != "null"):
         return text
     if text and (annotation is Path or (annotation == Path | None and text != "null")):

@@ -39,8 +39,7 @@ CLOSING = 7  # lines of the block that the report's stage ends with
 @dataclass(frozen=True)
 class ChainStep:
     """One stage; ``minutes``: about, on 2 cores. ``launch``: launch file of a training; ``later``: arguments that
-    follow from the results of earlier stages.
-    """
+    follow from the results of earlier stages."""
 
     script: str
     does: str
@@ -226,8 +225,7 @@ def greedy_only(run: Path) -> bool:
 
 def benefit_tau(run: Path) -> float | None:
     """Benefit above which a search counts as helpful: 0, or the middle of the range where all training questions lie
-    on one side of it. None where benefit cannot be learnt: it is missing in train or dev, or has one value.
-    """
+    on one side of it. None where benefit cannot be learnt: it is missing in train or dev, or has one value."""
     from kbtrain.labeling.examples import BenefitTarget
 
     path, target = run / "labels.jsonl", BenefitTarget(greedy=_GREEDY)

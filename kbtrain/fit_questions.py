@@ -256,7 +256,7 @@ def _requests(settings: Fit, stage: str) -> Iterator[AnswerRequest]:
     rows = [question for _, question in read_questions(settings.run / "questions.jsonl")]
     picked = {q.id for q in (search_pilot.pick_questions(rows, *_piloted(settings)) if stage == "pilot" else rows)}
     done = _stored(settings.run / ("pilot/samples.db" if stage == "pilot" else "samples.db"))
-    names = {k: SearchSetting("candidates", k).name if k else NEVER for k in (0, *KS)}
+    names = {k: SearchSetting("candidates", k).name if k else search_pilot.NEVER for k in (0, *KS)}
     for question, found in zip(rows, jsonl.read(Evidence, settings.run / "candidates.jsonl"), strict=True):
         n = settings.samples if stage == "sample" and question.split != "test" else 0
         for k, name in (names if stage == "pilot" else {0: "main", KS[-1]: "main"}).items():

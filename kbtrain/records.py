@@ -91,8 +91,7 @@ class Hit:
 @dataclass(frozen=True)
 class Evidence:
     """Passages that one retriever found for one question, and the rule by which every prompt shows their titles. A file
-    of an older version names none: there no title was shown.
-    """
+    of an older version names none: there no title was shown."""
 
     question_id: str
     retriever: str
@@ -121,8 +120,7 @@ class Sample:
 @dataclass(frozen=True)
 class SampleSet:
     """All stored answers of one question under one condition. ``refused``: why the server refuses its prompt, as "kind:
-    words"; then there are no answers.
-    """
+    words"; then there are no answers."""
 
     question_id: str
     condition: Condition
@@ -284,8 +282,7 @@ class Outcome:
 @dataclass(frozen=True)
 class Entity:
     """A named thing in an utterance, its type (slot or NER label) and its source: ``sgd`` (the data set's slot spans),
-    ``spacy:MODEL`` or ``gliner:MODEL``.
-    """
+    ``spacy:MODEL`` or ``gliner:MODEL``."""
 
     text: str
     type: str

@@ -210,8 +210,7 @@ def is_follow_up(dialogue: Sequence[Utterance]) -> bool:
 
 def last_messages(dialogue: Sequence[Utterance], most: int, longest: int) -> str:
     """The last ``most`` messages of the user in one line, small talk skipped; at most ``longest`` characters, or the
-    last message alone.
-    """
+    last message alone."""
     *earlier, last = [utterance.text for utterance in dialogue if utterance.speaker == "USER"]
     texts = [text for text in earlier if utterance_kind(text) not in ("greeting", "thanks", "acknowledgement")]
     chosen, size = [last], len(last)

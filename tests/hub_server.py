@@ -147,9 +147,8 @@ def entry(file: str, data: bytes) -> dict[str, Any]:
 
 
 def validated(content: str) -> Answer:
-    head = content.split("---\n")[1]
     try:
-        index = yaml.safe_load(head).get("model-index", [])
+        index = yaml.safe_load(content.split("---\n")[1]).get("model-index", [])
         bad = [r for one in index for r in one["results"] if not {"task", "dataset", "metrics"} <= set(r)]
     except (yaml.YAMLError, AttributeError, KeyError) as error:
         bad = [str(error)]

@@ -196,8 +196,7 @@ def test_a_stage_runs_by_name_with_a_config_by_name_and_pairs(tmp_path):
 def test_a_script_of_ones_own_is_run_by_its_path(tmp_path):
     copied = kbtrain("ls", "--copy", "collect", str(tmp_path / "my.py"))
     assert copied.stdout == f"{tmp_path / 'my.py'}\n"
-    done = kbtrain("run", str(tmp_path / "my.py"), "--help")
-    assert done.stdout.startswith("usage: my.py ")
+    assert kbtrain("run", str(tmp_path / "my.py"), "--help").stdout.startswith("usage: my.py ")
 
 
 def test_a_launch_goes_through_accelerate_without_its_notices(tmp_path):
@@ -209,8 +208,7 @@ def test_a_launch_goes_through_accelerate_without_its_notices(tmp_path):
 
 def test_an_error_under_a_launch_is_its_one_line(tmp_path):
     """What the script says, without accelerate's own traceback of a process that did not end well. In forks: that the
-    imports of a launch say nothing is seen above.
-    """
+    imports of a launch say nothing is seen above."""
     script = tmp_path / "my.py"
     script.write_text("import sys\nsys.stderr.write('error: a.jsonl: no\\n')\nsys.exit(2)\n")
     done = scripts.run("-m", "kbtrain.cli", "run", str(script), "--launch", "cpu", nested=True)

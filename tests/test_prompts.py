@@ -192,8 +192,7 @@ def test_a_chat_template_writes_its_special_tokens_once():
 def test_a_model_that_may_think_first_is_told_not_to():
     """Its answer would end with its first line, which is "<think>": Qwen3's template has such a switch."""
     switch = "{% if enable_thinking is defined and enable_thinking is false %}</s>{% endif %}"
-    chat = tokenizer(TEMPLATE + switch)
-    assert prompts.render_chat(chat, "hi").endswith("<|bot|></s>")
+    assert prompts.render_chat(tokenizer(TEMPLATE + switch), "hi").endswith("<|bot|></s>")
 
 
 @pytest.mark.parametrize("template", ["[]", "{{ messages[0]['role'] }}"])

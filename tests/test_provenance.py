@@ -103,8 +103,7 @@ def test_it_resumes_after_the_last_whole_line(tmp_path):
         out.add(evidence("one"))
         out.add(evidence("two"))
         raise KeyboardInterrupt
-    partial = tmp_path / "evidence.jsonl.partial"
-    with open(partial, "ab") as file:
+    with open(tmp_path / "evidence.jsonl.partial", "ab") as file:
         file.write(b'{"question_id": "thr')  # a kill in the middle of a line
     assert not path.exists()
     with Records(path, {"k": 3}) as out:

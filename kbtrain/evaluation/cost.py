@@ -106,8 +106,7 @@ class GateCost:
     place of machine time. ``after_search``: it reads what was found, so it drops passages but
     saves no search. ``within_answer``: only questions with a search cost something; the mean is over all questions.
     ``seconds`` are those of a machine that is kept busy, ``alone`` those that a user waits for a question
-    asked by itself (None: not measured, ``seconds``).
-    """
+    asked by itself (None: not measured, ``seconds``)."""
 
     seconds: float
     tokens: tuple[float, float] | None = None
@@ -232,8 +231,7 @@ def gate_bill(name: str, used: Usage, retrieve: Floats, accuracy: float, prices:
 
 def _break_even(gate: float, never: float, always: float, searched: float | None) -> tuple[float | None, str]:
     """gate + never + r (always - never) = always, solved for r; with ``searched``, the share of questions that ``gate``
-    is the cost of, (r / searched) gate in its place.
-    """
+    is the cost of, (r / searched) gate in its place."""
     if always <= never:
         return None, "a retrieval costs nothing here: there is nothing to save"
     if searched is None:

@@ -157,8 +157,7 @@ _GAINED, _LOST = 0.10, 0.04  # answers that a gate changes against always search
 class Reach:
     """What ``n`` questions can show: ``half``: half the 95 % interval of a difference of right answers, of a gate that
     changes one answer in seven; ``promise``: the smallest loss that can be promised with probability 0.9, where no
-    question of dev was lost.
-    """
+    question of dev was lost."""
 
     n: int
     half: float

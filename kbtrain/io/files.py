@@ -135,8 +135,7 @@ class BadField(ValueError):
 def loads(text: str, foreign: bool = False) -> Any:
     """The value of a JSON text with each key once, finite numbers and texts that can be written; NaN in a ``foreign``
     one is null. Raises ``ValueError``: :class:`BadField`, ``json.JSONDecodeError``, or itself for endless digits or
-    brackets.
-    """
+    brackets."""
     try:
         return (FOREIGN if foreign else _WRITTEN if ESCAPED_HALF.search(text) else _PLAIN).decode(text)
     except RecursionError as error:

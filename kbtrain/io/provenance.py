@@ -138,8 +138,7 @@ def check_unchanged(*paths: Path) -> None:
 
 def check_current(path: Path, *sources: Path, command: str | None = None) -> None:
     """Raise :class:`UserError` for a file that was changed since it was made, or made from other ``sources``, as far as
-    these are there and noted. ``command`` makes the file again; None: the script that a run folder's file names.
-    """
+    these are there and noted. ``command`` makes the file again; None: the script that a run folder's file names."""
     path, meta = Path(path), meta_of(path)
     stage = meta.get("stage", "the stage that writes it")
     if meta and path.exists() and meta.get("sha256") != file_sha256(path):
@@ -164,8 +163,7 @@ _LARGE = 1 << 20  # bytes; a smaller file could be written again within one tick
 
 def file_sha256(path: Path) -> str:
     """SHA-256 (hex) of a file's bytes, a large one's read once in a process while its size and time are the same; of a
-    folder: of its files' names and hashes, in the order of their names.
-    """
+    folder: of its files' names and hashes, in the order of their names."""
     path = Path(path)
     if path.is_dir():
         files = {inner.relative_to(path).as_posix(): inner for inner in sorted(path.rglob("*")) if inner.is_file()}
@@ -373,8 +371,7 @@ def is_resumable(path: Path, note: Path, key: Mapping[str, Any], remedy: str = "
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Settings that differ, with both values, nested ones by dotted key; a model's files where both sides have some. A
-    setting that is missing (:data:`ABSENT`) equals null.
-    """
+    setting that is missing (:data:`ABSENT`) equals null."""
     left_out = set() if before.get(MODEL_FILES) and now.get(MODEL_FILES) else {MODEL_FILES}
     old, new = (flat({name: side[name] for name in side if name not in left_out}) for side in (before, now))
     names = sorted({*old, *new}, key=lambda name: (name.startswith(MODEL_FILES), name))

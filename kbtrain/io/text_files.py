@@ -51,8 +51,7 @@ def plain_name(name: str) -> str:
 
 def kind_of(head: bytes, markup: bool = True) -> tuple[str, str] | None:
     """Kind of a file and its remedy by its first bytes; None for text (a web page with ``markup``), and for what is not
-    known.
-    """
+    known."""
     for magic, kind, remedy in _KINDS:
         if head.startswith(magic):
             return kind, remedy
@@ -70,8 +69,7 @@ def kind_of(head: bytes, markup: bool = True) -> tuple[str, str] | None:
 @contextmanager
 def open_decompressed(raw: Callable[[], IO[bytes]], name: Path | str, markup: bool = True) -> Iterator[IO[bytes]]:
     """The bytes of a file that ``raw`` opens, decompressed; ``name`` is for messages. ``markup``: a web page may be the
-    text that is expected. Raises :class:`UserError`, also for what goes wrong while the caller reads.
-    """
+    text that is expected. Raises :class:`UserError`, also for what goes wrong while the caller reads."""
     with (
         file_errors(name),
         raw() as source,

@@ -71,8 +71,7 @@ BATCH = 500  # question-conditions made durable at once
 @dataclass
 class ImportCounts:
     """Counts of an import so far: splits, the file's verdicts beside our grading, other gates' scores, and ``chinese``
-    questions that are taken for English.
-    """
+    questions that are taken for English."""
 
     splits: Counter[str] = field(default_factory=Counter)
     graded: dict[Condition, StatedVerdicts] = field(default_factory=dict)

@@ -75,8 +75,7 @@ class CopiedGold:
 @dataclass
 class LabelCounts:
     """Counts of a labelling by ``rule``. ``mastery`` and ``certainty`` count the training questions' ``llm`` values;
-    ``unread``: stored sets by condition whose question has not come.
-    """
+    ``unread``: stored sets by condition whose question has not come."""
 
     rule: LabelRule = DEFAULT_RULE
     counts: Counter[str] = field(default_factory=Counter)

@@ -95,8 +95,7 @@ def _judge(waiting: list[_WaitingVerdict], judge: Judge) -> Iterator[QuestionVer
 
 def count_verdicts(verdicts: Iterable[QuestionVerdicts], questions: Iterable[Question]) -> Counter[str]:
     """Of all questions and their verdicts: ``answers``, ``right`` and ``abstained`` (of distinct answers), and
-    ``choice_questions``.
-    """
+    ``choice_questions``."""
     counts = Counter[str]()
     for record, question in zip(verdicts, questions, strict=True):
         said = Counter(record.right.values())

@@ -64,8 +64,7 @@ def _corners(positive: Floats, negative: Floats) -> tuple[Floats, Floats]:
 
 def auroc_draws(truth: Bools, scores: Floats, clusters: Sequence[str] | None = None) -> Floats:
     """AUROC as observed first, then in each resample: of the items of each class, so that their numbers stay, or of
-    whole ``clusters``, NaN where one has one class. Raises ``ValueError`` for a single class.
-    """
+    whole ``clusters``, NaN where one has one class. Raises ``ValueError`` for a single class."""
     if not truth.any() or truth.all():
         raise ValueError("AUROC needs questions of both classes")
     if clusters is None:

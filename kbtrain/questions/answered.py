@@ -71,8 +71,7 @@ class Answered:
 
 def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     """Stream a file's (archive's, folder's) rows, each checked. Raises :class:`UserError` with file, line and column;
-    at the end for a column of scores or verdicts that is missing in all rows.
-    """
+    at the end for a column of scores or verdicts that is missing in all rows."""
     columns_with_values: set[str] = set()
     blank: Counter[Condition] = Counter()  # rows in which this arm's answer alone is empty
     n = 0

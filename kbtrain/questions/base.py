@@ -124,8 +124,7 @@ AnswerAs = Literal["letter", "number", "index", "text"]
 @dataclass(frozen=True)
 class Columns:
     """Map of the fields to columns. ``answer_as`` is the form of a multiple-choice answer in the file: the option's
-    letter, its number from 1, its index from 0, or its text.
-    """
+    letter, its number from 1, its index from 0, or its text."""
 
     names: Mapping[str, str | list[str]] = field(default_factory=dict)
     answer_as: AnswerAs = "letter"

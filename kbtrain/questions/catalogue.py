@@ -119,8 +119,7 @@ def _refuse_ignored(name: str, options: Reading) -> None:
 
 def _check_gold(stream: Iterator[Loaded], source: Path, placeholders: tuple[str, ...]) -> Iterator[Loaded]:
     """Skips empty gold answers and placeholders. Refuses what :func:`checks.check_question`
-    does, files of which only some records have the field of the answer, and a source without any question.
-    """
+    does, files of which only some records have the field of the answer, and a source without any question."""
     n = 0
     first: tuple[str, int, bool] | None = None  # file, line and hiddenness of the file's first answer that is not blank
     ids = FirstSeen()

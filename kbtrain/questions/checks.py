@@ -145,8 +145,7 @@ class NearPair:
 def near_duplicates(questions: Sequence[Question]) -> list[NearPair]:
     """Of each pair of splits the questions of the earlier one with a near duplicate in the later one, and the most
     similar there: cosine of character n-grams weighted by their rarity (TF-IDF), so that questions of one pattern about
-    two things are far apart. Exact repeats are counted, however short.
-    """
+    two things are far apart. Exact repeats are counted, however short."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)

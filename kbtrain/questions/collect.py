@@ -47,8 +47,7 @@ Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits toge
 @dataclass(frozen=True)
 class PickRule:
     """Questions within ``limits``, picked by ``pick``, whose ``gold`` is not in ``drop`` and whose gold answers are not
-    all empty or placeholders.
-    """
+    all empty or placeholders."""
 
     limits: Limits
     pick: Literal["first", "random"] = "first"
@@ -139,8 +138,7 @@ def first_ones(limits: Limits) -> Callable[[Question], bool]:
 
 def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[Question], bool]:
     """A uniform random draw up to each limit: the questions with the lowest hashes of (seed, id), in any order of the
-    file. ``questions`` are read through, and what is returned then says of each whether it was drawn.
-    """
+    file. ``questions`` are read through, and what is returned then says of each whether it was drawn."""
     hashes: dict[str, list[int]] = {}
     for question in questions:
         group = "all" if "all" in limits else question.split
@@ -179,8 +177,7 @@ def write_questions(
     run: Path, stream: Iterable[Loaded], corpus: Iterable[Passage], tally: CollectCounts
 ) -> tuple[int, int]:
     """Write ``questions.jsonl`` and, from the questions' own passages and ``corpus``, each once, ``passages.jsonl``;
-    how many of each. Raises :class:`UserError` if no question is left; then an earlier collecting's files stay.
-    """
+    how many of each. Raises :class:`UserError` if no question is left; then an earlier collecting's files stay."""
     passages = run / "passages.jsonl"
     collected = beside(passages, ".collected")  # without passages a file of the user's own stays
 

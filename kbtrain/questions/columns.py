@@ -360,8 +360,7 @@ def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
 
 def _own_columns(row: SourceRecord, columns: Columns) -> Columns:
     """The map of a row with kbtrain's fields. Raises :class:`UserError` for a field that no question has, with the map
-    that would read it.
-    """
+    that would read it."""
     known = {*(field.name for field in fields(Question)), *_SYNONYMS.values()}
     unknown = next((key for key in row.data if key not in known), None)
     if unknown is not None:
@@ -378,8 +377,7 @@ _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
 def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
     """All splits, streamed, of a local folder or file, or of a name on the hub ("owner/name"); a row's line is its
     number within its split. ``reading.subset``: the data set's configuration, ``reading.only``: a pattern for its
-    splits' names.
-    """
+    splits' names."""
     columns = replace(reading.columns, split=reading.split)
     for name, rows in _splits(path, reading).items():
         split = reading.split or SPLITS.get(name.lower())

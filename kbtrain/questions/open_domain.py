@@ -172,8 +172,7 @@ def webqa(file: DataFile) -> Iterator[Loaded]:
 
 def sogouqa(file: DataFile) -> Iterator[Loaded]:
     """SogouQA (CIPS-SOGOU 2018), as WebQA is circulated, or the contest's own JSON Lines: ``{"query_id", "query",
-    "answer", "passages": [{"passage_text"}]}``, where a passage is gold if it holds the answer.
-    """
+    "answer", "passages": [{"passage_text"}]}``, where a passage is gold if it holds the answer."""
     for row in any_rows(file):
         if "query" not in row.data:
             passages = _circulated(row, "sogouqa")

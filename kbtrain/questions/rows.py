@@ -185,8 +185,7 @@ def format_value(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """Numbers as texts, all their digits and no fraction of zero (1984.0 is the answer 1984); any other value stays as
-    it is, and is refused later where it is not text.
-    """
+    it is, and is refused later where it is not text."""
     return repr(value).removesuffix(".0") if type(value) in (int, float) else value
 
 

@@ -121,8 +121,7 @@ _PRECISION = {16: np.float16, 32: np.float32}
 
 def _as_json(value: Any, kind: Any) -> Any:
     """A Parquet value as JSON would have it: NaN as null, a number of less than double precision without the digits
-    that it does not have (0.1), dates as text. ``kind``: its type in the file.
-    """
+    that it does not have (0.1), dates as text. ``kind``: its type in the file."""
     if isinstance(value, list):
         inner = getattr(kind, "value_type", None)
         return [_as_json(one, inner) for one in value]

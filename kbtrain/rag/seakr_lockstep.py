@@ -40,8 +40,7 @@ class GenerationRequest:
 @dataclass(frozen=True)
 class Reply:
     """A generated thought; ``cut``: tokens of the documents that its prompt had no room for; ``seconds``: what it took,
-    where it was thought before (None: now).
-    """
+    where it was thought before (None: now)."""
 
     thought: Thought
     cut: int

@@ -46,8 +46,7 @@ class Step:
 @dataclass(frozen=True)
 class Strategy:
     """One way to the answer: ``direct``, ``document``, ``rationales`` (A) or ``documents`` (B, with a ``chain`` of its
-    own sentences). ``uncertainty`` is that of the answer, behind all that was said before it.
-    """
+    own sentences). ``uncertainty`` is that of the answer, behind all that was said before it."""
 
     name: str
     answer: str
@@ -60,8 +59,7 @@ class Strategy:
 class Spent:
     """Cost of a question, itemised. ``passages`` counts the passages that a search returned and a prompt read, once for
     each prompt; ``requests`` are prompts, each with one greedy answer, and all but chains with samples. ``tokens``
-    were generated, ``prompt_tokens`` read. ``seconds``: its share of the batches it was in.
-    """
+    were generated, ``prompt_tokens`` read. ``seconds``: its share of the batches it was in."""
 
     searches: int = 0
     passages: int = 0

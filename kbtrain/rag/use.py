@@ -82,8 +82,7 @@ def _answers(
     questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM, searcher: Searcher, k: int
 ) -> list[GatedAnswer]:
     """Search for a question iff its score > ``threshold``, but never for small talk, instructions about a text and
-    arithmetic (:mod:`kbtrain.utterances`). All questions go to the model in one stream.
-    """
+    arithmetic (:mod:`kbtrain.utterances`). All questions go to the model in one stream."""
     card = gate.card
     scores = gate.score([example(question, None) for question in questions])
     decided = [

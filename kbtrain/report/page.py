@@ -79,8 +79,7 @@ def page(template: str, **values: Any) -> str:
 class Report:
     """All that the templates show. ``main_gate`` is the gate of the headline; ``kinds``: questions that tell what it
     does; ``parts``: its rows on parts of the questions; ``curves``: an SVG of all gates; ``pages`` are the gates' own
-    pages, relative to the report.
-    """
+    pages, relative to the report."""
 
     title: str
     results: Results

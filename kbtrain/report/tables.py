@@ -34,8 +34,7 @@ class Column:
 @dataclass(frozen=True)
 class Table:
     """Columns and rows; ``note`` describes the numbers; ``rows`` hold raw values (shares in [0, 1]) in the order of
-    columns, None where undefined.
-    """
+    columns, None where undefined."""
 
     name: str
     title: str

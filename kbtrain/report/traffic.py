@@ -112,8 +112,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 @dataclass(frozen=True)
 class Traffic:
     """Scores of one gate in a log, in order; ``distinct``: the newest of each question; ``questions``: numbers of each
-    question once, as far as the rows have them; ``left_out``: other rows, by reason.
-    """
+    question once, as far as the rows have them; ``left_out``: other rows, by reason."""
 
     gate: str
     scores: tuple[float, ...]

@@ -74,8 +74,7 @@ def refilled(
     find: Callable[[int], Sequence[Hit]], k: int, first: Sequence[Hit] | None = None
 ) -> tuple[tuple[Hit, ...], int]:
     """``k`` distinct hits of one query, as far as ``find`` (of their number) has them, and how many copies were
-    skipped; ``first``: its hits for ``k``, where they are known.
-    """
+    skipped; ``first``: its hits for ``k``, where they are known."""
     number, hits = k, find(k) if first is None else first
     while len(hits) == number and len(distinct(hits, k)[0]) < k:
         number *= 2

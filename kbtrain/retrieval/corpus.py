@@ -152,8 +152,7 @@ _BLOCK = 65_536  # ids gathered before they become one array
 def copy_passages(passages: Iterable[Passage], folder: Path, corpus: Path | None = None) -> Iterator[Passage]:
     """Pass passages on, writing them into ``folder`` on the way, with where each begins and the rank of its id among
     all ids (by code points), which orders equal scores. Raises :class:`UserError`, which names the file ``corpus`` that
-    they are from: none, or an id twice.
-    """
+    they are from: none, or an id twice."""
     where = "" if corpus is None else f"{at(corpus)}: "
     offsets, blocks, ids = array("q", [0]), list[Any](), list[bytes]()
     with open(folder / _TEXTS, "wb") as file:
@@ -257,8 +256,7 @@ _BETWEEN = " > "  # headings of a title
 
 def read_documents(path: Path | str) -> Iterator[Passage]:
     """Sections of documents: the id is the document's path and a number (``guide/travel.md#2``), the title the headings
-    above it, or the document's name. Plain text is one section. Raises :class:`UserError` with file and line.
-    """
+    above it, or the document's name. Plain text is one section. Raises :class:`UserError` with file and line."""
     for file in data_files(Path(path), DOCUMENTS, split="train"):  # a split given: none is read from the names
         lines = [line.rstrip("\r\n") for _, line in text_lines(file)]
         if lines[:1] == ["---"] and "---" in lines[1:] and file.suffix in _MARKDOWN:

@@ -35,8 +35,7 @@ def open_index(
     corpus: Path, folder: Path, chunking: Chunking | None = None, columns: Mapping[str, str] | None = None
 ) -> BM25:
     """The index of a corpus, kept in ``folder``; built if corpus, tokenizer or chunks differ from last time, and again
-    where a file of it is missing, was changed or cannot be opened.
-    """
+    where a file of it is missing, was changed or cannot be opened."""
     key: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": "bm25", "tokens": Tokens().as_dict()}
     words = {"tokenizer": "words"}  # noted since indexes could be cut by a model's tokens
     key |= {"chunking": chunking and {**chunking._asdict(), **words}, "columns": dict(columns or {}) or None}

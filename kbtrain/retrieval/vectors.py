@@ -219,8 +219,7 @@ class VectorBuild:
 
     def batches(self, size: int) -> Iterator[int]:
         """Embed what is missing, ``size`` passages a request; numbers of passages as they are stored, the first of them
-        what was there before.
-        """
+        what was there before."""
         with EventLoop() as loop:
             embedder = Embedder(VectorCard(**self._settings, dimensions=1))
             try:

@@ -88,8 +88,7 @@ class OutcomeReply(BaseModel):
 
 class GatesQuestion(BaseModel):
     """The one question that a gate answers, without criteria: another one is refused rather than answered as if it were
-    this one.
-    """
+    this one."""
 
     instructions: Annotated[str, AfterValidator(_is_the_one)] = Field(description=INSTRUCTIONS)
     criteria: Literal[""] | Annotated[list[Any] | dict[str, Any], Field(max_length=0)] | None = None
@@ -147,8 +146,7 @@ class Refusal(BaseModel):
 
 def application(service: Service) -> ASGIApp:
     """The ASGI application: routes without middleware but CORS where it is wanted, since :class:`Endpoint` answers for
-    errors itself and each layer would wrap every token that is sent.
-    """
+    errors itself and each layer would wrap every token that is sent."""
 
     def route(path: str, method: str, handle: Handle, forwarded: bool = False) -> Route:
         """``forwarded``: the upstream has this path, too, and gets requests of other methods."""
@@ -326,8 +324,7 @@ async def health_route(service: Service, exchange: Exchange) -> None:
 
 async def ready_route(service: Service, exchange: Exchange) -> None:
     """The gate is loaded, and the upstream can be reached. A search that fails is an error where requests without it
-    are; else the answer says so.
-    """
+    are; else the answer says so."""
     if not service.decider.worker.alive:
         raise Refused(503, "gate_stopped", "the gate's thread has ended; start the server again")
     if service.upstream_check is not None and (refused := await service.upstream_check.problem()):

@@ -157,8 +157,7 @@ class LoadedGate:
 
     def at_budget(self, share: float) -> float:
         """The threshold above which at most this share of the dev scores lies. For 0 and 1 no score passes it, or every
-        score does: the dev scores are of other questions. Raises :class:`Refused` without dev scores.
-        """
+        score does: the dev scores are of other questions. Raises :class:`Refused` without dev scores."""
         if not self.dev_scores:
             message = f"gate '{self.gate.name}' has no calibration to take a threshold for a budget from"
             raise Refused(400, "no_calibration", message, "x-kbtrain-budget")

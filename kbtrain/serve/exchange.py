@@ -37,8 +37,7 @@ class ClientLeft(Exception):
 
 class Exchange:
     """``moment``: the work under way, for the count of clients that left. ``status``: as sent; 0 before. ``first``: the
-    first header of each (lower-case) name.
-    """
+    first header of each (lower-case) name."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, config: ServeConfig) -> None:
         self.scope = scope
@@ -197,8 +196,7 @@ class Keys:
 
     def allow(self, authorization: bytes | None, api_key: bytes | None = None) -> bool:
         """True for ``Bearer KEY``, or for the key as ``X-Api-Key``, as Anthropic's clients send it; compared with every
-        key in a time that depends on none of them.
-        """
+        key in a time that depends on none of them."""
         scheme, _, token = (authorization or b"").partition(b" ")
         bearer = token.strip() if scheme.lower() == b"bearer" else b""
         valid = False

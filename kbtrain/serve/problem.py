@@ -160,8 +160,7 @@ NO_AIM = Aim.model_validate({})
 
 class Policy(Aim):
     """The policy of one request, from its headers. ``retrieve`` auto: as the gate decides. ``tool``: of a search tool;
-    None: the configuration's.
-    """
+    None: the configuration's."""
 
     retrieve: Literal["auto", "always", "never"] = Field("auto", description="auto, always or never")
     tool: ToolRule | None = Field(None, description="keep, remove, allow or force")

@@ -17,8 +17,7 @@ ANSWER = b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 class GatheredWrites:
     """A transport that joins all writes of one turn of the event loop: one system call for an answer's head and first
-    piece, and for pieces that came together.
-    """
+    piece, and for pieces that came together."""
 
     def __init__(self, transport: Any, protocol: GuardedProtocol) -> None:
         self._transport, self._protocol = transport, protocol
@@ -123,8 +122,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _decline(self) -> None:
         """Continue after a head that offers another protocol (Java's client offers HTTP/2). The parser ends there, so
-        a second one reads the body by the head's fields about its length.
-        """
+        a second one reads the body by the head's fields about its length."""
         framing = (b"content-length", b"transfer-encoding")
         lines = [name + b": " + value + b"\r\n" for name, value in self.headers if name in framing]
         self.parser = httptools.HttpRequestParser(self)

@@ -532,8 +532,7 @@ def plain_name(name: str) -> str:
 
 def _searches(tool: Body, patterns: Sequence[str]) -> bool:
     """True if the tool's name fits one of the patterns, or its type is a search of the upstream's; the way of writing
-    does not count, nor the name of a server before the tool's (``mcp__docs__search``).
-    """
+    does not count, nor the name of a server before the tool's (``mcp__docs__search``)."""
     name, kind = _name(tool), str(tool.get("type", ""))
     if plain_name(name).startswith("tool_search") or kind.startswith(("tool_search", "namespace")):
         return False

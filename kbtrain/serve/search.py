@@ -49,8 +49,7 @@ async def _release_nothing() -> None: ...
 @dataclass
 class Search:
     """``find``: at most k hits for a query, best first; after an error of any kind the server answers without passages.
-    ``close`` releases connections and threads. ``name`` is in answers and logs.
-    """
+    ``close`` releases connections and threads. ``name`` is in answers and logs."""
 
     name: str
     find: Callable[[str, int], Awaitable[Sequence[Hit]]]

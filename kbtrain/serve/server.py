@@ -167,8 +167,7 @@ def reload(service: Service) -> None:
 
 def end_on_signals(server: uvicorn.Server) -> None:
     """Let the server finish. uvicorn takes the first signal itself and raises it once more when it has finished, which
-    would end the process before anything else is closed; a second one does.
-    """
+    would end the process before anything else is closed; a second one does."""
 
     def end(number: int, _: object) -> None:
         server.should_exit = True

@@ -199,8 +199,7 @@ class Service:
         source: str = "",
     ) -> list[ServedDecision]:
         """Recorded decisions for a route that answers with them: of all inputs, or of the first ones where the deadline
-        came before the rest. Raises :class:`Refused`.
-        """
+        came before the rest. Raises :class:`Refused`."""
         read = inputs
         if (loaded := self.decider.loaded).after_search:
             read = [loaded.example(str(question), await self.find(str(question))) for question in inputs]

@@ -76,8 +76,7 @@ class Upstream(Protocol):
 
     def check(self, path: str, body: Mapping[str, Any]) -> None:
         """Raise :class:`Refused` for a request without passages that :meth:`send` would refuse, before a gate and a
-        search cost anything.
-        """
+        search cost anything."""
 
     def send(
         self, path: str, data: bytes | Upload, headers: Iterable[Header], query: bytes = b"", method: str = "POST"
@@ -169,8 +168,7 @@ class HttpUpstream:
 
     def _location(self, url: str, location: bytes, method: str) -> bytes:
         """Where a redirect leads a client: below the upstream by this server's own path; to another host where nothing
-        is sent but a request to read. Raises :class:`Refused` for the rest, which would pass this server by.
-        """
+        is sent but a request to read. Raises :class:`Refused` for the rest, which would pass this server by."""
         target = urljoin(url, location.decode("latin-1"))
         if target.startswith(f"{self._url}/"):
             return b"/v1/" + target.removeprefix(f"{self._url}/").encode("latin-1")
@@ -203,8 +201,7 @@ class HttpUpstream:
         self, method: str, url: str, headers: list[Header], data: bytes | Upload
     ) -> aiohttp.ClientResponse:
         """Status and headers; a connection that fails before the first byte of an answer is tried again, unless a part
-        of a body that is not kept has been sent.
-        """
+        of a body that is not kept has been sent."""
         failed = 0
         while True:
             try:
@@ -341,8 +338,7 @@ PRINTABLE = "".join(map(chr, range(33, 127)))
 
 def _text(value: bytes) -> str:
     """A header's value for the client library, which sends it as UTF-8. Other bytes are read as latin-1: the library
-    cannot send them as they are.
-    """
+    cannot send them as they are."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -27,8 +27,7 @@ def test_verdicts_by_rule_give_the_labels_that_grading_gives(run_folder, script,
     assert meta["judge"]["judge"] == "rules"
     assert meta["counts"] == {"answers": 50, "right": 20, "abstained": 0}
     assert label(run_folder, verdicts=True) == graded
-    rule = read_meta(run_folder / "labels.jsonl")["label_rule"]
-    assert rule["judge"] == meta["judge"]
+    assert read_meta(run_folder / "labels.jsonl")["label_rule"]["judge"] == meta["judge"]
 
 
 def test_what_a_judge_abstains_from_is_left_out_of_the_mastery_and_counted(run_folder, script, label):

@@ -359,8 +359,7 @@ def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script, run_folder):
     kept = noted["kbm_benefit"].dev
     assert len(kept["scores"]) == kept["questions"]["n"] == 80  # by which a server sees that traffic is of another kind
     readme = (run_folder / "kbm" / "README.md").read_text()
-    best = f"kbm_{KBMCard.read(run_folder / 'kbm').best_key()}"
-    marks = {best: "; this key is the default"}
+    marks = {f"kbm_{KBMCard.read(run_folder / 'kbm').best_key()}": "; this key is the default"}
     lines = "\n".join(noted[name].line(name) + marks.get(name, "") for name in ("kbm_mastery", "kbm_benefit"))
     assert readme == f"# A gate\n\n## Threshold\n{lines}\n\n## Run\n| | |\n"
 

@@ -91,8 +91,7 @@ def test_a_point_s_figures_by_a_gate_fitted_beside_it(labelled_run, script, caps
 
 def test_the_stack_reads_those_with_held_out_scores_alone(labelled_run):
     train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
-    known = tuple(1 - float(e.soft_mastery) for e in train)
-    right = FittedScores(np.array([0.1, 0.9]), known)
+    right = FittedScores(np.array([0.1, 0.9]), tuple(1 - float(e.soft_mastery) for e in train))
     found = stacked({"a": right, "b": right, "c": FittedScores(np.array([9.0, 0.0]))}, train, "mastery")
     assert found.test[1] > found.test[0]
 

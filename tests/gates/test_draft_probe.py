@@ -58,8 +58,7 @@ def test_states_are_those_of_a_plain_pass_over_prompt_and_draft(kind):
     model = make_model(kind, len(tokenizer))
     reader = Reader(model, tokenizer, "draft", draft_tokens=TOKENS)
     prompts = reader.prompts(questions(5))
-    together = reader.read(prompts)
-    for ids, states in zip(prompts, together, strict=True):
+    for ids, states in zip(prompts, reader.read(prompts), strict=True):
         answer, passed = drafted(model, ids, TOKENS, reader.sampler.stopper)
         at_prompt, mean, last = np.split(states, 3, axis=-1)
         assert at_prompt == pytest.approx(passed[:, len(ids) - 1], abs=1e-5)

@@ -171,8 +171,7 @@ def test_what_all_prompts_begin_with_is_computed_once_and_scores_are_the_same(ki
         assert fed == [whole, whole]
     else:
         assert fed[0] >= 8 and fed[1:] == [whole - fed[0]] * 2
-    expected = [naive(model, row) for row in rows]
-    for i, conditional in enumerate(expected):
+    for i, conditional in enumerate([naive(model, row) for row in rows]):
         assert [found[key][i] for key in KEYS] == pytest.approx(marginals(conditional, 3), abs=1e-5)
     assert again == found
 

@@ -88,8 +88,7 @@ def test_states_are_those_of_transformers_and_the_same_alone_and_in_a_batch(kind
     tokenizer = make_tokenizer()
     model = make_model(kind, len(tokenizer))
     prompts = Reader(model, tokenizer).prompts(questions(9))
-    found = prompt_states(model, prompts)
-    for ids, states in zip(prompts, found, strict=True):
+    for ids, states in zip(prompts, prompt_states(model, prompts), strict=True):
         with torch.no_grad():
             said = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
         *between, last = (state[0, -1].numpy() for state in said[1:])

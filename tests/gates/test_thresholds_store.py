@@ -109,8 +109,7 @@ def test_scores_name_their_gate_wherever_the_run_is_moved_and_no_other(folder, t
 
 
 def test_scores_of_a_second_folder_are_noted_under_the_gate_s_own_names(folder):
-    second = shutil.copytree(folder, folder.parent / "lora")
-    made = sources_of(handle(second), folder.parent)
+    made = sources_of(handle(shutil.copytree(folder, folder.parent / "lora")), folder.parent)
     assert {name: said["name"] for name, said in made.items()} == {
         "lora_mastery": "kbm_mastery", "lora_benefit": "kbm_benefit"
     }  # fmt: skip

@@ -65,8 +65,7 @@ def test_bounds_of_fractions_lie_at_or_above_the_exact_ones_and_cover():
 def test_the_loss_promise_worked_by_hand():
     # retrieval mends the 40 questions with the highest scores and makes no difference to the others
     scores = np.arange(100.0)
-    rag = np.ones(100)
-    found = control(dev(scores, np.where(scores >= 60, 0.0, 1.0), rag), 0.05, 0.1)
+    found = control(dev(scores, np.where(scores >= 60, 0.0, 1.0), np.ones(100)), 0.05, 0.1)
     lost = max(k for k in range(40) if upper_bounds(np.array([float(k)]), 100, 0.05)[0] <= 0.05)
     assert lost == 1
     assert (found.observed, found.ratio, found.threshold) == (0.01, 0.39, 60.5)

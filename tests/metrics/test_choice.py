@@ -40,8 +40,7 @@ def test_a_clear_winner_keeps_its_value_and_a_single_candidate_too():
 
 def test_another_figure_of_the_chosen_is_corrected_by_what_the_two_share():
     """Candidates chosen by one figure: an independent second figure needs no correction, an equal one the same."""
-    rng = np.random.default_rng(2)
-    both = draws(np.array([0.0, 0.1, 5.0, 6.0]), np.eye(4), 3000, rng)
+    both = draws(np.array([0.0, 0.1, 5.0, 6.0]), np.eye(4), 3000, np.random.default_rng(2))
     criterion, value = both[:, :2], both[:, 2:]
     shared = chosen_value(criterion, value).corrected
     assert (shared.low, shared.high) == pytest.approx((6 - 1.96, 6 + 1.96), abs=0.15)

@@ -13,10 +13,9 @@ from kbtrain.metrics.significance import Delta, modified_share, paired_differenc
 
 def test_values_by_hand():
     # a gate that searches for the first four of eight, a coin in half of the cases: 0.75 and 0.25
-    searched = np.array([1, 1, 1, 0, 0, 0, 0, 1], dtype=bool)
     logged = Logged(
         np.array([8.0, 7, 6, 5, 4, 3, 2, 1]),
-        searched,
+        np.array([1, 1, 1, 0, 0, 0, 0, 1], dtype=bool),
         np.array([0.75, 0.75, 0.75, 0.25, 0.75, 0.75, 0.75, 0.25]),
         np.array([1.0, 0, 1, 1, 0, 1, 0, 1]),
     )

@@ -56,8 +56,7 @@ def write_gguf(path, llama):
     writer.add_layer_norm_rms_eps(llama.config.rms_norm_eps)
     writer.add_rope_freq_base(llama.config.rope_parameters["rope_theta"])
     writer.add_vocab_size(VOCABULARY)
-    letters = sorted(byte_letters())
-    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *letters, "ĠĠ"]
+    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(byte_letters()), "ĠĠ"]
     names += [f"<unused{i}>" for i in range(VOCABULARY - len(names))]
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(names)

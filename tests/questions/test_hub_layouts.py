@@ -117,8 +117,7 @@ def test_nq_open_popqa_and_openbookqa_of_the_hub(tmp_path, file):
     if file != "x.json":
         choices = {"text": ["x", "y"], "label": ["A", "B"]}
         rows = [{"id": "1", "question_stem": "s", "choices": choices, "answerKey": "B"}]
-        arc = [{"id": "1", "question": "s", "choices": choices, "answerKey": "B"}]
-        for layout in (rows, arc):
+        for layout in (rows, [{"id": "1", "question": "s", "choices": choices, "answerKey": "B"}]):
             (found,) = read("openbookqa", write(tmp_path / file, layout))
             assert (found.question.text, found.question.options, found.question.answers) == ("s", ("x", "y"), ("B",))
 

@@ -35,8 +35,7 @@ def read(thinking, request):
 
 
 def test_a_prompt_holds_documents_question_and_the_rationale_and_only_an_answer_is_due_behind_its_words(thinking):
-    asked = GenerationRequest("q", "Who wrote Book?", HITS, SAID)
-    sentence, cut = read(thinking, asked)
+    sentence, cut = read(thinking, GenerationRequest("q", "Who wrote Book?", HITS, SAID))
     assert cut == 0 and sentence.count("Question:") == 2  # the demonstration's and its own
     assert "[1] Title a: first text\n[2] Title b: second text\n\nQuestion: Who wrote Book?\n" in sentence
     assert sentence.endswith("\n".join(SAID) + "\n")

@@ -24,10 +24,9 @@ def files(tmp_path, monkeypatch):
     for split in ("train", "dev"):
         rows = []
         for i in range(30):
-            question = f"What is the {split} {i}?" + " And why is that so?" * (i % 2)
             rows.append(
                 replace(
-                    GateExample.ask(question),
+                    GateExample.ask(f"What is the {split} {i}?" + " And why is that so?" * (i % 2)),
                     id=f"{split}{i}",
                     question_id=f"{split}{i}",
                     split=split,

@@ -81,8 +81,7 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
     changes = {"epochs": 12, "learning_rate": 1e-2, "act_weight": 0.5} if name == "encoder" else {"epochs": 12}
     given = arguments(data, tmp_path / "g", name, **changes)
     recipe(name, given)
-    out = capsys.readouterr().out
-    assert "saved, opened again, scores equal" in out
+    assert "saved, opened again, scores equal" in capsys.readouterr().out
     scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
     test = turns(data, "test")
     assert set(scores) == {t.id for split in ("dev", "test") for t in turns(data, split)}
@@ -199,8 +198,7 @@ def test_gradient_checkpointing_recomputes_and_ends_with_the_same_weights(recipe
 
 def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path):
     name = "encoder"
-    whole = arguments(data, tmp_path / "whole", name, epochs=3, select="last")
-    recipe(name, whole)
+    recipe(name, arguments(data, tmp_path / "whole", name, epochs=3, select="last"))
     cut = arguments(data, tmp_path / "cut", name, epochs=3, select="last")
     killed(f"recipes/train_{name}.py", cut, tmp_path / "cut" / "checkpoints")
     recipe(name, cut)

@@ -82,8 +82,7 @@ def adapter(folder):
 
 def test_it_learns_the_rule_and_its_folder_opens_to_the_same_scores(recipe, data, tmp_path, capsys):
     recipe(arguments(data, tmp_path / "g", epochs=12, learning_rate=2e-2, save_steps=25))
-    out = capsys.readouterr().out
-    assert "saved, opened again, scores equal (to 0e+00)" in out
+    assert "saved, opened again, scores equal (to 0e+00)" in capsys.readouterr().out
     gate = kbtrain.load_gate(tmp_path / "g")
     train = [featured(i) for i in range(24)]
     assert trained_among(tmp_path / "g", [*train, *(featured(i, "test") for i in range(8))]) == train

@@ -28,8 +28,7 @@ def answered(folder, right):
     with SampleStore(folder / "samples.db") as store:
         store.begin("main", {})
         for question in jsonl.read(Question, folder / "questions.jsonl"):
-            text = "yes" if question.relation in right else "no"
-            greedy = Sample(-1, text, 1, "eos", -0.1)
+            greedy = Sample(-1, "yes" if question.relation in right else "no", 1, "eos", -0.1)
             store.put("main", [SampleSet(question.id, "llm", (), greedy, 5)])
 
 

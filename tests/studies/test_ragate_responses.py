@@ -143,8 +143,7 @@ def test_greedy_responses_and_their_least_token_equal_the_plain_loop_alone_and_i
     model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.repetition_penalty = 5.0  # a model's own settings are not used
     prompts = [list(ResponsePrompts(tokenizer, READS).prompt(turn(i)).ids) for i in range(4)]
-    found = greedy(model, tokenizer, prompts, 12)
-    for prompt, one in zip(prompts, found, strict=True):
+    for prompt, one in zip(prompts, greedy(model, tokenizer, prompts, 12), strict=True):
         ids, least = by_hand(model, tokenizer, prompt, 12)
         assert one.n_tokens == len(ids) > 0
         assert one.text == tokenizer.decode(ids, skip_special_tokens=True).strip()

@@ -26,8 +26,7 @@ WORDS = ("Nine", " o'clock", ".")
 
 class ApiServer:
     """``asked``: method, path with query, headers and body of each request. ``fail``: streams end in an error.
-    ``parts``: those of an upload, as they come.
-    """
+    ``parts``: those of an upload, as they come."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
