@@ -133,7 +133,9 @@ def test_questions_of_yes_or_no_are_left_out_or_stand_alone_in_a_file_of_their_o
             store.put("polar", sets)
     keep_change(run_folder / "labels.jsonl")
     whole = evaluate(script, run_folder, sampling_run="polar")
-    assert "no verdict on a greedy answer of 1 question (test-7)" in capsys.readouterr().out
+    assert (
+        "no verdict on a greedy answer of 1 question (test-7): no rule reads if it is right" in capsys.readouterr().out
+    )
     assert (whole["meta"]["n"], whole["meta"]["excluded"]["without_verdict"]) == (199, 1)
     before = (run_folder / "results.json").read_bytes(), (run_folder / "outcomes.jsonl").read_bytes()
     for which, n in (("without", 160), ("only", 39)):

@@ -13,7 +13,7 @@ from kbtrain.evaluation.outcomes import ConditionOutcome, summarise
 from kbtrain.evaluation.results import Results, load, save
 from kbtrain.records import Outcome
 from kbtrain.report.first_screen import rule_of
-from kbtrain.report.summary import caption, verdicts
+from kbtrain.report.summary import caption, row, verdicts
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,7 @@ def test_figures_worked_by_hand(results):
     assert kbm.cost.gate_seconds == 1.5
     assert (always.accuracy, always.cost.generated_tokens, always.delta_vs_random.mean) == (0.5, 24, 0)
     assert always.oracle_normalised_area == pytest.approx(0)
+    assert [row(gate)[-2] for gate in (kbm, always)] == [f"{kbm.oracle_normalised_area:.2f}", "0.00"]  # not in percent
     assert results.conditions["mask"].accuracy is None
 
 
