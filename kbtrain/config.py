@@ -262,7 +262,7 @@ def _complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int],
     if error["type"] == "extra_forbidden":  # of a mapping within a key
         key, message = ".".join(map(str, error["loc"])), "unknown key"
     if error["type"] == "dict_type":
-        message = 'expected a mapping, as "{llm: A, rag: B}"'
+        message = 'expected a mapping, as "{name: value, other: value}"'
     subject = f"key '{key}': " if key and not named else ""
     return f"{where}: {subject}{message[0].lower() + message[1:]}{value}"
 

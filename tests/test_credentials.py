@@ -100,7 +100,7 @@ def test_a_key_is_struck_however_a_file_spells_it(key, monkeypatch):
 
 
 NAMED = "the address holds a name or a password"
-EXTRA = "key 'server_extra': input should be a valid dictionary"
+EXTRA = "key 'server_extra': expected a mapping"
 
 
 @pytest.mark.parametrize(

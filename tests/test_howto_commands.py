@@ -155,9 +155,7 @@ def test_a_search_tool_of_the_client(folder):
             reply = running.post("/v1/chat/completions", chat(question, tools=[tool]))
             assert reply.headers["x-kbtrain-tool"] == rule
     tested = [q for q in jsonl.read(Question, folder / "runs/mine/questions.jsonl") if q.split == "test"]
-    rows = [
-        {"id": q.id, "message": {"tool_calls": [{"name": "web_search"}] if "How" in q.text else []}} for q in tested
-    ]
+    rows = [{"id": q.id, "message": {"tool_calls": [{"name": "web_search"}][: "How" in q.text]}} for q in tested]
     (folder / "calls.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert "own_calls, on" in run_command(imports)
     assert "own_calls" in run_command(compare)
@@ -168,6 +166,8 @@ def test_a_search_tool_of_the_client(folder):
     [("../README", "On your questions"), ("tutorials/your-questions", "6. In front of your server")],
 )
 def test_the_server_that_is_started_first_always_searches_and_then_as_the_gate_says(folder, page, section):
+    card = folder / "runs/mine/features/gate.json"
+    card.write_text(card.read_text().replace('"prompts"', '"nothing"'))  # as if kbtrain had asked
     for words in page_commands(page, section):
         if words[1] == "calibrate":  # the log of the server before
             run_command(words)
