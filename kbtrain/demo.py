@@ -140,7 +140,7 @@ def chain(size: Size = "demo") -> list[ChainStep]:
         *measured,
         chain_step("classify", "precision and recall", 0.1, run=run),
         *tabled,
-        chain_step("write_report", "the report", 0.1, run=run),
+        *report_steps(run),
     ]  # fmt: skip
 
 
@@ -174,8 +174,15 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
         chain_step("score", "every gate's score of every question", 0.1, run=run),
         chain_step("end_to_end", "accuracy against searches", 0.1, run=run, threshold_rule="best_accuracy",
                    keep_thresholds="true"),
-        chain_step("write_report", "the report", 0.1, run=run, prices=prices),
+        *report_steps(run, prices),
     ]  # fmt: skip
+
+
+def report_steps(run: Path, prices: str | None = None) -> list[ChainStep]:
+    """The report; before it the bill again, if a run has one, by its price list: new results are another's."""
+    billed = meta_of(run / "cost.json").get("config", {}).get("prices")
+    again = [chain_step("cost", "what it costs", 0.1, run=run, prices=prices or billed)] if billed else []
+    return [*again, chain_step("write_report", "the report", 0.1, run=run, prices=prices)]
 
 
 def check_gold(path: Path) -> None:

@@ -99,8 +99,7 @@ def test_a_key_is_struck_however_a_file_spells_it(key, monkeypatch):
     assert strike_all(json.loads(escaped)) == {"said": ["[secret]"]}
 
 
-NAMED = "the address holds a name or a password"
-EXTRA = "key 'server_extra': expected a mapping"
+NAMED, EXTRA = "the address holds a name or a password", "key 'server_extra': expected a mapping"
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,8 @@ def test_every_stage_takes_its_arguments_and_stays_in_the_run_folder(size):
     if size == "tiny":
         names = names.replace(" score end_to_end train_kbm", " train_kbm")
     if size == "full":  # a KBM trained with passages, and what its second judgement is worth
-        names = names.replace("train_kbm", "train_kbm build train_kbm").replace(
-            "classify", "classify score_reference double_judgement"
-        )
+        names = names.replace("train_kbm", "train_kbm build train_kbm")
+        names = names.replace("classify", "classify score_reference double_judgement")
     assert [step.script for step in steps] == names.split()
     for step in steps:
         script = next(Path(word) for word in step.command() if word.endswith(f"{step.script}.py"))
@@ -96,7 +95,9 @@ def test_a_gate_of_own_questions_learns_benefit_where_labels_have_two_values_of_
     build, fit = (parse_args(config_class(Path((words := step.command())[1])), words[2:]) for step in steps)
     assert build.keys == fit.keys == (("mastery",) if tau is None else ("mastery", "benefit"))
     assert (build.tau_benefit, build.benefit_greedy) == ((0, 0) if tau is None else (tau, 1))
-    assert own_chain(tmp_path, "p.yaml")[-1].command()[-2:] == ["--prices", "p.yaml"]
+    (tmp_path / "cost.json.meta.json").write_text('{"schema": 1, "config": {"prices": "bill.yaml"}}')
+    bill, report = own_chain(tmp_path)[-2].command(), own_chain(tmp_path, "p.yaml")[-1].command()
+    assert (bill[-2:], report[-2:]) == (["--prices", "bill.yaml"], ["--prices", "p.yaml"])
 
 
 def test_answers_of_which_each_question_has_one_are_labelled_by_it(tmp_path):
