@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.demo import FEATURES, ChainStep, Say, chain_step, finish_own, follow
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation import search_pilot
 from kbtrain.evaluation.calibrate import stored_dev
 from kbtrain.evaluation.outcomes import grade
@@ -26,7 +26,7 @@ from kbtrain.evaluation.savings import LIMIT
 from kbtrain.evaluation.search_pilot import SearchSetting, SettingResult, compare_settings
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.features.additive import LEAST
-from kbtrain.gates.registry import load_gate
+from kbtrain.gates.registry import kinds, load_gate
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256, write_atomically
@@ -88,6 +88,9 @@ class Fit:
                 raise UserError(f"command line: --answers: fit then sends no requests; remove {', '.join(given)}")
         elif self.corpus is None or (self.server is None) == (self.config is None):
             raise UserError("command line: give --corpus and --server (or --config), or --answers")
+        able = [FEATURES] if self.gate == FEATURES else [name for name, kind in kinds().items() if kind.fit]
+        if self.gate not in able:
+            raise UserError(f"command line: --gate: cannot fit '{self.gate}'; {did_you_mean(self.gate, able)}")
 
 
 @dataclass(frozen=True)

@@ -186,8 +186,8 @@ def test_questions_of_one_document_stay_in_one_split(tmp_path, monkeypatch, more
     [
         ({}, "give --corpus and --server"),
         ({"corpus": Path("p"), "server": "s", "config": Path("c")}, "give --corpus and --server"),
-        ({"answers": "{llm: a, rag: b}", "server": "http://h/v1"}, "fit then sends no requests"),
-        ({"answers": "{llm: a, rag: b}", "samples": 4}, "fit then sends no requests; remove --samples"),
+        ({"answers": "{llm: a, rag: b}", "server": "s", "samples": 4}, "sends no requests; remove --server, --samples"),
+        ({"answers": "{llm: a, rag: b}", "gate": "by_sorce"}, "cannot fit 'by_sorce'; did you mean 'by_source'"),
     ],
 )
 def test_options_that_leave_open_what_is_asked_are_one_line(more, says):

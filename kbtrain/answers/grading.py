@@ -417,14 +417,13 @@ _SAME_RATE = {"annum": "year", "annual": "year", "dai": "day"}
 
 def _has_other_rate(answer: str, question: Question) -> bool:
     """True if an answer gives a gold quantity by another span of time: $48 per month for $48 per year."""
-    golds, said = ({*_rates(text)} for text in (" ".join(question.answers), answer))
+    golds, said = _rates(" ".join(question.answers)), _rates(answer)
     return bool(golds and said) and golds.isdisjoint(said)
 
 
-def _rates(text: str) -> Iterator[str]:
-    for match in _RATE.finditer(text):
-        span = (match[1] or match[2]).lower()
-        yield _SAME_RATE.get(span, span)
+def _rates(text: str) -> set[str]:
+    spans = (match[1] or match[2] for match in _RATE.finditer(text.lower()))
+    return {_SAME_RATE.get(span, span) for span in spans}
 
 
 _ITEM = re.compile(r"^(?:\(?\w[.)]\s+|(?:the|an?|and)\s+|[^\w\s]+)+", re.IGNORECASE)
