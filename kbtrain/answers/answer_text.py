@@ -11,7 +11,7 @@ from kbtrain.answers.words import pattern
 _CITATION = pattern("citation", re.DOTALL)
 _ASIDE, _SECOND_QUESTION = pattern("aside", re.DOTALL), pattern("second_question")
 _LIST = re.compile(r"^[ \t]*(?:[-*][ \t]+)?\(?(\d{1,2})[.)][ \t]+(?=\S)", re.MULTILINE)
-_REPEATED = re.compile(r"\s*(\d\S*)(?:\s+\1)+\s*")
+_REPEATED = re.compile(r"\s*(\d\S*)(?:\s+\1)+\s*")  # 366 366 366 is one number
 _GIVEN = re.compile(  # what an output's form says is the answer
     r"^\s*(?:```(?:json)?\s*)?\{.*?\"(?:final_?)?answer\"\s*:\s*\"(?P<json>(?:[^\"\\]|\\.)+)\""
     r"|<answer>(?P<tag>.+?)</answer>|</think(?:ing)?>(?P<thought>.*\w.*)|\\boxed\{(?!.*\\boxed)",

@@ -90,7 +90,7 @@ def _is_adjective(name: str, longer: str) -> bool:
 
 
 def _shares_words(answer: str, gold: str, question: str) -> bool:
-    """True if an answer has the words of a gold one, which is no person's name, in some form or order: "by frying it"
+    """True if an answer has the words of a gold one that does not name a person, in some form or order: "by frying it"
     for fried, "Paul was lent money by Peter". Of a phrase most words do, and of a bound its numbers."""
     needed = _content(gold)
     if (
@@ -99,7 +99,7 @@ def _shares_words(answer: str, gold: str, question: str) -> bool:
         or (ASKS_PERSON.search(question) and gold.istitle() and not listed(gold))
     ):
         return False
-    asked, held = _content(question), {*_said(answer)}
+    asked, held = _content(question), {*_read_words(answer)}
     starts = {_start(word) for word in needed}
     new = {word for word in held - asked if _start(word) in starts or len(needed) > 1}
     shared = {word for word in needed if word in held or any(_is_form(word, other) for other in new)}
@@ -142,11 +142,11 @@ def _content(text: str) -> frozenset[str]:
     parts = listed(text)
     if len(parts) > 1 and all(part[0].isupper() and not part.isupper() for part in parts):
         text = " ".join(part.split()[-1] for part in parts)
-    told = frozenset(_said(text)) - (_IDLE - {"may"})
+    told = frozenset(_read_words(text)) - (_IDLE - {"may"})
     return frozenset(word for word in told if len(word) > 1 or _has_digit(text))
 
 
-def _said(text: str) -> list[str]:
+def _read_words(text: str) -> list[str]:
     return _ORDINAL.sub("", forms.readings(text)[0]).split()
 
 

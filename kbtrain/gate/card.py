@@ -181,7 +181,7 @@ class Threshold(BaseModel):
 
 
 def decision_text(threshold: float, always: bool) -> str:
-    """What is decided by a threshold; without its number where it is below ``always`` every score."""
+    """What a threshold decides; ``always``: it is below every score, so that its number says nothing."""
     return "always search" if always else f"search if score > {threshold:.4g}"
 
 
