@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.demo import FEATURES, ChainStep, Say, chain_step, finish_own, follow
-from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.errors import UserError, at
 from kbtrain.evaluation import search_pilot
 from kbtrain.evaluation.calibrate import stored_dev
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.results import GateResult, Results, load
-from kbtrain.evaluation.savings import LIMIT
+from kbtrain.evaluation.savings import ALPHA, LIMIT
 from kbtrain.evaluation.search_pilot import SearchSetting, SettingResult, compare_settings
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.features.additive import LEAST
-from kbtrain.gates.registry import kinds, load_gate
+from kbtrain.gates.registry import kind_to_fit, load_gate
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256, write_atomically
@@ -36,7 +36,7 @@ from kbtrain.llm.backends import read_llm_config
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
 from kbtrain.llm.forecast import PRICES, forecast, read_prices
-from kbtrain.metrics.significance import Delta, paired_difference, share
+from kbtrain.metrics.significance import Delta, paired_difference, share, sign_test
 from kbtrain.metrics.thresholds import Dev, few_change, fewest_questions, promised
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
@@ -88,9 +88,7 @@ class Fit:
                 raise UserError(f"command line: --answers: fit then sends no requests; remove {', '.join(given)}")
         elif self.corpus is None or (self.server is None) == (self.config is None):
             raise UserError("command line: give --corpus and --server (or --config), or --answers")
-        able = [FEATURES] if self.gate == FEATURES else [name for name, kind in kinds().items() if kind.fit]
-        if self.gate not in able:
-            raise UserError(f"command line: --gate: cannot fit '{self.gate}'; {did_you_mean(self.gate, able)}")
+        kind_to_fit(self.gate, "command line: --gate")
 
 
 @dataclass(frozen=True)
@@ -339,12 +337,12 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
     )
     if gate.retrieval_ratio in (0, 1):
         return f"{'Always' if gate.retrieval_ratio else 'Never'} search: the gate does the same for every question."
-    if over_always.above_zero and over_never.above_zero:
+    lost = round(gate.needed.n_positive * (1 - (gate.needed.recall or 0.0)))
+    saved = lost + round(gate.n * over_always.mean)
+    if over_always.above_zero and over_never.above_zero and sign_test(saved, lost) <= ALPHA:
         return f"Use the gate: {saves}, and more answers are right ({gains})."
     if never.accuracy >= max(gate.accuracy, always.accuracy):
         return f"Never search: {percent(never.accuracy)} % are right without; the gate is not better ({gains})."
-    lost = round(gate.needed.n_positive * (1 - (gate.needed.recall or 0.0)))
-    saved = lost + round(gate.n * over_always.mean)
     few = few_change([-1.0] * lost + [1.0] * saved + [0.0] * (gate.n - lost - saved), LIMIT)
     loss = f"a loss of more than {percent(LIMIT, 0)} points is"
     if over_always.low >= -LIMIT and over_never.mean > 0 and not few:

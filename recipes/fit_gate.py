@@ -27,10 +27,10 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.errors import UserError, did_you_mean
+from kbtrain.errors import UserError
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.registry import GATES, Kind, kind_named, kinds
+from kbtrain.gates.registry import GATES, Kind, kind_named, kind_to_fit
 from kbtrain.metrics.turns import classifier_metrics
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
@@ -110,16 +110,6 @@ def fit_by_keys(config: FitGateConfig, kind: Kind) -> dict[Key, FittedGate]:
     if not by_key:
         raise problems[0]
     return by_key
-
-
-def kind_to_fit(name: str) -> Kind:
-    """The kind of that name. Raises :class:`UserError` for one without a fit."""
-    registered = kinds()
-    able = {kind_name: kind for kind_name, kind in registered.items() if kind.fit}
-    if name in able:
-        return able[name]
-    recipe = f"it has its own recipe: {registered[name].made_by}" if name in registered else ""
-    raise UserError(f"key 'gate': '{name}' cannot be fitted here; {recipe or did_you_mean(name, able)}")
 
 
 def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled]) -> Gate:

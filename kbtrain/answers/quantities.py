@@ -134,7 +134,7 @@ _ENDLESS = re.compile(r"[\d.,]{60}|[eE][-+]?\d{4}")  # a model that repeats itse
 
 def quantities(text: str) -> list[Quantity]:
     """The quantities of a text (digits are ASCII ones, see :func:`plain_digits`), from left to right."""
-    matches: list[Quantity] = []
+    matches, taken = list[Quantity](), bytearray(len(text))
     for form, read in (
         (_SEASON, _season),
         (_LASTING, _lasting),
@@ -146,7 +146,8 @@ def quantities(text: str) -> list[Quantity]:
     ):
         for match in form.finditer(text):
             quantity = None if _ENDLESS.search(match[0]) else read(match)
-            if quantity and not any(q.begin < quantity.end and quantity.begin < q.end for q in matches):
+            if quantity and not any(taken[quantity.begin : quantity.end]):
+                taken[quantity.begin : quantity.end] = b"\1" * (quantity.end - quantity.begin)
                 matches.append(quantity)
     return _joined(sorted(matches), text)
 
@@ -168,7 +169,8 @@ def restate(answer: str, golds: Sequence[Quantity], question: str) -> str:
         answer = _NUMERALS.sub(lambda match: _VALUES[match[0].lower()], answer)
     for quantity in quantities(answer):
         signed = [quantity]
-        if _FALLS_BY.search(answer[: quantity.begin]) or _BELOW.match(answer, quantity.end):
+        before = answer[max(0, quantity.begin - _BEFORE) : quantity.begin]
+        if _FALLS_BY.search(before) or _BELOW.match(answer, quantity.end):
             negated = quantity._replace(values=frozenset(-value for value in quantity.values))
             signed = [negated] if _SIGNED.search(question) else [quantity, negated]
         equal = next((gold for gold in golds if any(is_equal(one, gold, question) for one in signed)), None)
@@ -189,6 +191,7 @@ _FALLS_BY = re.compile(
     r"(?:about |around |nearly |almost )?$",
     re.IGNORECASE,
 )
+_BEFORE = 80  # characters that are read in front of a quantity
 _OF_THINGS = re.compile(r"\s(?!(?:for|and|each|was|were|which|including|plus|only|with|per)\b)[^\W\d_]{3,}")
 _BELOW = re.compile(rf"\s*(?:{any_of(LISTS['falling']['behind'])})\b", re.IGNORECASE)
 _VALUES = names_by_word("numerals")
@@ -428,7 +431,8 @@ _ANY_ONE = re.compile(rf"\b(?:{any_of(BEFORE_ONE)})\s$", re.I)
 
 
 def _counts_nothing(match: re.Match[str]) -> bool:
-    return bool(_ONE_OF.match(match.string, match.end()) or _ANY_ONE.search(match.string[: match.start()]))
+    before = match.string[max(0, match.start() - _BEFORE) : match.start()]
+    return bool(_ONE_OF.match(match.string, match.end()) or _ANY_ONE.search(before))
 
 
 def _values(match: re.Match[str]) -> frozenset[Fraction]:

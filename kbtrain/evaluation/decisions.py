@@ -21,12 +21,11 @@ from kbtrain.metrics.calibration import Calibration, calibration, is_probability
 from kbtrain.metrics.registry import Classification, classify, further_metrics
 from kbtrain.metrics.significance import (
     PolicyDraws,
+    chance_ps,
     delta,
     draw_policies,
     holm,
     interval,
-    permutation_ps,
-    random_gate_p,
     random_gates,
 )
 from kbtrain.metrics.thresholds import RULES, AnyRule, Dev, ThresholdChoice, Training, choose, control
@@ -215,7 +214,7 @@ def measure(
     drawn = draw_policies(answers.llm, answers.rag, retrieve, draws, seed, answers.clusters)
     searches = [round(float(p.sum())) for p in retrieve]
     random = random_gates(answers.llm, answers.rag, searches, random_draws, seed)
-    p_values = _p_values_of_chance(answers, np.stack(retrieve) > 0, draws, seed)
+    p_values = chance_ps(answers.rag - answers.llm, np.stack(retrieve) > 0, draws, seed, answers.clusters)
     return [
         _measure(answers, decision, of, random[:, i], p_values[i])
         for i, (decision, of) in enumerate(zip(decisions, drawn, strict=True))
@@ -241,17 +240,6 @@ def _measure(
         point = replace(point, delta_vs_random=delta(0.0, random - point.accuracy))
     p = decision.under(answers)
     return DecisionFigures(point, drawn, (1 - p) * answers.llm + p * answers.rag)
-
-
-def _p_values_of_chance(answers: Correctness, searched: Bools, draws: int, seed: int) -> list[float]:
-    """Of each gate's searches (gates, n): exact where questions are exchanged and gains are whole, else permuted."""
-    gain = answers.rag - answers.llm
-    if answers.clusters is None:
-        exact = [random_gate_p(gain, int(row.sum()), float(gain[row].sum())) for row in searched]
-        values = [p for p in exact if p is not None]
-        if len(values) == len(exact):
-            return values
-    return permutation_ps(gain, searched.astype(np.float64), draws, seed, answers.clusters)
 
 
 def correct_families(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -20,9 +20,18 @@ from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.gate.card import Saves
 from kbtrain.metrics import thresholds
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import Delta, PolicyDraws, blocks_in_order, draw_policies, interval, question_counts
+from kbtrain.metrics.significance import (
+    Delta,
+    PolicyDraws,
+    blocks_in_order,
+    chance_ps,
+    draw_policies,
+    interval,
+    question_counts,
+)
 from kbtrain.records import Outcome
 
+ALPHA = 0.05  # of the intervals and tests: half of it on each side
 LIMIT = 0.02  # of All-RAG's accuracy: a loss that the report rules out, or not
 
 
@@ -31,8 +40,8 @@ class ThresholdSaving:
     """A gate at one threshold. All figures are shares of the questions, ``Delta`` with 95 % intervals.
 
     ``dev_saved``, ``saved``: searches skipped on dev and on test; ``change``: accuracy minus All-RAG's;
-    ``over_random``: accuracy minus that of skipping as many searches at random; ``doubt``: why a loss above
-    :data:`LIMIT` is not ruled out, where few answers change.
+    ``over_random``: accuracy minus that of skipping as many searches at random, which does as well with probability
+    ``p_chance``; ``doubt``: why a loss above :data:`LIMIT` is not ruled out, where few answers change.
     """
 
     threshold: float
@@ -41,6 +50,7 @@ class ThresholdSaving:
     saved: Delta
     change: Delta
     over_random: Delta
+    p_chance: float
     doubt: str = ""
 
 
@@ -68,8 +78,9 @@ class Saving:
 
     @property
     def certain(self) -> bool:
-        """True if the gate's choice of searches is better than chance, by the interval on test."""
-        return self.noted.over_random.above_zero
+        """True if the gate's choice of searches is better than chance on test, by the interval and by the test that few
+        skipped searches need: resamples of searches that change no answer are all alike."""
+        return self.noted.over_random.above_zero and self.noted.p_chance <= ALPHA / 2
 
 
 @dataclass(frozen=True)
@@ -122,11 +133,13 @@ def savings(
         searched += [(columns[gate] > threshold).astype(np.float64) for threshold in cuts[gate][1]]
     llm, rag = correctness.llm, correctness.rag
     drawn = iter(draw_policies(llm, rag, searched, options.draws, options.seed, options.clusters))
+    by_chance = iter(chance_ps(rag - llm, np.stack(searched) > 0, options.draws, options.seed, options.clusters))
     rows = []
     for gate in scores:
         rule, thresholds_of = cuts[gate]
         at_noted, at_right, at_promised = (
-            _setting(threshold, on_dev[gate], next(drawn), np.where(columns[gate] > threshold, 0.0, llm - rag))
+            _setting(threshold, on_dev[gate], next(drawn), next(by_chance),
+                     np.where(columns[gate] > threshold, 0.0, llm - rag))
             for threshold in thresholds_of
         )
         rows.append(
@@ -139,7 +152,9 @@ def savings(
     return sorted(rows, key=lambda row: -math.inf if row.dev_area is None else row.dev_area, reverse=True)
 
 
-def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws, changes: Floats) -> ThresholdSaving:
+def _setting(
+    threshold: float, on_dev: Floats, drawn: PolicyDraws, p_chance: float, changes: Floats
+) -> ThresholdSaving:
     return ThresholdSaving(
         threshold,
         dev_saved=float(1 - (on_dev > threshold).mean()),
@@ -147,6 +162,7 @@ def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws, changes: Floa
         saved=interval(1 - drawn.ratio),
         change=interval(drawn.accuracy - drawn.rag),
         over_random=interval(drawn.gain),
+        p_chance=p_chance,
         doubt=thresholds.few_change(changes, LIMIT),
     )
 

@@ -96,6 +96,16 @@ def kind_named(name: str) -> Kind:
     return kind
 
 
+def kind_to_fit(name: str, setting: str = "key 'gate'") -> Kind:
+    """The kind of that name. Raises :class:`UserError` for one without a fit, and for an unknown one."""
+    kind = kind_named(name) if name in kind_points() else None
+    if kind is not None and kind.fit:
+        return kind
+    able = (other for other, known in kinds().items() if known.fit)
+    instead = did_you_mean(name, able) if kind is None else f"it has its own recipe: {kind.made_by}"
+    raise UserError(f"{setting}: '{name}' cannot be fitted here; {instead}")
+
+
 def package_of(kind: str) -> str | None:
     """Name of the package that brings gates of this kind; None for kbtrain's own."""
     of_others = (point for point in entry_points(group=GROUP) if kind not in GATES and point.name == kind)

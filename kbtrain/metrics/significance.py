@@ -202,13 +202,17 @@ def mcnemar(first: Floats, second: Floats) -> McNemar | None:
 
     None unless every value is 0 or 1: expected accuracies and random decisions have no pairs to count.
     """
-    from scipy.stats import binomtest
-
     if not np.isin(np.concatenate([first, second]), (0.0, 1.0)).all():
         return None
     only_first, only_second = int((first > second).sum()), int((second > first).sum())
-    n = only_first + only_second
-    return McNemar(only_first, only_second, float(binomtest(only_first, n, 0.5).pvalue) if n else 1.0)
+    return McNemar(only_first, only_second, sign_test(only_first, only_second))
+
+
+def sign_test(first: int, second: int) -> float:
+    """Exact two-sided p-value of so many changes for the better and for the worse, if both were equally likely."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(first, first + second, 0.5).pvalue) if first + second else 1.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -219,6 +223,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
     stepped = np.maximum.accumulate(adjusted[order] * np.arange(len(order), 0, -1))
     adjusted[order] = np.minimum(stepped, 1.0)
     return [float(p) for p in adjusted]
+
+
+def chance_ps(
+    gain: Floats, searched: Bools, draws: int, seed: int, clusters: Sequence[str] | None = None
+) -> list[float]:
+    """One-sided p-value of each gate's searches (gates, n) against as many random ones: exact where questions are
+    exchanged and gains are whole (:func:`random_gate_p`), else permuted (:func:`permutation_ps`)."""
+    if clusters is None:
+        exact = [random_gate_p(gain, int(row.sum()), float(gain[row].sum())) for row in searched]
+        values = [p for p in exact if p is not None]
+        if len(values) == len(exact):
+            return values
+    return permutation_ps(gain, searched.astype(np.float64), draws, seed, clusters)
 
 
 def random_gate_p(gain: Floats, searches: int, reached: float) -> float | None:

@@ -200,7 +200,8 @@ def _certainty(saving: Saving) -> str:
         return f"Yes, on these questions: skipping the same number of searches at random costs more ({gain}). {loss}"
     if setting.over_random.high < -1e-12:  # rounding errors aside
         return f"This is worse than chance: skipping the same number of searches at random costs less ({gain}). {loss}"
-    return f"Not shown by these questions: skipping the same number at random may do as well ({gain}). {loss}"
+    may = f"does as well with probability {setting.p_chance:.2f}" if setting.over_random.above_zero else "may do as well"
+    return f"Not shown by these questions: skipping the same number at random {may} ({gain}). {loss}"
 
 
 def _at_most_right(saving: Saving, setting: ThresholdSaving) -> str:

@@ -6,6 +6,7 @@ the test questions are evaluated once. Every stage resumes where it was.
 
 Examples:
   python studies/mixed_traffic/run.py --run runs/mixed --model smollm2-135m-instruct
+  python studies/mixed_traffic/run.py --run runs/mixed --model FOLDER --prompts "{llm: llm.txt, rag: rag.txt}"
   python studies/mixed_traffic/run.py --run runs/mixed --config sampling.yaml --model /models/qwen2.5-coder-1.5b
 """
 
@@ -21,6 +22,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.demo import ChainStep, chain_step, follow
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import meta_of
+from kbtrain.prompts.own import Part
 from kbtrain.records import GateExample, Split
 
 GREEDY = "{train: 0, dev: 0, test: 0}"
@@ -45,16 +47,20 @@ class MixedConfig(Config):
     pilot: int | None = Field(None, ge=1, description="questions of each split in the pilot at most; null: all")
     pilot_splits: tuple[Split, ...] = Field(("train", "dev"), min_length=1, description="splits that the pilot asks")
     max_new_tokens: int = Field(20, ge=1, description="longest answer, in tokens")
+    prompts: dict[Part, Path] = Field(
+        {}, description="templates to compare with the project's, as of a model without a chat template; {}: the free one"
+    )
     kbm: str | None = Field("kbm_smollm2", description="configuration of train_kbm.py; null: no KBM")
     seakr: int = Field(10, ge=0, description="samples of SeaKR for each question; 0: no SeaKR")
     dtype: str = Field("auto", description="number format of probes and scores; best that of the answers")
 
 
 def main(config: MixedConfig) -> None:
-    templates = write_free_prompts(config.run)
+    own = {part: str(path.resolve()) for part, path in config.prompts.items()}
+    templates = own or write_free_prompts(config.run)
     follow([pilot_step(config, templates)], config.run, print, "evidence.jsonl", lambda _: [])
     chosen = templates if meta_of(config.run / "evidence.jsonl")["form"] else {}
-    follow(answering(config, {} if chosen else templates), config.run, print, "labels.jsonl", lambda _: [])
+    follow(answering(config, {} if chosen or own else templates), config.run, print, "labels.jsonl", lambda _: [])
     for split in ("train", "dev"):
         strip_source(config.run / "examples" / f"{split}.jsonl", config.run / "examples_no_source" / f"{split}.jsonl")
     follow(gates(config, json.dumps(chosen) if chosen else None), config.run, print)
@@ -71,7 +77,7 @@ def pilot_step(config: MixedConfig, templates: dict[str, str]) -> ChainStep:
     return chain_step(
         "pilot", "which number of passages and which prompt give most right answers", 10, **keys_of_answers(config),
         ks=json.dumps(config.ks), splits=json.dumps(config.pilot_splits), questions=config.pilot,
-        forms=json.dumps({"free": templates}),
+        forms=json.dumps({"own" if config.prompts else "free": templates}),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, hypergeom
 
 from kbtrain.evaluation.outcomes import Correctness, answers
 from kbtrain.evaluation.savings import SavingOptions, band, four_fold, savings
@@ -64,6 +64,16 @@ def test_where_few_answers_change_the_loss_has_the_exact_bound(n, lost, saved):
     more, less = (binomtest(k, n).proportion_ci(0.95, "exact") for k in (lost, saved))
     bound = f"it may be {100 * (more.high - less.low):.1f} points; 183 test questions may rule it out"
     assert found.noted.doubt == (f": few answers change, so {bound}" if n == 32 else "")
+
+
+@pytest.mark.parametrize(("skipped", "certain"), [(10, False), (40, True)])
+def test_a_few_skipped_searches_that_change_nothing_may_be_luck(skipped, certain):
+    """Of 100 searches 20 mend an answer: all of ten others miss these with probability 0.095."""
+    test = outcomes("test", [(1, 1)] * 80 + [(0, 1)] * 20)
+    gates = {"good": scored(DEV, GOOD) | scored(test, [0.1] * skipped + [0.9] * (100 - skipped))}
+    (found,) = savings(DEV, test, gates, SavingOptions(draws=200, settings={"good": (0.5, "given")}))
+    assert found.noted.over_random.above_zero and found.certain == certain
+    assert found.noted.p_chance == pytest.approx(hypergeom.cdf(0, 100, 20, skipped))
 
 
 def test_the_headline_is_the_threshold_that_is_noted():

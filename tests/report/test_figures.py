@@ -36,7 +36,7 @@ FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 def saving(saved, accuracy, gate="probe_benefit"):
     over, left_out = Delta(0.1, 0.05, 0.15), Delta(saved, 0.0, 1.0)
-    here = ThresholdSaving(0.5, saved, accuracy, left_out, Delta(0.029, -0.02, 0.08), over)
+    here = ThresholdSaving(0.5, saved, accuracy, left_out, Delta(0.029, -0.02, 0.08), over, 0.01)
     promise = Promised(0.02, 0.1, 100, 149, None)
     return Saving(gate, 0.02, "best_accuracy", 100, 200, None, here, here, promised=None, promise=promise)
 
@@ -119,6 +119,7 @@ def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind()
     ("low", "high", "doubt", "said", "ruled_out"),
     [
         (0.01, 0.2, "", "Yes, on these questions", True),
+        (0.01, 0.2, "by luck", "Not shown by these questions: skipping the same number at random does as well with", False),
         (-0.1, 0.2, ": few answers change", "Not shown by these questions", False),
         (-0.2, -0.01, "", "This is worse than chance", True),
     ],
@@ -126,7 +127,8 @@ def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind()
 def test_a_verdict_says_what_the_questions_show(low, high, doubt, said, ruled_out):
     one, change = saving(0.5, 0.4), Delta(0.0, 0.0, 0.0)
     over = Delta((low + high) / 2, low, high)
-    one = replace(one, noted=replace(one.noted, change=change, over_random=over, doubt=doubt))
+    chance = 0.1 if doubt == "by luck" else 0.01
+    one = replace(one, noted=replace(one.noted, change=change, over_random=over, p_chance=chance, doubt=doubt))
     gates = [SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")]
     found = sentences(SimpleNamespace(gates=gates), one, 1)
     assert found[2].startswith(said) and ("is ruled out." in found[2], doubt in found[2]) == (ruled_out, True)
