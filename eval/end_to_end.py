@@ -70,7 +70,7 @@ from kbtrain.report.summary import text_summary
 from kbtrain.utterances import utterance_kind
 
 # keys that are settings of the evaluation under the same name
-OF_SETTINGS = ("target_ratio", "bootstrap_draws", "random_draws", "seed", "max_loss", "delta")
+OF_SETTINGS = ("target_ratio", "bootstrap_draws", "seed", "max_loss", "delta")
 
 
 class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
@@ -95,8 +95,7 @@ class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
         None, ge=0, le=1, description="mastery above which a question is known; as in the labels"
     )
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the questions for the intervals")
-    random_draws: int = Field(1_000, ge=100, description="random gates drawn at each retrieval ratio")
-    seed: int = Field(0, ge=0, lt=2**31, description="seed of the resamples and the random gates")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of the resamples")
 
     @model_validator(mode="after")
     def _keys_count(self) -> EndToEndConfig:

@@ -22,7 +22,7 @@ from kbtrain.evaluation import search_pilot
 from kbtrain.evaluation.calibrate import stored_dev
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.results import GateResult, Results, load
-from kbtrain.evaluation.savings import ALPHA, LIMIT
+from kbtrain.evaluation.savings import LIMIT
 from kbtrain.evaluation.search_pilot import SearchSetting, SettingResult, compare_settings
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.features.additive import LEAST
@@ -36,8 +36,8 @@ from kbtrain.llm.backends import read_llm_config
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
 from kbtrain.llm.forecast import PRICES, forecast, read_prices
-from kbtrain.metrics.significance import Delta, paired_difference, share, sign_test
-from kbtrain.metrics.thresholds import Dev, few_change, fewest_questions, promised
+from kbtrain.metrics.significance import Delta, paired_difference, share
+from kbtrain.metrics.thresholds import Dev, fewest_questions, promised
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.columns import propose_columns
@@ -337,18 +337,15 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
     )
     if gate.retrieval_ratio in (0, 1):
         return f"{'Always' if gate.retrieval_ratio else 'Never'} search: the gate does the same for every question."
-    lost = round(gate.needed.n_positive * (1 - (gate.needed.recall or 0.0)))
-    saved = lost + round(gate.n * over_always.mean)
-    if over_always.above_zero and over_never.above_zero and sign_test(saved, lost) <= ALPHA:
+    if over_always.above_zero and over_never.above_zero:
         return f"Use the gate: {saves}, and more answers are right ({gains})."
     if never.accuracy >= max(gate.accuracy, always.accuracy):
         return f"Never search: {percent(never.accuracy)} % are right without; the gate is not better ({gains})."
-    few = few_change([-1.0] * lost + [1.0] * saved + [0.0] * (gate.n - lost - saved), LIMIT)
     loss = f"a loss of more than {percent(LIMIT, 0)} points is"
-    if over_always.low >= -LIMIT and over_never.mean > 0 and not few:
+    if over_always.low >= -LIMIT and over_never.mean > 0:
         return f"Use the gate to save searches: {saves}, and {loss} ruled out ({gains})."
     better = "never" if never.accuracy > always.accuracy else "always"
-    needs = f"{loss} not ruled out{few}" if few and over_always.low >= -LIMIT else _needed(over_always, gate.n)
+    needs = _needed(over_always, gate.n) if over_always.mean else f"{loss} not ruled out by so few questions"
     return f"Not decided, {better} search so far: {saves} ({gains}); {needs}."
 
 

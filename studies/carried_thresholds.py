@@ -19,7 +19,7 @@ from kbtrain.evaluation.decisions import dev_table
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness, Resample
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.metrics.calibration import Shift, shift
-from kbtrain.metrics.significance import Delta, draw_policies, interval
+from kbtrain.metrics.significance import Delta, draw_policies
 from kbtrain.metrics.thresholds import Dev, Rule, choose
 
 DRAWS, SEED = 2_000, 0
@@ -74,7 +74,7 @@ def carry_threshold(
         threshold=threshold.value,
         accuracy=float(drawn.accuracy[0]),
         ratio=float(drawn.ratio[0]),
-        gain=interval(drawn.gain),
+        gain=drawn.over_chance,
         shift=shift(dev.scores, scores),
     )
 

@@ -26,7 +26,7 @@ from kbtrain.serve.config import ServeConfig
 
 UPSTREAM, EMBEDDINGS = "http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1"
 MODEL = ("--model", "model", *world.TINY)
-SHORT = ("--bootstrap-draws", "100", "--random-draws", "100")
+SHORT = ("--bootstrap-draws", "100")
 
 
 @pytest.fixture(scope="module")

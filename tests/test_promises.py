@@ -30,7 +30,6 @@ KEYS = ("--keys", "[mastery, benefit]")
 DATA = ("--train", "run/examples/train.jsonl", "--dev", "run/examples/dev.jsonl")
 FEATURES = (*DATA, "--index", "run/bm25", "--output", "run/features", *KEYS)
 DRAWN = ("--backend", "scripted", "--samples", "{train: 4, dev: 4, test: 2}", "--window", "24")
-FEW = ("--bootstrap-draws", "100", "--random-draws", "100")
 STAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "collect": (
         "data_gen/collect.py",
@@ -42,7 +41,7 @@ STAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "build": ("data_gen/build.py", ("--run", "run", *KEYS)),
     "fit": ("recipes/train_features.py", FEATURES),
     "score": ("eval/score.py", ("--run", "run", "--only", "[features]", "--chunk", "16")),
-    "end_to_end": ("eval/end_to_end.py", ("--run", "run", *FEW)),
+    "end_to_end": ("eval/end_to_end.py", ("--run", "run", "--bootstrap-draws", "100")),
     "report": ("eval/write_report.py", ("--run", "run")),
 }
 # files that a stage notes in passing; what they say of times and memory differs from run to run

@@ -30,7 +30,7 @@ from kbtrain.gates.thresholds_store import Source, note
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import draw_policies, interval
+from kbtrain.metrics.significance import draw_policies
 from kbtrain.metrics.thresholds import Dev, Rule, promised
 from kbtrain.records import Outcome, Question, Target
 
@@ -148,9 +148,9 @@ def _evidence(dev: Dev, threshold: float) -> dict[str, Any]:
         "all_rag": float(of.rag[0]),
         "retrieval_ratio": float(of.ratio[0]),
         "random_at_that_ratio": float(of.chance[0]),
-        "vs_llm_only": asdict(interval(of.accuracy - of.llm)),
-        "vs_all_rag": asdict(interval(of.accuracy - of.rag)),
-        "vs_random": asdict(interval(of.gain)),
+        "vs_llm_only": asdict(of.over_never),
+        "vs_all_rag": asdict(of.over_always),
+        "vs_random": asdict(of.over_chance),
         "dev_scores": kept_scores(dev.scores),
     }
 

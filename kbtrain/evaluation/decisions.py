@@ -15,18 +15,16 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
-from kbtrain.evaluation.results import Comparison, Point, RandomDraws
+from kbtrain.evaluation.results import Comparison, Point
 from kbtrain.evaluation.scores import NOTHING, Seen
 from kbtrain.metrics.calibration import Calibration, calibration, is_probability
 from kbtrain.metrics.registry import Classification, classify, further_metrics
 from kbtrain.metrics.significance import (
     PolicyDraws,
-    chance_ps,
-    delta,
     draw_policies,
     holm,
-    interval,
-    random_gates,
+    permutation_ps,
+    random_gate_p,
 )
 from kbtrain.metrics.thresholds import RULES, AnyRule, Dev, ThresholdChoice, Training, choose, control
 from kbtrain.records import Outcome
@@ -202,7 +200,7 @@ class DecisionFigures:
 
 
 def measure(
-    answers: Correctness, decisions: Sequence[GateDecisions], *, draws: int, random_draws: int, seed: int
+    answers: Correctness, decisions: Sequence[GateDecisions], *, draws: int, seed: int
 ) -> list[DecisionFigures]:
     """All decisions on the same questions and the same resamples.
 
@@ -212,34 +210,34 @@ def measure(
         return []
     retrieve = [decision.under(answers) for decision in decisions]
     drawn = draw_policies(answers.llm, answers.rag, retrieve, draws, seed, answers.clusters)
-    searches = [round(float(p.sum())) for p in retrieve]
-    random = random_gates(answers.llm, answers.rag, searches, random_draws, seed)
-    p_values = chance_ps(answers.rag - answers.llm, np.stack(retrieve) > 0, draws, seed, answers.clusters)
-    return [
-        _measure(answers, decision, of, random[:, i], p_values[i])
-        for i, (decision, of) in enumerate(zip(decisions, drawn, strict=True))
-    ]
+    p_values = _p_values_of_chance(answers, np.stack(retrieve) > 0, draws, seed)
+    return [_measure(answers, *of) for of in zip(decisions, drawn, p_values, strict=True)]
 
 
-def _measure(
-    answers: Correctness, decision: GateDecisions, drawn: PolicyDraws, random: Floats, p_of_chance: float
-) -> DecisionFigures:
-    low, high = (float(q) for q in np.quantile(random, [0.025, 0.975]))
+def _measure(answers: Correctness, decision: GateDecisions, drawn: PolicyDraws, p_of_chance: float) -> DecisionFigures:
     point = Point(
         accuracy_kind=answers.kind,
         accuracy=float(drawn.accuracy[0]),
         retrieval_ratio=float(drawn.ratio[0]),
         random_accuracy=float(drawn.chance[0]),
-        delta_vs_random=interval(drawn.gain),
-        delta_vs_llm_only=interval(drawn.accuracy - drawn.llm),
-        delta_vs_all_rag=interval(drawn.accuracy - drawn.rag),
-        random_draws=RandomDraws(len(random), float(random.mean()), low, high),
+        delta_vs_random=drawn.over_chance,
+        delta_vs_llm_only=drawn.over_never,
+        delta_vs_all_rag=drawn.over_always,
         p_vs_random=p_of_chance if decision.threshold else None,
     )
-    if decision.gate.name == "random":  # its row is an expectation: show what single random gates do
-        point = replace(point, delta_vs_random=delta(0.0, random - point.accuracy))
     p = decision.under(answers)
     return DecisionFigures(point, drawn, (1 - p) * answers.llm + p * answers.rag)
+
+
+def _p_values_of_chance(answers: Correctness, searched: Bools, draws: int, seed: int) -> list[float]:
+    """Of each gate's searches (gates, n): exact where questions are exchanged and gains are whole, else permuted."""
+    gain = answers.rag - answers.llm
+    if answers.clusters is None:
+        exact = [random_gate_p(gain, int(row.sum()), float(gain[row].sum())) for row in searched]
+        values = [p for p in exact if p is not None]
+        if len(values) == len(exact):
+            return values
+    return permutation_ps(gain, searched.astype(np.float64), draws, seed, answers.clusters)
 
 
 def correct_families(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -88,7 +88,7 @@ def judge_twice(
             searched=float(is_searched.mean()),
             passed_on=float(of.ratio[0]),
             tokens=round(float(np.where(passed, used.rag_in, used.llm_in).sum())),
-            gain=interval(of.gain),
+            gain=of.over_chance,
         )
         for of, (name, (is_searched, passed)) in zip(drawn, chosen.items(), strict=True)
     ]

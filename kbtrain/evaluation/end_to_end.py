@@ -46,7 +46,6 @@ class Settings(DevRule):
 
     tau_mastery: float
     bootstrap_draws: int = 10_000
-    random_draws: int = 1_000
     seed: int = 0
 
 
@@ -68,9 +67,7 @@ def evaluate(
     kinds: list[AccuracyKind] = ["greedy", "expected"] if oc.has_expected(test) else ["greedy"]
     kinds.sort(key=lambda kind: kind != s.kind)  # the flat figures' kind first
     tables = [replace(oc.answers(test, kind), clusters=clusters) for kind in kinds]
-    measured = [
-        measure(table, flat, draws=s.bootstrap_draws, random_draws=s.random_draws, seed=s.seed) for table in tables
-    ]
+    measured = [measure(table, flat, draws=s.bootstrap_draws, seed=s.seed) for table in tables]
     drawn = [_areas(table, chosen, min(AREA_DRAWS, s.bootstrap_draws), s.seed) for table in tables]
     results, rest = [], iter(measured[0][len(chosen) :])
     for i, (decision, group) in enumerate(zip(chosen, others, strict=True)):

@@ -29,17 +29,7 @@ from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.records import Condition
 
 
-@dataclass(frozen=True)
-class RandomDraws:
-    """Accuracies of ``draws`` random gates with the same number of searches: mean and 2.5 % to 97.5 %."""
-
-    draws: int
-    mean: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """One gate at one threshold, measured by one kind of accuracy (share of questions answered right, 0 to 1).
 
@@ -55,7 +45,6 @@ class Point:
     delta_vs_random: Delta
     delta_vs_llm_only: Delta
     delta_vs_all_rag: Delta
-    random_draws: RandomDraws
     p_vs_random: float | None = None
 
 
@@ -102,9 +91,9 @@ class Cost:
     gate_tokens: int = 0
 
 
-@dataclass(frozen=True)
-class GateResult:
-    """One gate. The flat classification metrics are those of the positive class ``needed``.
+@dataclass(frozen=True, kw_only=True)
+class GateResult(Point):
+    """One gate at its threshold. The flat classification metrics are those of the positive class ``needed``.
 
     ``p_vs_random_holm``: ``p_vs_random`` after Holm's correction over all gates with a threshold chosen on dev;
     ``beats_random``: it is below 0.05, or, where nothing was chosen, the interval lies above 0;
@@ -116,14 +105,6 @@ class GateResult:
     threshold: float | None
     threshold_rule: AnyRule | None
     n_dev: int
-    accuracy_kind: AccuracyKind
-    accuracy: float
-    retrieval_ratio: float
-    random_accuracy: float
-    delta_vs_random: Delta
-    delta_vs_llm_only: Delta
-    delta_vs_all_rag: Delta
-    random_draws: RandomDraws
     beats_random: bool
     auroc: float | None
     average_precision: float | None
@@ -140,7 +121,6 @@ class GateResult:
     other_area: list[Ranking] = field(default_factory=list)
     rules: list[RulePoint] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
-    p_vs_random: float | None = None
     p_vs_random_holm: float | None = None
     seen: Seen = NOTHING
 

@@ -20,18 +20,9 @@ from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.gate.card import Saves
 from kbtrain.metrics import thresholds
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import (
-    Delta,
-    PolicyDraws,
-    blocks_in_order,
-    chance_ps,
-    draw_policies,
-    interval,
-    question_counts,
-)
+from kbtrain.metrics.significance import Delta, PolicyDraws, blocks_in_order, draw_policies, interval, question_counts
 from kbtrain.records import Outcome
 
-ALPHA = 0.05  # of the intervals and tests: half of it on each side
 LIMIT = 0.02  # of All-RAG's accuracy: a loss that the report rules out, or not
 
 
@@ -40,8 +31,7 @@ class ThresholdSaving:
     """A gate at one threshold. All figures are shares of the questions, ``Delta`` with 95 % intervals.
 
     ``dev_saved``, ``saved``: searches skipped on dev and on test; ``change``: accuracy minus All-RAG's;
-    ``over_random``: accuracy minus that of skipping as many searches at random, which does as well with probability
-    ``p_chance``; ``doubt``: why a loss above :data:`LIMIT` is not ruled out, where few answers change.
+    ``over_random``: accuracy minus that of skipping as many searches at random.
     """
 
     threshold: float
@@ -50,8 +40,6 @@ class ThresholdSaving:
     saved: Delta
     change: Delta
     over_random: Delta
-    p_chance: float
-    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,6 @@ class Saving:
     of the fewest searches with a promised loss (``promised``; None where ``promise`` has none)."""
 
     gate: str
-    limit: float
     rule: str
     n_dev: int
     n: int
@@ -78,9 +65,8 @@ class Saving:
 
     @property
     def certain(self) -> bool:
-        """True if the gate's choice of searches is better than chance on test, by the interval and by the test that few
-        skipped searches need: resamples of searches that change no answer are all alike."""
-        return self.noted.over_random.above_zero and self.noted.p_chance <= ALPHA / 2
+        """True if the gate's choice of searches is better than chance, by the interval on test."""
+        return self.noted.over_random.above_zero
 
 
 @dataclass(frozen=True)
@@ -133,18 +119,15 @@ def savings(
         searched += [(columns[gate] > threshold).astype(np.float64) for threshold in cuts[gate][1]]
     llm, rag = correctness.llm, correctness.rag
     drawn = iter(draw_policies(llm, rag, searched, options.draws, options.seed, options.clusters))
-    by_chance = iter(chance_ps(rag - llm, np.stack(searched) > 0, options.draws, options.seed, options.clusters))
     rows = []
     for gate in scores:
         rule, thresholds_of = cuts[gate]
         at_noted, at_right, at_promised = (
-            _setting(threshold, on_dev[gate], next(drawn), next(by_chance),
-                     np.where(columns[gate] > threshold, 0.0, llm - rag))
-            for threshold in thresholds_of
+            _setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of
         )
         rows.append(
             Saving(
-                gate, LIMIT, rule, len(dev), len(test), areas[gate], noted=at_noted, most_right=at_right,
+                gate, rule, len(dev), len(test), areas[gate], noted=at_noted, most_right=at_right,
                 promised=at_promised if promises[gate].guarantee else None, promise=promises[gate],
                 saves="passages" if gate in options.after_search else "searches",
             )
@@ -152,18 +135,14 @@ def savings(
     return sorted(rows, key=lambda row: -math.inf if row.dev_area is None else row.dev_area, reverse=True)
 
 
-def _setting(
-    threshold: float, on_dev: Floats, drawn: PolicyDraws, p_chance: float, changes: Floats
-) -> ThresholdSaving:
+def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdSaving:
     return ThresholdSaving(
         threshold,
         dev_saved=float(1 - (on_dev > threshold).mean()),
         accuracy=float(drawn.accuracy[0]),
         saved=interval(1 - drawn.ratio),
-        change=interval(drawn.accuracy - drawn.rag),
-        over_random=interval(drawn.gain),
-        p_chance=p_chance,
-        doubt=thresholds.few_change(changes, LIMIT),
+        change=drawn.over_always,
+        over_random=drawn.over_chance,
     )
 
 

@@ -16,7 +16,7 @@ from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.metrics.significance import Delta, paired_difference, wilson
 from kbtrain.records import Evidence, Question, Split
-from kbtrain.show import count_of
+from kbtrain.show import aligned, count_of
 
 NEVER = "never"
 PLAIN = ""  # the form of the prompt that sampling uses without a choice
@@ -99,18 +99,15 @@ def best_setting(results: Sequence[SettingResult]) -> SettingResult:
 
 def table(nevers: Mapping[str, SettingResult], results: Sequence[SettingResult], chosen: SearchSetting) -> list[str]:
     """The settings as lines of text, the chosen one marked."""
-    rows = [(f"{NEVER} {form}".rstrip(), result) for form, result in nevers.items()]
-    rows += [(f"{result.setting.candidates} {result.setting.form}".rstrip(), result) for result in results]
-    width = max(len(name) for name, _ in rows)
-    lines = [f"{'search':<{width}}  passages  right with passages      repaired  broken  prompt tokens"]
-    for name, result in rows:
-        share = f"{result.right / result.n:6.1%} [{result.low:.1%}, {result.high:.1%}]"
-        mark = "  <- chosen" if result.setting == chosen else ""
-        lines.append(
-            f"{name:<{width}}  {result.setting.k:>8}  {share:<23}  {result.repaired:>8}  {result.broken:>6}  "
-            f"{result.prompt_tokens:>13.0f}{mark}"
-        )
-    return lines
+    rows = []
+    for result in (*nevers.values(), *results):
+        setting, right = result.setting, f"{result.right / result.n:.1%} [{result.low:.1%}, {result.high:.1%}]"
+        counts = [str(setting.k), right, str(result.repaired), str(result.broken), f"{result.prompt_tokens:.0f}"]
+        name = f"{setting.candidates or NEVER} {setting.form}".rstrip()
+        rows.append([name, *counts, "<- chosen" * (setting == chosen)])
+    return aligned(
+        ("search", "passages", "right with passages", "repaired", "broken", "prompt tokens", ""), rows
+    ).split("\n")
 
 
 def effect_of(never: SettingResult, best: SettingResult) -> Effect:

@@ -23,7 +23,7 @@ _STRATIFIED_CELLS = 4_000_000  # part of the random stream: another number draws
 
 @dataclass(frozen=True)
 class Delta:
-    """A difference of accuracies as observed (``mean``), with its 95 % bootstrap interval."""
+    """A difference of accuracies as observed (``mean``), with its 95 % interval."""
 
     mean: float
     low: float
@@ -62,12 +62,17 @@ def resampled_means(columns: Floats, draws: int, seed: int, clusters: Sequence[s
 @dataclass(frozen=True)
 class PolicyDraws:
     """Accuracy of a policy and its share of searches (``ratio``), beside the accuracies of searching never (``llm``)
-    and always (``rag``): as observed first, then in each resample, (1 + draws,) each."""
+    and always (``rag``): as observed first, then in each resample, (1 + draws,) each.
+
+    ``gains``: correctness with retrieval minus without, of each question; ``retrieve``: the policy's probability of it.
+    """
 
     llm: Floats
     rag: Floats
     ratio: Floats
     accuracy: Floats
+    gains: Floats
+    retrieve: Floats
 
     @property
     def chance(self) -> Floats:
@@ -79,6 +84,43 @@ class PolicyDraws:
         """Accuracy above :attr:`chance`."""
         return self.accuracy - self.chance
 
+    @property
+    def over_always(self) -> Delta:
+        """Accuracy above that of searching always."""
+        return self._few_skipped or interval(self.accuracy - self.rag)
+
+    @property
+    def over_never(self) -> Delta:
+        """Accuracy above that of searching never."""
+        return self._few_searched or interval(self.accuracy - self.llm)
+
+    @property
+    def over_chance(self) -> Delta:
+        """Accuracy above :attr:`chance`."""
+        for few, fixed in ((self._few_skipped, self.rag), (self._few_searched, self.llm)):
+            if few is not None and 0 < self.ratio[0] < 1:
+                return weighted_sum([(1, few), (1, interval(fixed - self.chance))])
+        return interval(self.gain)
+
+    @property
+    def _few_skipped(self) -> Delta | None:
+        return interval_of_few(-self.gains * (1 - self.retrieve)) if (self.retrieve < 1).any() else None
+
+    @property
+    def _few_searched(self) -> Delta | None:
+        return interval_of_few(self.gains * self.retrieve) if self.retrieve.any() else None
+
+
+FEW = 10  # changed answers: resamples of fewer are too much alike, and of none are all the same
+
+
+def interval_of_few(changes: Floats) -> Delta | None:
+    """Mean change with its interval where fewer than :data:`FEW` answers change (-1, 1); None for more, and for changes
+    that are no whole answers."""
+    if np.count_nonzero(changes) >= FEW or not np.isin(changes, (-1.0, 0.0, 1.0)).all():
+        return None
+    return paired_difference(int((changes > 0).sum()), int((changes < 0).sum()), len(changes))
+
 
 def draw_policies(
     llm: Floats, rag: Floats, retrieve: Sequence[Floats], draws: int, seed: int, clusters: Sequence[str] | None = None
@@ -89,7 +131,8 @@ def draw_policies(
     for p in retrieve:
         columns += [p, (1 - p) * llm + p * rag]
     means = resampled_means(np.stack(columns, axis=1), draws, seed, clusters).T
-    return [PolicyDraws(means[0], means[1], *means[2 + 2 * i : 4 + 2 * i]) for i in range(len(retrieve))]
+    of_policies = zip(means[2::2], means[3::2], retrieve, strict=True)
+    return [PolicyDraws(means[0], means[1], ratio, accuracy, rag - llm, p) for ratio, accuracy, p in of_policies]
 
 
 def resampled_areas(
@@ -172,18 +215,6 @@ def cluster_counts(clusters: Sequence[str], draws: int, seed: int) -> Floats:
     return np.concatenate([np.ones((1, len(names))), counts])[:, of_item]
 
 
-def random_gates(llm: Floats, rag: Floats, searches: list[int], draws: int, seed: int) -> Floats:
-    """Accuracies of gates that retrieve exactly ``searches[j]`` questions drawn at random: (draws, len(searches))."""
-    n, gain, rng, parts = len(llm), rag - llm, np.random.default_rng(seed), []
-    step = max(1, _CELLS // n)
-    for start in range(0, draws, step):
-        rows = min(step, draws - start)
-        shuffled = rng.permuted(np.broadcast_to(gain, (rows, n)), axis=1)
-        total = np.concatenate([np.zeros((rows, 1)), np.cumsum(shuffled, axis=1)], axis=1)
-        parts.append(llm.mean() + total[:, searches] / n)
-    return np.concatenate(parts)
-
-
 @dataclass(frozen=True)
 class McNemar:
     """Questions that only the first of two gates answers right, those that only the second does, and the p-value.
@@ -202,17 +233,13 @@ def mcnemar(first: Floats, second: Floats) -> McNemar | None:
 
     None unless every value is 0 or 1: expected accuracies and random decisions have no pairs to count.
     """
+    from scipy.stats import binomtest
+
     if not np.isin(np.concatenate([first, second]), (0.0, 1.0)).all():
         return None
     only_first, only_second = int((first > second).sum()), int((second > first).sum())
-    return McNemar(only_first, only_second, sign_test(only_first, only_second))
-
-
-def sign_test(first: int, second: int) -> float:
-    """Exact two-sided p-value of so many changes for the better and for the worse, if both were equally likely."""
-    from scipy.stats import binomtest
-
-    return float(binomtest(first, first + second, 0.5).pvalue) if first + second else 1.0
+    n = only_first + only_second
+    return McNemar(only_first, only_second, float(binomtest(only_first, n, 0.5).pvalue) if n else 1.0)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -223,19 +250,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     stepped = np.maximum.accumulate(adjusted[order] * np.arange(len(order), 0, -1))
     adjusted[order] = np.minimum(stepped, 1.0)
     return [float(p) for p in adjusted]
-
-
-def chance_ps(
-    gain: Floats, searched: Bools, draws: int, seed: int, clusters: Sequence[str] | None = None
-) -> list[float]:
-    """One-sided p-value of each gate's searches (gates, n) against as many random ones: exact where questions are
-    exchanged and gains are whole (:func:`random_gate_p`), else permuted (:func:`permutation_ps`)."""
-    if clusters is None:
-        exact = [random_gate_p(gain, int(row.sum()), float(gain[row].sum())) for row in searched]
-        values = [p for p in exact if p is not None]
-        if len(values) == len(exact):
-            return values
-    return permutation_ps(gain, searched.astype(np.float64), draws, seed, clusters)
 
 
 def random_gate_p(gain: Floats, searches: int, reached: float) -> float | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
 
@@ -262,20 +261,6 @@ def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Float
     upper = upper_bounds(losses, n, delta / 2, exact)
     lower = 1 - upper_bounds(n - saved, n, delta / 2, exact)
     return (losses - saved) / n, upper - lower
-
-
-FEW = 10  # changed answers: resamples of fewer are too much alike, and of none are all the same
-
-
-def few_change(changes: Sequence[float] | Floats, limit: float, delta: float = 0.05) -> str:
-    """Why no accuracy lost above the limit is ruled out where fewer than :data:`FEW` answers change, whatever a
-    bootstrap says: by the bound of :func:`control`. ``changes``: of each question by skipping (-1: lost, 1: saved)."""
-    everything = Dev(np.zeros(len(changes)), np.asarray(changes), np.zeros(len(changes)))
-    bound = _lost(everything, np.zeros(1), delta)[1][0]
-    if np.count_nonzero(changes) >= FEW or bound <= limit:
-        return ""
-    needed = fewest_questions(limit, delta)
-    return f": few answers change, so it may be {100 * bound:.1f} points; {needed} test questions may rule it out"
 
 
 def fewest_questions(limit: float, delta: float) -> int:

@@ -18,7 +18,7 @@ from kbtrain.evaluation.outcomes import Correctness, answers
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.store import SampleStore
-from kbtrain.metrics.significance import Delta, draw_policies, interval
+from kbtrain.metrics.significance import Delta, draw_policies
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Evidence, Hit, Outcome, Question, SampleSet
 from kbtrain.show import first_ids
@@ -165,7 +165,7 @@ def part_rows(graded: Correctness, searched: Floats, parts: Sequence[str | None]
         (of,) = draw_policies(llm, rag, [searched[at]], DRAWS, i, clusters)
         never, always = float(llm.mean()), float(rag.mean())
         ratio, accuracy, chance = (float(column[0]) for column in (of.ratio, of.accuracy, of.chance))
-        rows.append(PartRow(name, len(at), never, always, ratio, accuracy, chance, interval(of.gain)))
+        rows.append(PartRow(name, len(at), never, always, ratio, accuracy, chance, of.over_chance))
     return rows
 
 

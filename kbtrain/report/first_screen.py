@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.evaluation.results import GateResult, Results
-from kbtrain.evaluation.savings import FourFold, Saving, ThresholdSaving
+from kbtrain.evaluation.savings import LIMIT, FourFold, Saving, ThresholdSaving
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.io.provenance import short_name
 from kbtrain.metrics.significance import share
@@ -189,19 +189,18 @@ def _certainty(saving: Saving) -> str:
     """The difference to skipping as many searches at random, and if a small loss is ruled out."""
     setting = saving.noted
     gain = f"{points(setting.over_random.mean)} points, {points_interval(setting.over_random)}"
-    limit = f"{percent(saving.limit, 0)} points"
-    if setting.change.low >= -saving.limit and not setting.doubt:
+    limit = f"{percent(LIMIT, 0)} points"
+    if setting.change.low >= -LIMIT:
         loss = f"A loss of more than {limit} is ruled out."
-    elif setting.change.mean >= -saving.limit:
-        loss = f"A loss of more than {limit} is not ruled out{setting.doubt}."
+    elif setting.change.mean >= -LIMIT:
+        loss = f"A loss of more than {limit} is not ruled out."
     else:
         loss = f"It lost more than {limit}."
     if saving.certain:
         return f"Yes, on these questions: skipping the same number of searches at random costs more ({gain}). {loss}"
     if setting.over_random.high < -1e-12:  # rounding errors aside
         return f"This is worse than chance: skipping the same number of searches at random costs less ({gain}). {loss}"
-    may = f"does as well with probability {setting.p_chance:.2f}" if setting.over_random.above_zero else "may do as well"
-    return f"Not shown by these questions: skipping the same number at random {may} ({gain}). {loss}"
+    return f"Not shown by these questions: skipping the same number at random may do as well ({gain}). {loss}"
 
 
 def _at_most_right(saving: Saving, setting: ThresholdSaving) -> str:

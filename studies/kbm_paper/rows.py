@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kbtrain.arrays import Floats
 from kbtrain.evaluation.outcomes import Correctness
-from kbtrain.metrics.significance import Delta, PolicyDraws, draw_policies, interval
+from kbtrain.metrics.significance import Delta, PolicyDraws, draw_policies
 
 DRAWS = 2_000  # resamples of a group
 
@@ -76,7 +76,7 @@ def _cell(plain: Floats, retrieve: Floats, drawn: PolicyDraws) -> Cell:
         ratio=float(drawn.ratio[0]),
         accuracy=float(drawn.accuracy[0]),
         random=float(drawn.chance[0]),
-        gain=interval(drawn.gain),
+        gain=drawn.over_chance,
         n_known=int(skipped.sum()),
         known=float(plain[skipped].mean()) if skipped.any() else None,
         unknown=float(plain[~skipped].mean()) if (~skipped).any() else None,

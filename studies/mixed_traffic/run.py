@@ -48,7 +48,7 @@ class MixedConfig(Config):
     pilot_splits: tuple[Split, ...] = Field(("train", "dev"), min_length=1, description="splits that the pilot asks")
     max_new_tokens: int = Field(20, ge=1, description="longest answer, in tokens")
     prompts: dict[Part, Path] = Field(
-        {}, description="templates to compare with the project's, as of a model without a chat template; {}: the free one"
+        {}, description="templates to compare with the project's, for a model without a chat template; {}: the free one"
     )
     kbm: str | None = Field("kbm_smollm2", description="configuration of train_kbm.py; null: no KBM")
     seakr: int = Field(10, ge=0, description="samples of SeaKR for each question; 0: no SeaKR")

@@ -34,11 +34,7 @@ NAMES = ["llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "
 
 def evaluate(script, folder, **settings):
     module = script("end_to_end")
-    module.main(
-        build(
-            module.EndToEndConfig, None, {"run": str(folder), "bootstrap_draws": 100, "random_draws": 100, **settings}
-        )
-    )
+    module.main(build(module.EndToEndConfig, None, {"run": str(folder), "bootstrap_draws": 100, **settings}))
     document: dict[str, Any] = json.loads((folder / "results.json").read_text())
     return document
 

@@ -131,7 +131,7 @@ def test_entities_that_a_gate_was_trained_on_are_refused_or_counted_in_every_row
     assert gate.calls == 0
     run(script, run_folder, gate, monkeypatch, allow_trained=True, allow_entities=True)
     module = script("end_to_end")
-    module.main(module.EndToEndConfig(run=run_folder, bootstrap_draws=100, random_draws=100))
+    module.main(module.EndToEndConfig(run=run_folder, bootstrap_draws=100))
     mark = "(in training: 1 questions, 1 by entity)"
     assert f"kbm_benefit {mark}" in capsys.readouterr().out
     by_name = {found.gate: found for found in load(run_folder / "results.json").gates}
@@ -156,7 +156,7 @@ def test_dev_questions_that_stand_in_test_or_share_its_entities_are_refused_or_c
         run(script, run_folder, Scripted(), monkeypatch)
     run(script, run_folder, Scripted(), monkeypatch, allow_entities=True)
     module = script("end_to_end")
-    module.main(module.EndToEndConfig(run=run_folder, bootstrap_draws=100, random_draws=100))
+    module.main(module.EndToEndConfig(run=run_folder, bootstrap_draws=100))
     assert "1 dev questions share an entity with test" in capsys.readouterr().out
     meta = load(run_folder / "results.json").meta
     assert (meta["dev_entities_in_test"], meta["decided_by_rule"]) == (1, 0)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.decisions import DevRule, GateInput, correct_families, decide, interval, measure
+from kbtrain.evaluation.decisions import DevRule, GateInput, correct_families, decide, measure
 from kbtrain.evaluation.end_to_end import Settings, _draft_tokens, evaluate
 from kbtrain.evaluation.outcomes import answers
 from kbtrain.evaluation.results import Comparison
-from kbtrain.metrics.significance import Delta, McNemar
+from kbtrain.metrics.significance import Delta, McNemar, interval
 from kbtrain.records import Outcome
 
 # retrieval mends the first four, breaks the next two, and makes no difference to the last four
@@ -25,7 +25,7 @@ def outcomes(split, times=1, expected=None):
 
 
 DEV, TEST = outcomes("dev"), outcomes("test")
-SETTINGS = Settings(tau_mastery=0.5, target_ratio=0.4, bootstrap_draws=50, random_draws=50)
+SETTINGS = Settings(tau_mastery=0.5, target_ratio=0.4, bootstrap_draws=50)
 GATE = GateInput("good", GOOD, GOOD, gate_requests=10)
 
 
@@ -54,13 +54,15 @@ def test_the_oracle_searches_only_where_retrieval_gains():
 
 def test_chance_is_a_random_gate_with_as_many_searches():
     known = answers(TEST, "greedy")
-    (found,) = measure(known, [decide(GATE, DEV, DevRule("ratio", 0.4))], draws=300, random_draws=100, seed=0)
+    (found,) = measure(known, [decide(GATE, DEV, DevRule("ratio", 0.4))], draws=300, seed=0)
     assert found.point.accuracy == pytest.approx(0.9)
     assert found.point.random_accuracy == pytest.approx(0.5 + 0.4 * 0.2)
     assert found.point.delta_vs_random.mean == pytest.approx(0.9 - 0.58)
     assert found.point.delta_vs_all_rag.mean == pytest.approx(0.2)
-    one_cluster = replace(known, clusters=("one",) * 10)
-    (whole,) = measure(one_cluster, [decide(GATE, DEV, DevRule("ratio", 0.4))], draws=30, random_draws=100, seed=0)
+    one_cluster = replace(answers(outcomes("test", 9), "greedy"), clusters=("one",) * 90)
+    many = replace(GATE, dev=np.tile(GATE.dev, 9), test=np.tile(GATE.test, 9))
+    many_decided = decide(many, outcomes("dev", 9), DevRule("ratio", 0.4))
+    (whole,) = measure(one_cluster, [many_decided], draws=30, seed=0)
     assert whole.point.delta_vs_random.low == whole.point.delta_vs_random.high  # nothing to draw
 
 
@@ -82,7 +84,7 @@ def test_each_gate_that_others_are_compared_with_has_a_family_of_its_own():
 def test_costs_and_tests_of_an_evaluation_worked_by_hand():
     always = GateInput("all_rag", GOOD * 0, GOOD * 0 + 1, fixed=0.5)
     gates = [GATE, replace(GATE, name="bad", dev=-GOOD, test=-GOOD), always]
-    settings = Settings(tau_mastery=0.6, target_ratio=0.4, bootstrap_draws=100, random_draws=99)
+    settings = Settings(tau_mastery=0.6, target_ratio=0.4, bootstrap_draws=100)
     results, _ = evaluate(outcomes("dev", expected=0.5), outcomes("test", expected=0.5), gates, settings)
     good, bad, always = results
     assert good.cost.generated_tokens == 6 * 2 + 4 * 3 and always.cost.generated_tokens == 30
@@ -108,8 +110,9 @@ def test_a_draft_that_the_answer_goes_on_from_is_billed_where_a_search_follows()
 def test_a_gain_that_may_be_chance_is_called_none():
     """Two of ten searches, one of which mends: above chance, but not for certain."""
     gate = GateInput("weak", np.arange(10)[::-1] / 10, np.array([9, 0, 1, 2, 3, 4, 8, 5, 6, 7]) / 10)
-    settings = Settings(tau_mastery=0.5, target_ratio=0.2, bootstrap_draws=300, random_draws=50)
+    settings = Settings(tau_mastery=0.5, target_ratio=0.2, bootstrap_draws=300)
     (found,), _ = evaluate(DEV, TEST, [gate], settings)
     assert found.delta_vs_random.mean > 0 and not found.beats_random
-    (tied,), _ = evaluate(DEV, TEST, [gate], settings, clusters=("one",) * 10)
+    many = replace(gate, dev=np.tile(gate.dev, 12), test=np.tile(gate.test, 12))  # so that ten answers change and more
+    (tied,), _ = evaluate(outcomes("dev", 12), outcomes("test", 12), [many], settings, clusters=("one",) * 120)
     assert tied.delta_vs_random.low == tied.delta_vs_random.high

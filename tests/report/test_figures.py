@@ -36,9 +36,9 @@ FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 def saving(saved, accuracy, gate="probe_benefit"):
     over, left_out = Delta(0.1, 0.05, 0.15), Delta(saved, 0.0, 1.0)
-    here = ThresholdSaving(0.5, saved, accuracy, left_out, Delta(0.029, -0.02, 0.08), over, 0.01)
+    here = ThresholdSaving(0.5, saved, accuracy, left_out, Delta(0.029, -0.02, 0.08), over)
     promise = Promised(0.02, 0.1, 100, 149, None)
-    return Saving(gate, 0.02, "best_accuracy", 100, 200, None, here, here, promised=None, promise=promise)
+    return Saving(gate, "best_accuracy", 100, 200, None, here, here, promised=None, promise=promise)
 
 
 @pytest.mark.parametrize("n", [2, 9, 30])
@@ -116,22 +116,20 @@ def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind()
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "doubt", "said", "ruled_out"),
+    ("low", "high", "lost", "said", "ruled_out"),
     [
-        (0.01, 0.2, "", "Yes, on these questions", True),
-        (0.01, 0.2, "by luck", "Not shown by these questions: skipping the same number at random does as well with", False),
-        (-0.1, 0.2, ": few answers change", "Not shown by these questions", False),
-        (-0.2, -0.01, "", "This is worse than chance", True),
+        (0.01, 0.2, 0.01, "Yes, on these questions", True),
+        (-0.1, 0.2, 0.05, "Not shown by these questions", False),
+        (-0.2, -0.01, 0.02, "This is worse than chance", True),
     ],
 )
-def test_a_verdict_says_what_the_questions_show(low, high, doubt, said, ruled_out):
-    one, change = saving(0.5, 0.4), Delta(0.0, 0.0, 0.0)
+def test_a_verdict_says_what_the_questions_show(low, high, lost, said, ruled_out):
+    one, change = saving(0.5, 0.4), Delta(0.0, -lost, lost)
     over = Delta((low + high) / 2, low, high)
-    chance = 0.1 if doubt == "by luck" else 0.01
-    one = replace(one, noted=replace(one.noted, change=change, over_random=over, p_chance=chance, doubt=doubt))
+    one = replace(one, noted=replace(one.noted, change=change, over_random=over))
     gates = [SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")]
     found = sentences(SimpleNamespace(gates=gates), one, 1)
-    assert found[2].startswith(said) and ("is ruled out." in found[2], doubt in found[2]) == (ruled_out, True)
+    assert found[2].startswith(said) and ("is ruled out." in found[2]) == ruled_out
 
 
 def test_a_gate_that_saves_nothing_says_nothing_of_the_others():

@@ -28,7 +28,7 @@ def results():
     )
     good = np.array([0.9, 0.8, 0.1, 0.2, 0.7, 0.3, 0.6, 0.4])
     gates = [GateInput("kbm_mastery", good, good, 1.5, 8), GateInput("all_rag", good * 0, good * 0 + 1, fixed=0.5)]
-    settings = Settings(tau_mastery=0.5, target_ratio=0.25, bootstrap_draws=200, random_draws=100)
+    settings = Settings(tau_mastery=0.5, target_ratio=0.25, bootstrap_draws=200)
     found, comparisons = evaluate(dev, test, gates, settings)
     meta = dict.fromkeys(("split", "n", "n_dev", "accuracy_kind", "threshold_rule", "target_ratio", "positives"), "-")
     condition = summarise([ConditionOutcome(bool(a), None, 2, False, False) for a, _ in pattern])
@@ -64,11 +64,11 @@ def test_of_many_gates_that_know_nothing_few_worlds_call_one_better():
     import numpy as np
 
     rng, called = np.random.default_rng(0), []
-    settings = Settings(tau_mastery=0.5, target_ratio=0.5, bootstrap_draws=20, random_draws=20)
+    settings = Settings(tau_mastery=0.5, target_ratio=0.5, bootstrap_draws=20)
     for _ in range(60):
-        grades = rng.random((2, 40)) < 0.5
+        grades = rng.random((2, 80)) < 0.5
         rows = [Outcome(f"t{i}", "test", None, bool(a), bool(b), None, None, 2, 3) for i, (a, b) in enumerate(grades.T)]
-        gates = [GateInput(f"g{i}", rng.random(40), rng.random(40)) for i in range(14)]
+        gates = [GateInput(f"g{i}", rng.random(80), rng.random(80)) for i in range(14)]
         found, _ = evaluate([dataclasses.replace(row, split="dev") for row in rows], rows, gates, settings)
         called.append((any(g.beats_random for g in found), any(g.delta_vs_random.above_zero for g in found)))
     corrected, by_interval = np.mean(called, axis=0)

@@ -31,7 +31,7 @@ KEYS = "--keys '[mastery, benefit]'"  # of which the made-up labels have both cl
 MODEL = f"--model model {TINY_WORDS}"
 TRAINED = f"{MODEL} {DATA} --output out {KEYS}"
 TURNS = "--train turns/turns.jsonl --dev turns/turns.jsonl --output out"
-FEW = "--bootstrap-draws 100 --random-draws 100"
+FEW = "--bootstrap-draws 100"
 
 
 @dataclass(frozen=True)
