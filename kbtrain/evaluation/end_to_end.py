@@ -189,8 +189,8 @@ def _comparisons(
                 Comparison(
                     name,
                     other,
-                    accuracy=interval(a.accuracy - b.accuracy),
-                    gain=interval(a.gain - b.gain),
+                    accuracy=a.accuracy_over(b),
+                    gain=a.gain_over(b),
                     area=None if areas[0] is None or areas[1] is None else interval(areas[0] - areas[1]),
                     ratio=interval(a.ratio - b.ratio),
                     mcnemar=mcnemar(measured[i].correct, measured[j].correct),

@@ -87,28 +87,35 @@ class PolicyDraws:
     @property
     def over_always(self) -> Delta:
         """Accuracy above that of searching always."""
-        return self._few_skipped or interval(self.accuracy - self.rag)
+        return self._few_changes(1) or interval(self.accuracy - self.rag)
 
     @property
     def over_never(self) -> Delta:
         """Accuracy above that of searching never."""
-        return self._few_searched or interval(self.accuracy - self.llm)
+        return self._few_changes(0) or interval(self.accuracy - self.llm)
 
     @property
     def over_chance(self) -> Delta:
         """Accuracy above :attr:`chance`."""
-        for few, fixed in ((self._few_skipped, self.rag), (self._few_searched, self.llm)):
-            if few is not None and 0 < self.ratio[0] < 1:
-                return weighted_sum([(1, few), (1, interval(fixed - self.chance))])
+        for fixed, accuracy in ((1, self.rag), (0, self.llm)):
+            if (few := self._few_changes(fixed)) and 0 < self.ratio[0] < 1:
+                return weighted_sum([(1, few), (1, interval(accuracy - self.chance))])
         return interval(self.gain)
 
-    @property
-    def _few_skipped(self) -> Delta | None:
-        return interval_of_few(-self.gains * (1 - self.retrieve)) if (self.retrieve < 1).any() else None
+    def accuracy_over(self, other: PolicyDraws) -> Delta:
+        """Accuracy above another policy's."""
+        return self._few_changes(other.retrieve) or interval(self.accuracy - other.accuracy)
 
-    @property
-    def _few_searched(self) -> Delta | None:
-        return interval_of_few(self.gains * self.retrieve) if self.retrieve.any() else None
+    def gain_over(self, other: PolicyDraws) -> Delta:
+        """What it gains over chance above what another policy does."""
+        if few := self._few_changes(other.retrieve):
+            return weighted_sum([(1, few), (1, interval(other.chance - self.chance))])
+        return interval(self.gain - other.gain)
+
+    def _few_changes(self, retrieve: Floats | int) -> Delta | None:
+        """Accuracy above that of other decisions, where they differ and change few answers."""
+        differ = self.retrieve != retrieve
+        return interval_of_few(self.gains * (self.retrieve - retrieve)) if differ.any() else None
 
 
 FEW = 10  # changed answers: resamples of fewer are too much alike, and of none are all the same
