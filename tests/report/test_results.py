@@ -65,7 +65,7 @@ def test_of_many_gates_that_know_nothing_few_worlds_call_one_better():
 
     rng, called = np.random.default_rng(0), []
     settings = Settings(tau_mastery=0.5, target_ratio=0.5, bootstrap_draws=20)
-    for _ in range(60):
+    for _ in range(40):
         grades = rng.random((2, 80)) < 0.5
         rows = [Outcome(f"t{i}", "test", None, bool(a), bool(b), None, None, 2, 3) for i, (a, b) in enumerate(grades.T)]
         gates = [GateInput(f"g{i}", rng.random(80), rng.random(80)) for i in range(14)]
