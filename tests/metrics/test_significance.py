@@ -50,10 +50,10 @@ def test_a_resample_without_anything_to_gain_has_no_area():
 
 def test_whole_clusters_are_drawn_and_means_are_those_of_the_questions_drawn():
     column = np.array([1.0, 1.0, 0.0, 0.5, 1.0])
-    clusters = ["a", "a", "b", "c", "c"]
+    clusters = ["a", "b", "a", "c", "c"]
     drawn = resampled_means(np.stack([column, np.ones(5)], axis=1), 200, 3, clusters)
     assert drawn[:, 1] == pytest.approx(1.0)  # a share, whatever the number of questions drawn
-    groups = {"a": [1.0, 1.0], "b": [0.0], "c": [0.5, 1.0]}
+    groups = {"a": [1.0, 0.0], "b": [1.0], "c": [0.5, 1.0]}
     drawings = itertools.product(groups.values(), repeat=3)
     possible = {round(sum(map(sum, picked)) / sum(map(len, picked)), 9) for picked in drawings}
     assert {round(float(value), 9) for value in drawn[:, 0]} <= possible
