@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -307,7 +308,7 @@ def search_lines(never: SettingResult, best: SettingResult) -> list[str]:
         "always searching": _share(best.right, n) + " right",
         "repaired by a search": f"{count_of(best.repaired, 'answer')}, {_share(best.repaired, n)}",
         "broken by a search": f"{count_of(best.broken, 'answer')}, {_share(best.broken, n)}",
-        "difference": f"{points(change.mean)} points {points_interval(change)}; {_needed(change, n)}",
+        "difference": f"{points(change.mean)} points {points_interval(change)}; {needed_questions(change, n)}",
         "answer": search_pilot.advice(never, best),
     }
     return aligned_block(lines)
@@ -318,13 +319,14 @@ def _share(count: int, n: int) -> str:
     return f"{percent(value.mean)} % {percent_interval(value)}"
 
 
-def _needed(change: Delta, n: int) -> str:
-    """How many questions decide a difference that stays as it is."""
+def needed_questions(change: Delta, n: int, of_none: str = "no number of questions decides a difference of 0") -> str:
+    """How many questions decide a difference that stays as it is; ``of_none``: what to say of none."""
     if change.low > 0 or change.high < 0:
         return "decided by these questions"
-    if (needed := search_pilot.deciding(change, n)) is None:
-        return "no number of questions decides a difference of 0"
-    return f"about {needed:,} questions would decide it"
+    if abs(change.mean) < 1e-9:  # rounding errors aside
+        return of_none
+    needed = math.ceil(n * ((change.high - change.low) / 2 / change.mean) ** 2)
+    return f"about {max(1, needed):,} questions would decide it"
 
 
 def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
@@ -345,7 +347,9 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
     if over_always.low >= -LIMIT and over_never.mean > 0:
         return f"Use the gate to save searches: {saves}, and {loss} ruled out ({gains})."
     better = "never" if never.accuracy > always.accuracy else "always"
-    needs = _needed(over_always, gate.n) if over_always.mean else f"{loss} not ruled out by so few questions"
+    if over_always.high < 0:
+        return f"Always search: the gate loses right answers ({gains})."
+    needs = needed_questions(over_always, gate.n, f"{loss} not ruled out by these questions")
     return f"Not decided, {better} search so far: {saves} ({gains}); {needs}."
 
 

@@ -168,17 +168,16 @@ def restate(answer: str, golds: Sequence[Quantity], question: str) -> str:
     if not _ENGLISH.search(question):
         answer = _NUMERALS.sub(lambda match: _VALUES[match[0].lower()], answer)
     for quantity in quantities(answer):
-        signed = [quantity]
-        before = answer[max(0, quantity.begin - _BEFORE) : quantity.begin]
-        if _FALLS_BY.search(before) or _BELOW.match(answer, quantity.end):
+        signed, begin, end = [quantity], quantity.begin, quantity.end
+        if _FALLS_BY.search(answer, max(0, begin - _BEFORE), begin) or _BELOW.match(answer, end):
             negated = quantity._replace(values=frozenset(-value for value in quantity.values))
             signed = [negated] if _SIGNED.search(question) else [quantity, negated]
         equal = next((gold for gold in golds if any(is_equal(one, gold, question) for one in signed)), None)
-        if equal and equal.unit in MONEY and not quantity.unit and _OF_THINGS.match(answer, quantity.end):
+        if equal and equal.unit in MONEY and not quantity.unit and _OF_THINGS.match(answer, end):
             equal = None
         word = equal.word() if equal else f"{quantity.word()}other"
-        parts += [answer[position : quantity.begin], f" {word} "]
-        position = quantity.end
+        parts += [answer[position:begin], f" {word} "]
+        position = end
     return "".join([*parts, answer[position:]])
 
 
@@ -431,8 +430,8 @@ _ANY_ONE = re.compile(rf"\b(?:{any_of(BEFORE_ONE)})\s$", re.I)
 
 
 def _counts_nothing(match: re.Match[str]) -> bool:
-    before = match.string[max(0, match.start() - _BEFORE) : match.start()]
-    return bool(_ONE_OF.match(match.string, match.end()) or _ANY_ONE.search(before))
+    text, begin = match.string, match.start()
+    return bool(_ONE_OF.match(text, match.end()) or _ANY_ONE.search(text, max(0, begin - _BEFORE), begin))
 
 
 def _values(match: re.Match[str]) -> frozenset[Fraction]:

@@ -225,8 +225,7 @@ def _measure(answers: Correctness, decision: GateDecisions, drawn: PolicyDraws, 
         delta_vs_all_rag=drawn.over_always,
         p_vs_random=p_of_chance if decision.threshold else None,
     )
-    p = decision.under(answers)
-    return DecisionFigures(point, drawn, (1 - p) * answers.llm + p * answers.rag)
+    return DecisionFigures(point, drawn, answers.llm + drawn.retrieve * drawn.gains)
 
 
 def _p_values_of_chance(answers: Correctness, searched: Bools, draws: int, seed: int) -> list[float]:

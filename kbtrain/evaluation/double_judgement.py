@@ -14,7 +14,7 @@ from kbtrain.evaluation.decisions import DevRule, GateInput, decide
 from kbtrain.evaluation.outcomes import Correctness, Resample
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.evaluation.scores import ByGate, in_order
-from kbtrain.metrics.significance import Delta, draw_policies, interval
+from kbtrain.metrics.significance import Delta, draw_policies
 from kbtrain.metrics.thresholds import Dev, choose
 
 DRAWS, SEED = 5_000, 20_243
@@ -93,7 +93,7 @@ def judge_twice(
         for of, (name, (is_searched, passed)) in zip(drawn, chosen.items(), strict=True)
     ]
     ways.append(_random(float(passed_on.mean()), answers, used))
-    gain = interval(drawn[3].accuracy - drawn[2].accuracy)
+    gain = drawn[3].accuracy_over(drawn[2])
     return DoubleJudgement(gate, len(first), threshold, second, tuple(ways), gain)
 
 

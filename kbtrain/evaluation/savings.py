@@ -122,9 +122,7 @@ def savings(
     rows = []
     for gate in scores:
         rule, thresholds_of = cuts[gate]
-        at_noted, at_right, at_promised = (
-            _setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of
-        )
+        at_noted, at_right, at_promised = (_setting(cut, on_dev[gate], next(drawn)) for cut in thresholds_of)
         rows.append(
             Saving(
                 gate, rule, len(dev), len(test), areas[gate], noted=at_noted, most_right=at_right,

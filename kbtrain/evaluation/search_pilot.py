@@ -6,7 +6,6 @@ is worth its cost only against the best setting (:func:`best_setting`). :func:`r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Literal
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.metrics.significance import Delta, paired_difference, wilson
+from kbtrain.metrics.significance import paired_difference, wilson
 from kbtrain.records import Evidence, Question, Split
 from kbtrain.show import aligned, count_of
 
@@ -165,12 +164,6 @@ def reach(n: int, delta: float = 0.1) -> Reach:
     """The interval by :func:`~kbtrain.metrics.significance.paired_difference`, the promise by Clopper-Pearson."""
     value = paired_difference(round(_GAINED * n), round(_LOST * n), n)
     return Reach(n, (value.high - value.low) / 2, 1 - (delta / 2) ** (1 / n))
-
-
-def deciding(value: Delta, n: int) -> int | None:
-    """Questions at which the interval of a difference that stays as it is would leave 0; None where it is 0."""
-    half = (value.high - value.low) / 2
-    return None if value.mean == 0 else max(1, math.ceil(n * (half / value.mean) ** 2))
 
 
 def planning_line(n_test: int) -> str:

@@ -1,4 +1,4 @@
-"""Resampling and tests: bootstrap over questions, classes or dialogues, random gates, exact tests, intervals of shares.
+"""Resampling and tests: bootstrap over questions, classes or dialogues, exact tests, intervals of shares.
 
 Resamples are matrices of counts (resamples, items): how often each item was drawn. All gates see the same resamples, so
 differences between them are paired; memory is bounded by making the rows in blocks.
@@ -28,6 +28,9 @@ class Delta:
     mean: float
     low: float
     high: float
+
+    def __neg__(self) -> Delta:
+        return Delta(-self.mean, -self.high, -self.low)
 
     @property
     def above_zero(self) -> bool:
@@ -87,46 +90,73 @@ class PolicyDraws:
     @property
     def over_always(self) -> Delta:
         """Accuracy above that of searching always."""
-        return self._few_changes(1) or interval(self.accuracy - self.rag)
+        return self._over(self.rag, 1)
 
     @property
     def over_never(self) -> Delta:
         """Accuracy above that of searching never."""
-        return self._few_changes(0) or interval(self.accuracy - self.llm)
+        return self._over(self.llm, 0)
 
     @property
     def over_chance(self) -> Delta:
         """Accuracy above :attr:`chance`."""
-        for fixed, accuracy in ((1, self.rag), (0, self.llm)):
-            if (few := self._few_changes(fixed)) and 0 < self.ratio[0] < 1:
-                return weighted_sum([(1, few), (1, interval(accuracy - self.chance))])
-        return interval(self.gain)
+        if np.unique(self.retrieve).tolist() != [0.0, 1.0]:
+            return interval(self.gain)  # a fixed or a random policy: 0 by definition
+        few_skipped = self._few(1) is not None
+        return self._gain_over(self.rag, self.rag, 1) if few_skipped else self._gain_over(self.llm, self.llm, 0)
 
     def accuracy_over(self, other: PolicyDraws) -> Delta:
         """Accuracy above another policy's."""
-        return self._few_changes(other.retrieve) or interval(self.accuracy - other.accuracy)
+        return self._over(other.accuracy, other.retrieve)
 
     def gain_over(self, other: PolicyDraws) -> Delta:
         """What it gains over chance above what another policy does."""
-        if few := self._few_changes(other.retrieve):
-            return weighted_sum([(1, few), (1, interval(other.chance - self.chance))])
-        return interval(self.gain - other.gain)
+        return self._gain_over(other.accuracy, other.chance, other.retrieve)
 
-    def _few_changes(self, retrieve: Floats | int) -> Delta | None:
-        """Accuracy above that of other decisions, where they differ and change few answers."""
-        differ = self.retrieve != retrieve
-        return interval_of_few(self.gains * (self.retrieve - retrieve)) if differ.any() else None
+    def _over(self, accuracy: Floats, retrieve: Floats | int) -> Delta:
+        changes, resampled = self._few(retrieve), interval(self.accuracy - accuracy)
+        return resampled if changes is None else widened(resampled, changes)
+
+    def _gain_over(self, accuracy: Floats, chance: Floats, retrieve: Floats | int) -> Delta:
+        parts = np.stack([self.accuracy - accuracy, chance - self.chance])
+        resampled = interval(parts.sum(axis=0))
+        if self._few(retrieve) is None:
+            return resampled
+        correlation = 0.0 if (np.ptp(parts, axis=1) == 0).any() else float(np.corrcoef(parts[:, 1:])[0, 1])
+        return _hull(resampled, _sum(self._over(accuracy, retrieve), interval(parts[1]), correlation))
+
+    def _few(self, retrieve: Floats | int) -> Floats | None:
+        """Changed answers against other decisions; None where these are the same, or change enough of them."""
+        changes = self.gains * (self.retrieve - retrieve)
+        return changes if np.count_nonzero(changes) < FEW and (self.retrieve != retrieve).any() else None
 
 
 FEW = 10  # changed answers: resamples of fewer are too much alike, and of none are all the same
 
 
-def interval_of_few(changes: Floats) -> Delta | None:
-    """Mean change with its interval where fewer than :data:`FEW` answers change (-1, 1); None for more, and for changes
-    that are no whole answers."""
-    if np.count_nonzero(changes) >= FEW or not np.isin(changes, (-1.0, 0.0, 1.0)).all():
-        return None
-    return paired_difference(int((changes > 0).sum()), int((changes < 0).sum()), len(changes))
+def widened(resampled: Delta, changes: Floats) -> Delta:
+    """A bootstrap's interval of a mean change, and that of paired shares where fewer than :data:`FEW` answers change;
+    the bootstrap's may be the wider one, since it may draw clusters."""
+    if np.count_nonzero(changes) >= FEW:
+        return resampled
+    gained, lost = float(changes.clip(0).sum()), float((-changes).clip(0).sum())
+    return _hull(resampled, paired_difference(gained, lost, len(changes)))
+
+
+def _hull(first: Delta, second: Delta) -> Delta:
+    return Delta(first.mean, min(first.low, second.low), max(first.high, second.high))
+
+
+def _sum(first: Delta, second: Delta, correlation: float) -> Delta:
+    """Sum of two correlated estimates, within [-1, 1] (Zou and Donner 2008)."""
+
+    def reach(one: float, other: float) -> float:
+        return math.sqrt(max(0.0, one**2 + 2 * correlation * one * other + other**2))
+
+    mean = first.mean + second.mean
+    low = reach(first.mean - first.low, second.mean - second.low)
+    high = reach(first.high - first.mean, second.high - second.mean)
+    return Delta(mean, max(-1.0, mean - low), min(1.0, mean + high))
 
 
 def draw_policies(
@@ -351,10 +381,8 @@ def newcombe(first: tuple[int, int], second: tuple[int, int]) -> Interval:
 
     Newcombe's hybrid score interval for independent shares (Newcombe 1998, method 10), from Wilson's two intervals.
     """
-    share_1, share_2 = first[0] / first[1], second[0] / second[1]
-    (low_1, high_1), (low_2, high_2) = wilson(*first), wilson(*second)
-    gap = share_2 - share_1
-    return gap - math.hypot(share_2 - low_2, high_1 - share_1), gap + math.hypot(high_2 - share_2, share_1 - low_1)
+    gap = _sum(share(*second), -share(*first), 0.0)
+    return gap.low, gap.high
 
 
 def share(successes: float, n: float) -> Delta:
@@ -379,7 +407,7 @@ def modified_share(successes: float, n: float) -> Delta:
     return Delta(successes / n, low, high)
 
 
-def paired_difference(gained: int, lost: int, n: int) -> Delta:
+def paired_difference(gained: float, lost: float, n: int) -> Delta:
     """Share ``gained`` minus share ``lost`` of the same ``n`` questions, within [-1, 1].
 
     Square-and-add of the shares' Wilson intervals (Zou and Donner 2008, "Construction of confidence limits about effect
@@ -387,14 +415,8 @@ def paired_difference(gained: int, lost: int, n: int) -> Delta:
     """
     more, less = share(gained, n), share(lost, n)
     neither = (1 - more.mean) * (1 - less.mean)
-    correlation = -math.sqrt(more.mean * less.mean / neither) if neither > 0 else 0.0
-
-    def reach(first: float, second: float) -> float:
-        return math.sqrt(max(0.0, first**2 - 2 * correlation * first * second + second**2))
-
-    mean = more.mean - less.mean
-    low, high = reach(more.mean - more.low, less.high - less.mean), reach(more.high - more.mean, less.mean - less.low)
-    return Delta(mean, max(-1.0, mean - low), min(1.0, mean + high))
+    correlation = math.sqrt(more.mean * less.mean / neither) if neither > 0 else 0.0
+    return _sum(more, -less, correlation)
 
 
 def weighted_sum(parts: Sequence[tuple[float, Delta]]) -> Delta:

@@ -188,6 +188,8 @@ def rule_of(saving: Saving | None, gate: GateResult) -> str:
 def _certainty(saving: Saving) -> str:
     """The difference to skipping as many searches at random, and if a small loss is ruled out."""
     setting = saving.noted
+    if setting.saved.mean == 0:
+        return "Not shown: the gate skips no search on the test questions."
     gain = f"{points(setting.over_random.mean)} points, {points_interval(setting.over_random)}"
     limit = f"{percent(LIMIT, 0)} points"
     if setting.change.low >= -LIMIT:

@@ -30,7 +30,7 @@ from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.scores import stored_scores
 from kbtrain.io.provenance import write_atomically
 from kbtrain.io.store import SampleStore
-from kbtrain.metrics.significance import interval, interval_of_few, resampled_means
+from kbtrain.metrics.significance import interval, resampled_means, widened
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Condition, Outcome, Question
 from kbtrain.report.words import percent, points, points_interval
@@ -191,7 +191,7 @@ def difference(right: Floats, other: Floats) -> str:
     change = right - other
     if not change.any():
         return "-"
-    delta = interval_of_few(change) or interval(resampled_means(change[:, None], DRAWS, SEED)[:, 0])
+    delta = widened(interval(resampled_means(change[:, None], DRAWS, SEED)[:, 0]), change)
     return f"{points(change.mean())} {points_interval(delta)}"
 
 

@@ -94,7 +94,7 @@ def test_chunks_are_passed_on_only_where_both_judgements_say_so():
     assert (chance.name, chance.accuracy, chance.passed_on, chance.tokens) == ("random", 0.5, 0.5, 220)
     # minus as many random chunks, .5 whatever their number: LLM Only and All RAG are both right for half
     assert [way.gain.mean for way in found.ways] == pytest.approx([0, 0, 0, 0.25, 0])
-    assert found.second_gain.mean == pytest.approx(0.25) and found.second_gain.low == 0.0
+    assert found.second_gain.mean == pytest.approx(0.25) and found.second_gain.low < 0
     assert (plain.gain.low, plain.gain.high) == (always.gain.low, always.gain.high) == (0.0, 0.0)
 
 

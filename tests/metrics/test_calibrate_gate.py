@@ -30,10 +30,7 @@ def test_a_ratio_is_met_and_the_evidence_is_what_it_says():
     table = dev()
     assert e["accuracy"] == pytest.approx(np.where(table.scores > 149.5, table.rag, table.llm).mean())
     assert e["random_at_that_ratio"] == pytest.approx(0.75 * 0.5 + 0.25 * table.rag.mean())
-    assert e["vs_llm_only"]["mean"] == pytest.approx(e["accuracy"] - 0.5)
-    assert e["vs_all_rag"]["mean"] == pytest.approx(e["accuracy"] - table.rag.mean())
-    assert e["vs_all_rag"]["low"] < e["vs_all_rag"]["mean"] < e["vs_all_rag"]["high"]
-    assert e["vs_random"]["low"] < e["vs_random"]["mean"] < e["vs_random"]["high"]
+    assert e["all_rag"] == pytest.approx(table.rag.mean())
     assert "25.0% searched" in found.line()
 
 

@@ -113,6 +113,3 @@ def test_a_gain_that_may_be_chance_is_called_none():
     settings = Settings(tau_mastery=0.5, target_ratio=0.2, bootstrap_draws=300)
     (found,), _ = evaluate(DEV, TEST, [gate], settings)
     assert found.delta_vs_random.mean > 0 and not found.beats_random
-    many = replace(gate, dev=np.tile(gate.dev, 12), test=np.tile(gate.test, 12))  # so that ten answers change and more
-    (tied,), _ = evaluate(outcomes("dev", 12), outcomes("test", 12), [many], settings, clusters=("one",) * 120)
-    assert tied.delta_vs_random.low == tied.delta_vs_random.high

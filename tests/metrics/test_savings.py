@@ -7,7 +7,7 @@ from scipy.stats import hypergeom
 from kbtrain.evaluation.outcomes import Correctness, answers
 from kbtrain.evaluation.savings import SavingOptions, band, four_fold, savings
 from kbtrain.metrics.ranking import retrieval_curve
-from kbtrain.metrics.significance import draw_policies, interval
+from kbtrain.metrics.significance import draw_policies, interval, random_gate_p
 from kbtrain.records import Outcome
 
 # retrieval mends the first four, breaks the next two, and makes no difference to the last four
@@ -79,6 +79,16 @@ def test_intervals_of_few_changed_answers_cover_the_truth():
     assert np.mean(found, axis=0)[0] >= 0.95 and np.mean(found, axis=0)[1] < 0.85
 
 
+def test_few_changes_of_one_entity_or_of_a_fixed_policy_are_no_more_certain_than_they_are():
+    rag, of_one = np.array([0.0] * 8 + [1.0] * 92), ["one"] * 8 + [*map(str, range(92))]
+    spared, never = draw_policies(np.ones(100), rag, [rag, np.zeros(100)], 400, 0, of_one)
+    assert spared.over_always.mean == pytest.approx(0.08) and spared.over_always.low == 0  # one entity may not be drawn
+    assert (never.over_chance.low, never.over_chance.high) == (0.0, 0.0)
+    plain = np.array([0.0] * 9 + [1.0] * 51 + [0.0] * 18 + [1.0] * 22)  # of the first 60, skipped, fewer are mended
+    (well,) = draw_policies(plain, np.ones(100), [np.repeat([0.0, 1.0], [60, 40])], 400, 0)
+    assert well.over_chance.above_zero and random_gate_p(1 - plain, 40, 18) == pytest.approx(0.001, abs=1e-4)
+
+
 def test_the_headline_is_the_threshold_that_is_noted():
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
     noted = {"good": (0.875, "given")}
@@ -102,23 +112,14 @@ def test_what_is_chosen_on_dev_is_measured_on_test():
     assert lucky.noted.saved.mean == pytest.approx(0.9) and not lucky.certain
 
 
-def test_the_first_gate_is_the_one_of_the_largest_area_on_dev_and_none_is_judged_without():
-    assert savings([], TEST, {"good": scored(TEST, GOOD)}) == []
-    gates = {
-        "modest": scored(DEV, GOOD[::-1]) | scored(TEST, [0.0] * 10),
-        "promising": scored(DEV, GOOD) | scored(TEST, [1.0] * 10),
-    }
-    first, second = savings(DEV, TEST, gates, SavingOptions(draws=50))
-    assert (first.gate, second.gate, first.noted.saved.mean) == ("promising", "modest", 0.0)
-
-
 def test_one_lucky_threshold_makes_no_gate_the_first():
     """The one skips nine searches of ten by one that mends; its order is else the worst there is."""
     spike = [0.99, 0.1, 0.15, 0.2, 0.95, 0.9, 0.5, 0.6, 0.7, 0.8]
     orderly = [0.9, 0.89, 0.88, 0.87, 0.1, 0.2, 0.86, 0.85, 0.84, 0.91]
     gates = {"spike": scored(DEV, spike) | scored(TEST, spike), "orderly": scored(DEV, orderly) | scored(TEST, orderly)}
-    first, second = savings(DEV, TEST, gates, SavingOptions(draws=50))
-    assert (first.gate, second.gate) == ("orderly", "spike")
+    first, second = savings(DEV, TEST, gates, SavingOptions(draws=50, settings={"spike": (0.97, "given")}))
+    assert (first.gate, second.gate) == ("orderly", "spike") and second.noted.dev_saved > first.noted.dev_saved
+    assert savings([], TEST, gates) == []
 
 
 def test_intervals_draw_questions_or_whole_clusters():
