@@ -1,6 +1,6 @@
 """Decisions of gates from their scores, and their accuracy against a random gate of the same ratio.
 
-A decision holds the threshold it came from; differences have paired bootstrap intervals.
+A decision holds the threshold it came from; differences have paired intervals.
 """
 
 from __future__ import annotations
