@@ -122,7 +122,7 @@ class PolicyDraws:
         resampled = interval(parts.sum(axis=0))
         if self._few(retrieve) is None:
             return resampled
-        correlation = 0.0 if (np.ptp(parts, axis=1) == 0).any() else float(np.corrcoef(parts[:, 1:])[0, 1])
+        correlation = 0.0 if (np.ptp(parts, axis=1) == 0).any() else np.asarray(np.corrcoef(parts[:, 1:]))[0, 1]
         return _hull(resampled, _sum(self._over(accuracy, retrieve), interval(parts[1]), correlation))
 
     def _few(self, retrieve: Floats | int) -> Floats | None:
