@@ -23,7 +23,7 @@ from kbtrain.evaluation.outcomes import answers, entities_of
 from kbtrain.evaluation.results import Results, check_result, decisions_of, load
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.scores import ByGate, in_order, stored_scores
-from kbtrain.metrics.significance import Delta, McNemar, holm, interval, mcnemar, resampled_means
+from kbtrain.metrics.significance import Delta, McNemar, holm, interval, mcnemar, resampled_means, widened
 from kbtrain.records import Outcome
 from kbtrain.report import summary
 from kbtrain.report.examples import questions_of
@@ -124,7 +124,7 @@ def _difference(gate: str, a: Floats, b: Floats, drawn: Floats) -> Difference:
         second=float(b[:, 0].mean()),
         first_ratio=float(a[:, 1].mean()),
         second_ratio=float(b[:, 1].mean()),
-        accuracy=interval(drawn[:, 0]),
+        accuracy=widened(interval(drawn[:, 0]), b[:, 0] - a[:, 0]),
         ratio=interval(drawn[:, 1]),
         mcnemar=mcnemar(a[:, 0], b[:, 0]),
     )

@@ -36,7 +36,7 @@ from kbtrain.gates.registry import load_gate
 from kbtrain.io.provenance import write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.examples import example
-from kbtrain.metrics.significance import interval, resampled_means
+from kbtrain.metrics.significance import interval, resampled_means, widened
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import GateExample, Question
 from kbtrain.report.words import percent, points, points_interval
@@ -156,7 +156,7 @@ def choose_margins(predicted: Floats, right: Floats) -> tuple[float, float]:
 def describe(ks: Sequence[int], right: Floats, taken: np.ndarray, fixed: int) -> dict[str, str]:
     own = np.take_along_axis(right, taken[:, None], 1)[:, 0]
     change = own - right[:, fixed]
-    delta = interval(resampled_means(change[:, None], DRAWS, SEED)[:, 0])
+    delta = widened(interval(resampled_means(change[:, None], DRAWS, SEED)[:, 0]), change)
     shares = [percent(float((taken == i).mean()), 0) for i in range(3)]
     return {
         "test questions": str(len(right)),

@@ -6,7 +6,7 @@ the test questions are evaluated once. Every stage resumes where it was.
 
 Examples:
   python studies/mixed_traffic/run.py --run runs/mixed --model smollm2-135m-instruct
-  python studies/mixed_traffic/run.py --run runs/mixed --model FOLDER --prompts "{llm: few_shot_llm.txt, rag: few_shot_rag.txt}"
+  python studies/mixed_traffic/run.py --run runs/mixed --model FOLDER --prompts "{llm: llm.txt, rag: rag.txt}"
   python studies/mixed_traffic/run.py --run runs/mixed --config sampling.yaml --model /models/qwen2.5-coder-1.5b
 """
 

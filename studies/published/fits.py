@@ -17,7 +17,7 @@ import numpy as np
 from kbtrain.gates.features.additive import Row, fit_additive, fit_logistic
 from kbtrain.gates.probe import head
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import Delta, interval, resampled_areas, resampled_means
+from kbtrain.metrics.significance import Delta, draw_policies, interval, resampled_areas, resampled_means
 from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.training.folds import folds
 
@@ -160,13 +160,11 @@ def at_decisions(searches: Floats, none: Floats, one: Floats, threshold: float |
     probability (two-sided 5 %), from this gate's own spread.
     """
     gain, share = one - none, float(searches.mean())
-    columns = np.stack([searches * gain, gain, searches], axis=1)
-    won, whole, ratio = resampled_means(columns, DRAWS, SEED).T
-    never, always, chance = (interval(values) for values in (won, won - whole, won - ratio * whole))
+    (drawn,) = draw_policies(none, one, [searches], DRAWS, SEED)
     spread = float(((searches - share) * (gain - gain.mean())).std(ddof=1))
     needed = int(np.ceil((Z80 * spread / 0.02) ** 2))
-    accuracy = float(none.mean() + won[0])
-    return AtThreshold(threshold, accuracy, share, never, always, chance, needed)
+    differences = drawn.over_never, drawn.over_always, drawn.over_chance
+    return AtThreshold(threshold, float(drawn.accuracy[0]), share, *differences, needed)
 
 
 def kappa(first: Floats, second: Floats) -> Delta:
