@@ -104,9 +104,8 @@ def table(nevers: Mapping[str, SettingResult], results: Sequence[SettingResult],
         counts = [str(setting.k), right, str(result.repaired), str(result.broken), f"{result.prompt_tokens:.0f}"]
         name = f"{setting.candidates or NEVER} {setting.form}".rstrip()
         rows.append([name, *counts, "<- chosen" * (setting == chosen)])
-    return aligned(
-        ("search", "passages", "right with passages", "repaired", "broken", "prompt tokens", ""), rows
-    ).split("\n")
+    head = ("search", "passages", "right with passages", "repaired", "broken", "prompt tokens", "")
+    return aligned(head, rows).split("\n")
 
 
 def effect_of(never: SettingResult, best: SettingResult) -> Effect:

@@ -119,11 +119,11 @@ class PolicyDraws:
 
     def _gain_over(self, accuracy: Floats, chance: Floats, retrieve: Floats | int) -> Delta:
         parts = np.stack([self.accuracy - accuracy, chance - self.chance])
-        resampled = interval(parts.sum(axis=0))
-        if self._few(retrieve) is None:
+        changes, resampled = self._few(retrieve), interval(parts.sum(axis=0))
+        if changes is None:
             return resampled
         correlation = 0.0 if (np.ptp(parts, axis=1) == 0).any() else np.asarray(np.corrcoef(parts[:, 1:]))[0, 1]
-        return _hull(resampled, _sum(self._over(accuracy, retrieve), interval(parts[1]), correlation))
+        return _hull(resampled, _sum(widened(interval(parts[0]), changes), interval(parts[1]), correlation))
 
     def _few(self, retrieve: Floats | int) -> Floats | None:
         """Changed answers against other decisions; None where these are the same, or change enough of them."""
@@ -148,7 +148,7 @@ def _hull(first: Delta, second: Delta) -> Delta:
 
 
 def _sum(first: Delta, second: Delta, correlation: float) -> Delta:
-    """Sum of two correlated estimates, within [-1, 1] (Zou and Donner 2008)."""
+    """Sum of two estimates, within [-1, 1]: square-and-add of their intervals (Zou and Donner 2008)."""
 
     def reach(one: float, other: float) -> float:
         return math.sqrt(max(0.0, one**2 + 2 * correlation * one * other + other**2))
@@ -168,8 +168,8 @@ def draw_policies(
     for p in retrieve:
         columns += [p, (1 - p) * llm + p * rag]
     means = resampled_means(np.stack(columns, axis=1), draws, seed, clusters).T
-    of_policies = zip(means[2::2], means[3::2], retrieve, strict=True)
-    return [PolicyDraws(means[0], means[1], ratio, accuracy, rag - llm, p) for ratio, accuracy, p in of_policies]
+    gains, of_policies = rag - llm, zip(means[2::2], means[3::2], retrieve, strict=True)
+    return [PolicyDraws(means[0], means[1], ratio, accuracy, gains, p) for ratio, accuracy, p in of_policies]
 
 
 def resampled_areas(
@@ -420,12 +420,11 @@ def paired_difference(gained: float, lost: float, n: int) -> Delta:
 
 
 def weighted_sum(parts: Sequence[tuple[float, Delta]]) -> Delta:
-    """Sum of independent estimates, each times a weight from 0; square-and-add of their intervals (Zou and Donner
-    2008)."""
-    mean = sum(weight * part.mean for weight, part in parts)
-    low = math.sqrt(sum((weight * (part.mean - part.low)) ** 2 for weight, part in parts))
-    high = math.sqrt(sum((weight * (part.high - part.mean)) ** 2 for weight, part in parts))
-    return Delta(mean, mean - low, mean + high)
+    """Sum of independent estimates, each times a weight from 0 (:func:`_sum`); the weights add up to 1 at most."""
+    total = Delta(0.0, 0.0, 0.0)
+    for weight, part in parts:
+        total = _sum(total, Delta(weight * part.mean, weight * part.low, weight * part.high), 0.0)
+    return total
 
 
 def bounded_mean(mean: float, variance: float, n: float, low: float = 0.0, high: float = 1.0) -> Delta:
