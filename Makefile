@@ -107,8 +107,8 @@ docs: $(DOCS)  ## the pages of docs/ as HTML, docs/_build/html/index.html, to be
 	$(PY) -m sphinx -b html -q --fail-on-warning --keep-going docs docs/_build/html
 	@echo "open $(CURDIR)/docs/_build/html/index.html"
 
-figures: $(INSTALLED)  ## figures of docs/results/figures.json into the pages (RUN=runs/demo, TABLES=FILES: store these first; RUN also takes README's picture)
-	@$(PY) docs/_ext/figures.py $(if $(RUN),--run $(RUN)) $(if $(TABLES),--tables $(TABLES))
+figures: $(INSTALLED)  ## figures of docs/results/figures.json into the pages (RUN=runs/demo, FULL=runs/demo-full, TABLES=FILES: store these first; RUN also takes README's picture)
+	@$(PY) docs/_ext/figures.py $(if $(RUN),--run $(RUN)) $(if $(FULL),--full $(FULL)) $(if $(TABLES),--tables $(TABLES))
 
 EVIDENCE := $(KBTRAIN_TEST_DATA)/llm_outcomes/outcomes.jsonl
 evidence: setup  ## studies/notes/evidence.md and KETOD's claim from KBTRAIN_TEST_DATA (llm_outcomes/, llm_outcomes_more/, closed_book/, ketod/, passages.jsonl)

@@ -53,6 +53,18 @@ _FRONT_ROWS = {
     "features_benefit": "`features`, which calls no model",
     "oracle": "a perfect gate",
 }
+_FULL_ROWS = {
+    "llm_only": "never",
+    "all_rag": "always, one passage",
+    "relation_only": "the kind of question alone",
+    "kbm_benefit": "KBM",
+    "features_benefit": "`features`",
+    "probe_benefit": "probe",
+    "stack_benefit": "stack",
+    "draft_probe_benefit": "draft probe",
+    "oracle": "a perfect gate",
+}
+_FULL_BEST = "draft_probe_benefit"  # by area on dev
 _WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # links stay whole
 _PILOT = ("passages", "right, %", "repaired", "broken", "prompt tokens")
 _PRICES = (0.0, 1.0, 5.0)  # USD for a thousand searches; the run's price list has 1.0
@@ -299,16 +311,38 @@ def store_resplits(store: dict[str, Any], rows: Sequence[list[str]]) -> None:
     """Put the re-splits into the store, and the threshold into the demo's first claim."""
     demo = store["demo"]
     demo["resplits"] = {"columns": RESPLITS, "rows": rows}
-    claim, row = next(claim for claim in store["claims"] if claim["theme"] == "demo"), rows[0]
-    effect, interval = demo["effect"].split(" ", 1)
-    holds = not row[2].startswith("-")
-    what = f"threshold for {row[0]}: {demo['skipped']} % of the searches skipped, against always searching"
-    claim["setting"] = f"demo, best gate: {demo['best']}, {what}"
-    claim["n"] = str(demo["counts"]["questions"])
-    claim["effect"], claim["interval"] = f"{effect} points", interval
-    claim["holds elsewhere"] = (
-        f"{'yes' if holds else '**no**'}: {row[2]} points and {row[1]} skipped, mean of 300 re-splits"
+    claim = next(claim for claim in store["claims"] if claim["theme"] == "demo")
+    write_claim(
+        claim, f"demo, best gate: {demo['best']}", demo["counts"]["questions"], demo["skipped"], demo["effect"], rows[0]
     )
+
+
+def write_claim(
+    claim: dict[str, Any], gate: str, n: int, skipped: float, difference: str, row: Sequence[str], note: str = ""
+) -> None:
+    """Put a gate's threshold into a claim. ``difference``: to always searching, with its interval; ``row``: what the
+    threshold does on other splits."""
+    effect, interval = difference.split(" ", 1)
+    holds = "**no**" if row[2].startswith("-") else "yes"
+    what = f"threshold for {row[0]}: {skipped:.1f} % of the searches skipped, against always searching"
+    claim |= {"setting": f"{gate}, {what}", "n": str(n), "effect": f"{effect} points", "interval": interval}
+    claim["holds elsewhere"] = f"{holds}: {row[2]} points and {row[1]} skipped, mean of 300 re-splits{note}"
+
+
+def store_full(store: dict[str, Any], run: Path) -> None:
+    """Put the gates of the full demo, and the re-splits and the claim of its best one, into the store."""
+    gates, rows = results_of(run), []
+    for name, label in _FULL_ROWS.items():
+        area = gates[name]["curve"]["area"]
+        shown = f"{area['mean']:.2f} [{area['low']:.2f}, {area['high']:.2f}]"
+        rows.append([*front_row(label, gates[name]), "-" if name in ("llm_only", "all_rag", "oracle") else shown])
+    splits, best = resplits_of(run, _FULL_BEST), gates[_FULL_BEST]
+    store["tables"]["demo-full"] = {"columns": ["gate", *_FRONT[1:], "area"], "rows": rows}
+    store["tables"]["demo-full-resplits"] = {"columns": RESPLITS, "rows": splits}
+    claim = next(claim for claim in store["claims"] if claim["setting"].startswith("full demo"))
+    who = "full demo (911 training questions, 30 answers each), best gate on dev: draft probe benefit"
+    skipped, difference = 100 * (1 - best["retrieval_ratio"]), front_row("", best)[3]
+    write_claim(claim, who, best["n"], skipped, difference, splits[0], "; the same test questions as the demo")
 
 
 def store_tables(store: dict[str, Any], paths: Sequence[Path]) -> None:
@@ -330,6 +364,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the blocks of the pages from docs/results/figures.json.")
     parser.add_argument("--run", type=Path, help="run folder of the demo, whose figures are stored first")
     parser.add_argument("--pilot", type=Path, help="run folder of the same pilot on the test questions")
+    parser.add_argument("--full", type=Path, help="run folder of the full demo, whose gates are stored first")
     parser.add_argument("--tables", type=Path, nargs="*", default=[], help="files with tables, which are stored first")
     store, args = read_store(), parser.parse_args()
     if args.run:
@@ -340,8 +375,10 @@ def main() -> None:
         take_picture(args.run)
     if args.pilot:
         store["demo"]["pilot_test"] = pilot_rows(args.pilot)
+    if args.full:
+        store_full(store, args.full)
     store_tables(store, args.tables)
-    if args.run or args.pilot or args.tables:
+    if args.run or args.pilot or args.full or args.tables:
         STORE.write_text(json.dumps(store, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write_blocks(pages(), "figures", lambda name: render(name, store))
     write_example(store, ROOT / "README.md")

@@ -59,7 +59,7 @@ def test_the_fewest_searches_with_a_promise_stand_beside_the_most_right_answers(
 
 @pytest.mark.parametrize(("skipped", "certain"), [(0, False), (10, False), (40, True)])
 def test_a_few_skipped_searches_that_change_nothing_may_be_luck(skipped, certain):
-    """Of 100 searches 20 mend an answer: ten random ones miss these with probability 0.095, forty with 0.00001."""
+    """Of 100 searches 20 repair an answer: ten random ones miss these with probability 0.095, forty with 0.00001."""
     test = outcomes("test", [(1, 1)] * 80 + [(0, 1)] * 20)
     gates = {"good": scored(DEV, GOOD) | scored(test, [0.1] * skipped + [0.9] * (100 - skipped))}
     (found,) = savings(DEV, test, gates, SavingOptions(draws=200, settings={"good": (0.5, "given")}))
@@ -68,7 +68,7 @@ def test_a_few_skipped_searches_that_change_nothing_may_be_luck(skipped, certain
 
 
 def test_intervals_of_few_changed_answers_cover_the_truth():
-    """Of 75 searches, of which a fifth mends an answer, a tenth is skipped at random: resamples are too much alike."""
+    """Of 75 searches, of which a fifth repairs an answer, a tenth is skipped at random: resamples are too much alike."""
     rng, found = np.random.default_rng(0), []
     for seed in range(100):
         rag = (rng.random(75) < 0.6).astype(float)
@@ -84,7 +84,7 @@ def test_few_changes_of_one_entity_or_of_a_fixed_policy_are_no_more_certain_than
     spared, never = draw_policies(np.ones(100), rag, [rag, np.zeros(100)], 400, 0, of_one)
     assert spared.over_always.mean == pytest.approx(0.08) and spared.over_always.low == 0  # one entity may not be drawn
     assert (never.over_chance.low, never.over_chance.high) == (0.0, 0.0)
-    plain = np.array([0.0] * 9 + [1.0] * 51 + [0.0] * 18 + [1.0] * 22)  # of the first 60, skipped, fewer are mended
+    plain = np.array([0.0] * 9 + [1.0] * 51 + [0.0] * 18 + [1.0] * 22)  # of the first 60, skipped, fewer are repaired
     (well,) = draw_policies(plain, np.ones(100), [np.repeat([0.0, 1.0], [60, 40])], 400, 0)
     assert well.over_chance.above_zero and random_gate_p(1 - plain, 40, 18) == pytest.approx(0.001, abs=1e-4)
 
