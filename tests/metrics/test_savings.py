@@ -68,7 +68,7 @@ def test_a_few_skipped_searches_that_change_nothing_may_be_luck(skipped, certain
 
 
 def test_intervals_of_few_changed_answers_cover_the_truth():
-    """Of 75 searches, of which a fifth repairs an answer, a tenth is skipped at random: resamples are too much alike."""
+    """A tenth of 75 searches, of which a fifth repairs an answer, is skipped: resamples are too much alike."""
     rng, found = np.random.default_rng(0), []
     for seed in range(100):
         rag = (rng.random(75) < 0.6).astype(float)
