@@ -152,8 +152,7 @@ def jobs_of(
     folder.mkdir(exist_ok=True)
     questions, ids = folder / "questions.jsonl", {question.id for question in asked}
     jsonl.write(questions, asked)
-    read = {(setting.candidates, setting.k): folder / f"{setting.name}.jsonl".replace(" ", "-")
-            for setting in settings if setting.form == PLAIN}  # fmt: skip
+    read = {(s.candidates, s.k): folder / s.file_name for s in settings}
     for (candidates, k), evidence in read.items():
         jsonl.write(evidence, cut_evidence(by_name[candidates], k, ids))
     prompts = {form: read_prompts(files_of(config, form)) for form in (PLAIN, *config.forms)}

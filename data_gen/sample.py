@@ -2,7 +2,8 @@
 
 Every finished batch is durable. An interrupted run, started again, ends with the same bytes as an uninterrupted one.
 --backend vllm or openai samples the answers elsewhere; --engine ray distributes them over a Ray cluster. --shard 3/8
-samples an eighth of them into a separate store, and data_gen/merge.py joins the eight.
+samples an eighth of them into a separate store, and data_gen/merge.py joins the eight. The pilot's greedy answers with
+the chosen search are used, not requested again, unless --keep-states reads the model meanwhile.
 
 Examples:
   kbtrain run sample --run runs/demo --model smollm2-135m-instruct
@@ -17,15 +18,19 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.errors import at
+from kbtrain.evaluation.search_pilot import SearchSetting
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, write_meta
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig
@@ -33,6 +38,7 @@ from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.forecast import ForecastConfig, forecast
 from kbtrain.llm.outputs import SilentAnswers
 from kbtrain.llm.sample_stage import (
+    AnswersWithFacts,
     Engine,
     SamplingJob,
     SamplingPlan,
@@ -44,11 +50,14 @@ from kbtrain.llm.sample_stage import (
 )
 from kbtrain.net import split_query
 from kbtrain.prompts.own import Part, read_prompts
-from kbtrain.records import Condition, Split
+from kbtrain.records import Condition, SampleSet, Split
 from kbtrain.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
     from kbtrain.io.store import SampleStore
+
+# settings that a sampling's answers do not share with the pilot's though they were asked alike
+_OF_THE_JOB = ("samples", "questions", "evidence", "shard", "n_expected")
 
 
 class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
@@ -143,8 +152,11 @@ def main(config: SampleConfig) -> None:
         if n_stored >= job.total and job.run in store.runs() and not n_missing:
             print(f"all {n_stored} prompts are in {target} already")
         else:
+            piloted = answers_of_pilot(config, job)
+            if piloted:
+                print(f"{len(piloted)} greedy answers are the pilot's")
             with progress_bar(total=job.total, initial=n_stored, desc="sample", unit="prompts") as bar:
-                for n in job.sample(store, _engine(config), silent, config.allow_empty):
+                for n in job.sample(store, with_greedy_of(piloted, _engine(config)), silent, config.allow_empty):
                     bar.update(n)
             print(f"{job.total} prompts, {job.total - n_stored} of them now -> {target}")
         print(silent.line() + notes(store, job.run, config.max_prompt_tokens))
@@ -184,6 +196,55 @@ def _engine(config: SampleConfig) -> Engine:
     from kbtrain.gates.probe.sampled_states import keeping_states
 
     return keeping_states(config.run)
+
+
+def answers_of_pilot(config: SampleConfig, job: SamplingJob) -> dict[tuple[str, str], SampleSet]:
+    """The pilot's greedy answers to requests of ``job``, by question and condition: asked with the same text and
+    settings. None with ``keep_states``, whose drafts are read while the model writes them."""
+    folder, choice = config.run / "pilot", config.run / "pilot.json"
+    if config.keep_states or not path_exists(choice) or not path_exists(folder / "samples.db"):
+        return {}
+    chosen = SearchSetting(**jsonl.read_json(choice)["chosen"])
+    names: dict[Condition, str] = {"llm": chosen.without, "rag": chosen.name}
+    settings = {key: value for key, value in job.settings.items() if key not in _OF_THE_JOB}
+    texts, found = dict[tuple[str, str], str](), dict[tuple[str, str], SampleSet]()
+    with SampleStore(folder / "samples.db", read_only=True) as store:
+        for condition, name in names.items():
+            if name in store.runs() and settings.items() <= store.run_meta(name).items():
+                plan = replace(job.plan, questions=folder / "questions.jsonl", evidence=folder / chosen.file_name,
+                               conditions=(condition,), samples={})  # fmt: skip
+                texts |= {(r.question.id, condition): r.text(r.evidence) for r in plan.requests()}
+                found |= {(row.question_id, condition): row for row in store.iterate(name) if row.greedy is not None}
+    asked = (((r.question.id, r.condition), r) for r in job.requests())
+    return {key: found[key] for key, r in asked if key in found and texts[key] == r.text(r.evidence)}
+
+
+def with_greedy_of(piloted: Mapping[tuple[str, str], SampleSet], engine: Engine) -> Engine:
+    """``engine``, which is not asked for the greedy answers that are known."""
+
+    def answer(
+        config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
+    ) -> Iterator[AnswersWithFacts]:
+        whole: list[SampleSet] = []  # nothing is drawn to these
+        facts: dict[str, Any] = {}
+
+        def lacking(window: list[AnswerRequest]) -> list[AnswerRequest]:
+            known = [piloted.get((r.question.id, r.condition)) for r in window]
+            whole.extend(k for r, k in zip(window, known, strict=True) if k and not r.n and key_of(k) not in done)
+            return [replace(r, greedy=k is None) for r, k in zip(window, known, strict=True) if r.n or k is None]
+
+        for facts, sets in engine(config, map(lacking, windows), done):
+            yield facts, [with_greedy(drawn) for drawn in sets]
+        yield facts, whole
+
+    def with_greedy(drawn: SampleSet) -> SampleSet:
+        known = piloted.get(key_of(drawn))
+        return drawn if known is None or drawn.refused is not None else replace(known, samples=drawn.samples)
+
+    def key_of(answers: SampleSet) -> tuple[str, str]:
+        return answers.question_id, answers.condition
+
+    return answer if piloted else engine
 
 
 def count_lacking(config: SampleConfig, store: SampleStore, job: SamplingJob) -> int:

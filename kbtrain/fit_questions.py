@@ -256,15 +256,17 @@ def _piloted(settings: Fit) -> tuple[tuple[Split, ...], int]:
 def _requests(settings: Fit, stage: str) -> Iterator[AnswerRequest]:
     """What pilot or sampling ask and have not stored, the latter with as many passages as the pilot's most."""
     rows = [question for _, question in read_questions(settings.run / "questions.jsonl")]
-    picked = {q.id for q in (search_pilot.pick_questions(rows, *_piloted(settings)) if stage == "pilot" else rows)}
+    piloted = {question.id for question in search_pilot.pick_questions(rows, *_piloted(settings))}
     done = _stored(settings.run / ("pilot/samples.db" if stage == "pilot" else "samples.db"))
     names = {k: SearchSetting("candidates", k).name if k else search_pilot.NEVER for k in (0, *KS)}
     for question, found in zip(rows, jsonl.read(Evidence, settings.run / "candidates.jsonl"), strict=True):
         n = settings.samples if stage == "sample" and question.split != "test" else 0
         for k, name in (names if stage == "pilot" else {0: "main", KS[-1]: "main"}).items():
             condition: Condition = "rag" if k else "llm"
-            if question.id in picked and (question.id, condition) not in done.get(name, ()):
-                yield AnswerRequest(question, condition, evidence_text(found.hits[:k], found.titles), n)
+            known = question.id in piloted
+            if (known or stage == "sample") and (question.id, condition) not in done.get(name, ()):
+                text = evidence_text(found.hits[:k], found.titles)
+                yield AnswerRequest(question, condition, text, n, greedy=stage == "pilot" or not known)
 
 
 def _stored(path: Path) -> dict[str, set[tuple[str, str]]]:

@@ -135,13 +135,9 @@ def savings(
 
 def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdSaving:
     return ThresholdSaving(
-        threshold,
-        dev_saved=float(1 - (on_dev > threshold).mean()),
-        accuracy=float(drawn.accuracy[0]),
-        saved=interval(1 - drawn.ratio),
-        change=drawn.over_always,
-        over_random=drawn.over_chance,
-    )
+        threshold, dev_saved=float(1 - (on_dev > threshold).mean()), accuracy=float(drawn.accuracy[0]),
+        saved=interval(1 - drawn.ratio), change=drawn.over_always, over_random=drawn.over_chance,
+    )  # fmt: skip
 
 
 def band(scores: Floats, answers: Correctness, ratios: Floats, draws: int = 1_000) -> tuple[Floats, Floats]:

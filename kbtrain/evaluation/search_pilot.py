@@ -42,6 +42,11 @@ class SearchSetting:
         return f"{self.candidates} {self.k} {self.form}".rstrip()
 
     @property
+    def file_name(self) -> str:
+        """Name of the file of its hits in the pilot's folder."""
+        return f"{self.candidates}-{self.k}.jsonl".replace(" ", "-")
+
+    @property
     def without(self) -> str:
         """Name of the answers that no search precedes, in the same form of the prompt."""
         return f"{NEVER} {self.form}".rstrip()

@@ -148,3 +148,30 @@ def test_the_best_prompt_is_that_of_sampling(folder, monkeypatch):
     assert meta_of(folder / "samples.db")["config"]["prompts"] == {part: str(path) for part, path in files.items()}
     with SampleStore(folder / "samples.db", read_only=True) as store:
         assert store.run_meta("main")["own_prompts"]["llm"] == "{question} alone"
+
+
+def test_sampling_does_not_ask_for_the_pilots_greedy_answers_again(folder, monkeypatch):
+    pilot, sample = load("data_gen/pilot.py"), load("data_gen/sample.py")
+    asked, reply = [], ScriptedLLM._sample
+
+    def counted(self, request, index):
+        asked.append((request.question.id, request.condition, index))
+        return reply(self, request, index)
+
+    monkeypatch.setattr(ScriptedLLM, "_sample", counted)
+    keys = {"run": folder, "model": "scripted", "backend": "scripted"}
+    pilot.main(pilot.PilotConfig(**keys, ks=(1, 3), questions=6))
+    piloted, stored = {question.id for question in jsonl.read(Question, folder / "pilot/questions.jsonl")}, {}
+    for name, dev in (("none drawn", 0), ("drawn", 2), ("asked anew", 2), ("other", 2)):
+        if name == "asked anew":
+            (folder / "pilot.json").rename(folder / "gone.json")
+        elif name == "other":  # other settings than the pilot's
+            (folder / "gone.json").rename(folder / "pilot.json")
+            keys["max_new_tokens"] = 9
+        asked.clear()
+        sample.main(sample.SampleConfig(**keys, sampling_run=name, samples={"train": 1, "dev": dev, "test": 0}))
+        with SampleStore(folder / "samples.db", read_only=True) as store:
+            stored[name] = list(store.iterate(name))
+        greedy = {question for question, _, index in asked if index < 0}
+        assert greedy.isdisjoint(piloted) == name.endswith("drawn") and len(asked) == len(set(asked))
+    assert stored["drawn"] == stored["asked anew"] and [len(rows) for rows in stored.values()] == [24] * 4

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.package import installed_gate
 from tiny_turns import turn
 
 import kbtrain
@@ -101,55 +100,6 @@ def test_what_was_removed_is_said_with_its_version(tmp_path, card, what):
     (tmp_path / "gate.json").write_text(card)
     with pytest.raises(UserError, match=rf"gates {what} were removed before 0\.1\.0 \(CHANGELOG\.md\)"):
         kbtrain.load_gate(tmp_path)
-
-
-SOURCE = '''
-from kbtrain.gate.card import GateCard
-from kbtrain.gate.gate import Gate
-from kbtrain.gates.registry import Kind
-
-class Card(GateCard):
-    kind: str = "question_marks"
-    weight: float
-
-class QuestionMarks(Gate):
-    """Score = question marks times the card's weight."""
-    name = "question_marks"
-    def __init__(self, card):
-        self.card = card
-    def score_examples(self, examples):
-        return [self.card.weight * example.question.count("?") for example in examples]
-
-KIND = Kind(Card, lambda folder, dtype, device: QuestionMarks(Card.read(folder)), frozenset({"question"}),
-            "question_marks.py")
-'''
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """A site folder with the package installed by pip, from its sources."""
-    return installed_gate(tmp_path_factory.mktemp("other"), "question_marks", SOURCE)
-
-
-def test_a_gate_of_another_package_is_opened_scored_and_decides(installed, tmp_path):
-    (tmp_path / "question_marks").mkdir()
-    card = {"kind": "question_marks", "weight": 2.0}
-    (tmp_path / "question_marks" / "gate.json").write_text(json.dumps(card))
-    code = f"""
-import kbtrain
-from pathlib import Path
-from kbtrain.gates.handles import handle, handle_of_prompt
-from kbtrain.gates.registry import kinds
-gate = kbtrain.load_gate({str(tmp_path / "question_marks")!r})
-print(gate.score(["Who?", "Really??"]), gate.needs_retrieval("Who?", 1.0))
-print(handle(Path({str(tmp_path / "question_marks")!r})).names, list(kinds())[-1])
-"""
-    path = os.pathsep.join([str(installed), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["[2.0, 4.0] True", "('question_marks',) question_marks"]
 
 
 def test_the_gate_of_the_contributing_page_is_registered_fitted_and_opened_as_it_is_printed(tmp_path):
