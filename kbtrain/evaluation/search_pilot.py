@@ -117,15 +117,15 @@ def effect_of(never: SettingResult, best: SettingResult) -> Effect:
     """What a search does to the answers, as far as these questions show."""
     if best.repaired + best.broken < 0.05 * best.n:
         return "few"
-    if best.low > never.high and best.broken <= 0.02 * best.n:
+    if not best.broken or (best.low > never.high and best.broken <= 0.02 * best.n):
         return "helps"
-    return "harms" if never.low > best.high else "both"
+    return "harms" if not best.repaired or never.low > best.high else "both"
 
 
 def advice(never: SettingResult, best: SettingResult) -> str:
     """Whether the search helps at all, in one sentence."""
     before, after = _ADVICE[effect_of(never, best)]
-    after = after.format(100 * best.broken / best.n)  # a gate against always searching
+    after = after.format(100 * min(best.repaired, best.broken) / best.n)  # against the better of never and always
     return f"{before}: it repairs {best.repaired} and breaks {best.broken} of {best.n} answers. {after}"
 
 
