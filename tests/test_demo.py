@@ -1,6 +1,8 @@
 """The demo's chain: one definition for `make demo` and `kbtrain demo`, every command one that its script takes."""
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.scripts import config_class
@@ -34,19 +36,24 @@ def test_every_stage_takes_its_arguments_and_stays_in_the_run_folder(size, tmp_p
         assert folder == run_folder(size)
 
 
-def test_a_chain_shows_each_stage_with_its_minutes_and_one_line_and_ends_with_the_closing_block(tmp_path, capfd):
+def test_a_chain_shows_each_stage_with_its_minutes_and_one_line_and_ends_with_the_closing_block(
+    tmp_path, capfd, monkeypatch
+):
     first, last, run = tmp_path / "first.py", tmp_path / "last.py", tmp_path / "run"
     first.write_text("print('a table\\nof many lines\\n3 questions -> here')\n")
     block = [f"line {i} of the block" for i in range(7)]
     last.write_text(f"open({str(run / 'report.html')!r}, 'w')\nprint('before')\nprint(*{block!r}, sep='\\n')\n")
-    said = []
-    follow([ChainStep(str(first), "questions", 0.1, ()), ChainStep(str(last), "the report", 3, ())], run, said.append)
+    said, minutes = [], itertools.count()
+    monkeypatch.setattr("kbtrain.demo.time", SimpleNamespace(monotonic=lambda: 60.0 * next(minutes)))
+    steps = [ChainStep(str(first), "questions", 0.1, ()), ChainStep(str(first), "answers", 0.75, ())]
+    follow([*steps, ChainStep(str(last), "the report", 3, ())], run, said.append)
     shown = capfd.readouterr()
     assert shown.out.splitlines() == block and shown.err == ""
-    assert "2 stages, about 3 minutes" in said[0]
-    assert said[1].startswith("[1/2] ") and said[1].endswith("questions (seconds)")
+    assert "3 stages, about 4 minutes" in said[0]
+    assert said[1].startswith("[1/3] ") and said[1].endswith("questions (seconds)")
     assert said[2].strip() == "3 questions -> here"
-    assert said[3].endswith("the report (about 3 minutes)") and "of many lines" not in "".join(said)
+    assert said[3].endswith("answers (about a minute)")
+    assert said[5].endswith("the report (about 4 minutes)") and "of many lines" not in "".join(said)
     assert "of many lines" in (run / "chain.log").read_text()
 
 
