@@ -329,15 +329,21 @@ def write_claim(
     claim["holds elsewhere"] = f"{holds}: {row[2]} points and {row[1]} skipped, mean of 300 re-splits{note}"
 
 
+def store_gates(store: dict[str, Any], name: str, gates: Mapping[str, Any]) -> None:
+    """Put a table of the demo's gates for benefit into the store."""
+    rows = []
+    for gate, label in _FULL_ROWS.items():
+        area = gates[gate]["curve"]["area"]
+        shown = f"{area['mean']:.2f} [{area['low']:.2f}, {area['high']:.2f}]"
+        rows.append([*front_row(label, gates[gate]), "-" if gate in ("llm_only", "all_rag", "oracle") else shown])
+    store["tables"][name] = {"columns": ["gate", *_FRONT[1:], "area"], "rows": rows}
+
+
 def store_full(store: dict[str, Any], run: Path) -> None:
     """Put the gates of the full demo, and the re-splits and the claim of its best one, into the store."""
-    gates, rows = results_of(run), []
-    for name, label in _FULL_ROWS.items():
-        area = gates[name]["curve"]["area"]
-        shown = f"{area['mean']:.2f} [{area['low']:.2f}, {area['high']:.2f}]"
-        rows.append([*front_row(label, gates[name]), "-" if name in ("llm_only", "all_rag", "oracle") else shown])
+    gates = results_of(run)
+    store_gates(store, "demo-full", gates)
     splits, best = resplits_of(run, _FULL_BEST), gates[_FULL_BEST]
-    store["tables"]["demo-full"] = {"columns": ["gate", *_FRONT[1:], "area"], "rows": rows}
     store["tables"]["demo-full-resplits"] = {"columns": RESPLITS, "rows": splits}
     claim = next(claim for claim in store["claims"] if claim["setting"].startswith("full demo"))
     who = "full demo (911 training questions, 30 answers each), best gate on dev: draft probe benefit"
@@ -365,6 +371,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="run folder of the demo, whose figures are stored first")
     parser.add_argument("--pilot", type=Path, help="run folder of the same pilot on the test questions")
     parser.add_argument("--full", type=Path, help="run folder of the full demo, whose gates are stored first")
+    parser.add_argument("--fp32", type=Path, help="run folder of the demo in fp32, whose gates are stored first")
     parser.add_argument("--tables", type=Path, nargs="*", default=[], help="files with tables, which are stored first")
     store, args = read_store(), parser.parse_args()
     if args.run:
@@ -377,8 +384,10 @@ def main() -> None:
         store["demo"]["pilot_test"] = pilot_rows(args.pilot)
     if args.full:
         store_full(store, args.full)
+    if args.fp32:
+        store_gates(store, "demo-fp32", results_of(args.fp32))
     store_tables(store, args.tables)
-    if args.run or args.pilot or args.full or args.tables:
+    if args.run or args.pilot or args.full or args.fp32 or args.tables:
         STORE.write_text(json.dumps(store, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write_blocks(pages(), "figures", lambda name: render(name, store))
     write_example(store, ROOT / "README.md")
