@@ -75,7 +75,7 @@ def followed(tmp_path_factory):
     return installed.folder, done
 
 
-def test_six_commands_lead_from_two_files_to_a_decision(followed):
+def test_seven_commands_lead_from_two_files_to_a_decision(followed):
     folder, done = followed
     assert 1 <= len(done) <= 8
     assert (folder / "runs" / "mine" / "report.html").is_file()
@@ -90,10 +90,11 @@ def test_the_outputs_that_are_shown_are_printed(followed):
 
 
 def test_every_step_says_what_matters(followed):
-    folder, (server, collected, retrieved, _, finished, _) = followed
+    folder, (server, collected, retrieved, piloted, _, finished, _) = followed
     assert "logprobs  no" in server.stdout and "server_endpoint: chat" in server.stdout
     assert f"{N} questions (train " in collected.stdout and "dev 0" not in collected.stdout
     assert f"{N} questions, nothing found for 0, an answer in the hits for {N} of {N}" in retrieved.stdout
+    assert "1 passages a question -> " in piloted.stdout
     shown = finished.stderr.splitlines()
     assert sum(bool(re.match(r"\[\d/6\] ", line)) for line in shown) == 6
     block = dict(re.split(r"  +", line, maxsplit=1) for line in finished.stdout.splitlines())
@@ -111,5 +112,5 @@ def test_every_step_says_what_matters(followed):
 
 
 def test_the_gate_saves_what_the_model_knows(followed):
-    saved = re.search(r"([\d.]+) % of the searches skipped", followed[1][4].stdout)
+    saved = re.search(r"([\d.]+) % of the searches skipped", followed[1][5].stdout)
     assert saved is not None and float(saved[1]) > 20  # half of the questions are known
