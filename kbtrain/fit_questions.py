@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -121,7 +122,8 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     """Follow the chain as far as it pays. Raises :class:`UserError`, or SystemExit where a stage failed."""
     settings.check()
     run = settings.run
-    questions = settings.columns or json.dumps(propose_columns(settings.file))
+    of_models = {part.strip() for part in re.split(r"[{}:,\"']", settings.answers or "")}
+    questions = settings.columns or json.dumps(propose_columns(settings.file, of_models))
     say(f"columns of the questions: {questions}")
     if settings.answers is not None:
         follow(_import_steps(settings, questions), run, say, "questions.jsonl", lambda _: [_planned(settings)])

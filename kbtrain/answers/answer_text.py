@@ -11,6 +11,7 @@ from kbtrain.answers.words import pattern
 _CITATION = pattern("citation", re.DOTALL)
 _ASIDE, _SECOND_QUESTION = pattern("aside", re.DOTALL), pattern("second_question")
 _LIST = re.compile(r"^[ \t]*(?:[-*][ \t]+)?\(?(\d{1,2})[.)][ \t]+(?=\S)", re.MULTILINE)
+_BLANKS = re.compile(r"([^\S\n]{3})[^\S\n]+|(\n{3})\n+")  # patterns would try each place of a long run
 _REPEATED = re.compile(r"\s*(\d\S*)(?:\s+\1)+\s*")  # 366 366 366 is one number
 _GIVEN = re.compile(  # what an output's form says is the answer
     r"^\s*(?:```(?:json)?\s*)?\{.*?\"(?:final_?)?answer\"\s*:\s*\"(?P<json>(?:[^\"\\]|\\.)+)\""
@@ -22,7 +23,7 @@ _GIVEN = re.compile(  # what an output's form says is the answer
 @functools.lru_cache(maxsize=512)
 def answer_text(answer: str) -> str:
     """An answer as its author meant it to be read; the whole where nothing else is left ("[3]")."""
-    text = html.unescape(answer) if "&" in answer else answer
+    text = _BLANKS.sub(r"\1\2", html.unescape(answer) if "&" in answer else answer)
     if given := _GIVEN.search(text):
         text = given["json"] or given["tag"] or given["thought"] or text[given.start() :]
     second = _SECOND_QUESTION.search(text)

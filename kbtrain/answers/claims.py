@@ -24,7 +24,8 @@ _MARKS = re.compile(
     r"(?P<comma>,(?!\s*\d{4}\b)(?!\d)|[()\u3001\uff0c\u2013\u2014]|\s-+\s)"
     r"|(?P<stop>[;:!?\n\u3002\uff1b\uff1a\uff01\uff1f]|(?<![\s.][A-Z])\.(?=\s|$|[\"'*]))"
 )
-_TURNING = LISTS["turning"]
+# compared with an answer's words, which have no accents
+_TURNING = {name: frozenset(map(forms.unaccented, terms)) | terms for name, terms in LISTS["turning"].items()}
 _CONCLUDING = _TURNING["stating"]  # "it is Paris", behind another city
 _IDLE = LISTS["yes_no"]["idle"] | LISTS["asking"]["english"] | _CONCLUDING
 _DENYING = _TURNING["negators"] | {"t"}  # isn't
@@ -47,7 +48,7 @@ _ONLY = re.compile(r"\b(?:is|was) (?:only|merely) ")
 _SPEAKING = _TURNING["speaking"]
 _FORMS = patterns("claim_")
 _WAS_LEFT = re.compile(r" (?:was|were) $")
-_NOW_RIGHT = re.compile(rf"^(?: {_COMMA})?(?: (?:but|now|today|until|and now|and is now|before|others))\b")
+_NOW_RIGHT = re.compile(rf"^(?: {_COMMA})?(?: (?:but|yet|now|today|until|and now|and is now|before|others))\b")
 _DENIED_NEAR = re.compile(r" (?:not|\w+n t|never|neither|nor|rather than|instead of|other than|except) $")
 _NEGATIVE = re.compile(
     r"\b(?:not|never|no|except|without|neither|nor|false|incorrect|wrong|fail\w*)\b|n['’]t\b|[不非没未错]", re.I

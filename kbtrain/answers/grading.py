@@ -41,7 +41,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
-NORMALISATION = "quantities-claims-near-yes-no/11"
+NORMALISATION = "quantities-claims-near-yes-no/12"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
@@ -398,17 +398,19 @@ def _gives(question: Question, answer: str) -> bool | None:
 
 def _is_of_list(answer: str, question: Question) -> bool:
     """True if an answer is but a list of three things or more, or of two lines, and a gold one is among the others."""
+    answer = _NEXT_ITEM.sub("\n", answer.strip())
     golds = [{*words(gold)} for gold in question.answers]
     if ("," not in answer and "\n" not in answer) or any(golds[0].isdisjoint(gold) for gold in golds):
         return False  # the latter: one of several gold answers is asked for
     asked = {*words(question.text), "answer"}
     parts = [_ITEM.sub("", part) for part in listed(answer) if not asked.issuperset(words(part))]
-    if len(parts) < 3 - ("\n" in answer.strip()) or max(len(part.split()) for part in parts) > 4:
+    if len(parts) < 3 - ("\n" in answer) or max(len(part.split()) for part in parts) > 4:
         return False
     right = [exact_match(part, question.answers) == 1 for part in parts]
     return any(right) and not all(right) and len({part[:1].isupper() for part in parts}) == 1
 
 
+_NEXT_ITEM = re.compile(r"\s*;\s+(?=[A-Z\d])|(?<=\S)\s+(?=\d{1,2}[.)]\s)")  # Paris; Lyon. 1. Paris 2. Lyon
 _RATE = re.compile(
     r"\b(?:per|an?|each|every|/)\s?(hour|day|week|month|year|annum)\b|\b(hour|dai|week|month|year|annual)ly\b", re.I
 )

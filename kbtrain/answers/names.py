@@ -72,8 +72,9 @@ def may_name_another(answer: str, name: str) -> bool | None:
     if own and own["numeral"]:
         others = any(not mark or not mark["numeral"] for mark in marks)
         return None if others and any(_CAPITAL.match(answer, place) for place in places) else False
-    if " " in name and places and all(_SEQUEL.match(answer, place) for place in places):
-        return None
+    sequels = [_SEQUEL.match(answer, place) for place in places]
+    if places and all(sequel and (" " in name or not sequel[0].strip().isdigit()) for sequel in sequels):
+        return None  # Rocky: Part II; but Python 3 is Python
     if not places or not bare[-1].isalpha() or not all(mark and mark["numeral"] not in _LETTERS for mark in marks):
         return False
     behind = {mark[0].strip(" ,.").casefold() for mark in marks if mark}

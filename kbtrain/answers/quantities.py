@@ -176,9 +176,18 @@ def restate(answer: str, golds: Sequence[Quantity], question: str) -> str:
         if equal and equal.unit in MONEY and not quantity.unit and _OF_THINGS.match(answer, end):
             equal = None
         word = equal.word() if equal else f"{quantity.word()}other"
-        parts += [answer[position:begin], f" {word} "]
+        doubt = f" {IN_DOUBT}" * bool(equal and _ends_span(answer, quantity, question))
+        parts += [answer[position:begin], f"{doubt} {word} "]
         position = end
     return "".join([*parts, answer[position:]])
+
+
+def _ends_span(answer: str, quantity: Quantity, question: str) -> bool:
+    """True for one end of a span (10-12), unless it is of years and the question asks for this end."""
+    for first, last in (match.span() for match in _SPAN.finditer(answer)):
+        if first <= quantity.begin < last and not quantity.begin <= first < last <= quantity.end:
+            return not _YEARS.match(answer, first) or (quantity.begin == first) != bool(_BEGINS.search(question))
+    return False
 
 
 _COUNTED, _SIGNED, _ENGLISH = (  # asks for a count or size; for what may fall; in English
@@ -190,12 +199,16 @@ _FALLS_BY = re.compile(
     r"(?:about |around |nearly |almost )?$",
     re.IGNORECASE,
 )
+IN_DOUBT = "whether"  # before one end of a span (10-12), which states neither
+_SPAN, _YEARS = pattern("span"), re.compile(r"[12]\d{3}(?:\W{1,3}| to )[12]\d{3}(?!\d)")
+_BEGINS = re.compile(r"\b(?:beg[iau]n|start|born|birth|found|open|launch)", re.I)
 _BEFORE = 80  # characters that are read in front of a quantity
 _OF_THINGS = re.compile(r"\s(?!(?:for|and|each|was|were|which|including|plus|only|with|per)\b)[^\W\d_]{3,}")
 _BELOW = re.compile(rf"\s*(?:{any_of(LISTS['falling']['behind'])})\b", re.IGNORECASE)
 _VALUES = names_by_word("numerals")
 _NUMERALS = re.compile(rf"\b(?:{any_of(_VALUES)})\b", re.IGNORECASE)
 UNIT_NAMES = re.compile(rf"(?<!\w)(?:{any_of(UNITS)})(?!\w)")
+_HOW_MANY = re.compile(r"how many|wie viele|cuánt[oa]s|hur många|сколько", re.I)
 _ASKED_SCALE = re.compile(r"\bhow many (thousand|million|billion|trillion)s?\b", re.I)
 
 
@@ -211,14 +224,18 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
     worth = {value * factor for value in quantity.values for factor in (1, *named)}
     if gold.values.isdisjoint(worth):
         return False
+    if millions and gold.values.isdisjoint(quantity.values):
+        return True
     pair = {quantity.unit, gold.unit}
     if len(pair) == 1:
         return True
     if "" not in pair:  # French francs are francs
         return any(one.endswith(f" {other}") for one in pair for other in pair)
     (unit,) = pair - {""}
+    asked = {UNITS[name] for name in UNIT_NAMES.findall(question.lower() + " years" * ("how old" in question.lower()))}
+    many = not gold.unit and _HOW_MANY.search(question) is not None
     if unit in MONEY:
-        return True
+        return unit in asked or unit == "won" or not many  # "won 3 times"
     if unit == "bc":  # a table may leave out the era of an early year
         return not gold.unit and max(gold.values) < 1000
     if unit == "label":
@@ -230,8 +247,7 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
         return False
     if unit == "percent":
         return gold.unit == unit or re.search(r"percent|%|per cent|share|rate\b|proportion", question, re.I) is not None
-    asked = {UNITS[name] for name in UNIT_NAMES.findall(question.lower())}
-    return unit in asked or not (gold.unit or asked)
+    return unit in asked or not (gold.unit or asked or many)
 
 
 def _are_close(value: Fraction, other: Fraction, rounded: bool) -> bool:

@@ -11,7 +11,7 @@ import fnmatch
 import itertools
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -50,11 +50,14 @@ _SYNONYMS = {**_OTHER_NAMES, "id": "_id"}  # BEIR's and MongoDB's
 _USUAL = {  # what others call the two, in small letters without signs
     "text": ("text", "question", "questions", "questiontext", "prompt", "query", "input", "instruction", "userinput",
              "problem", "ask", "q", "frage", "问题", "问", "質問"),
-    "answers": ("answers", "answer", "answertext", "gold", "golds", "target", "reference", "referenceanswer", "output",
-                "response", "label", "solution", "groundtruth", "groundtruths", "a", "goldenanswers", "goldanswers",
-                "goldanswer", "possibleanswers", "correctanswers", "correctanswer", "bestanswer", "expectedoutput",
-                "expectedanswer", "antwort", "答案", "回答"),
+    "answers": ("answers", "answer", "answertext", "output", "response", "label", "solution", "a", "possibleanswers",
+                "antwort", "答案", "回答"),
 }  # fmt: skip
+_GOLD = frozenset((
+    "gold", "golds", "target", "reference", "referenceanswer", "groundtruth", "groundtruths", "goldenanswers",
+    "goldanswers", "goldanswer", "finalanswer", "correctanswers", "correctanswer", "bestanswer", "expectedoutput",
+    "expectedanswer",
+))  # fmt: skip
 
 
 def _our_fields(columns: dict[str, str | list[str]]) -> dict[str, str | list[str]]:
@@ -140,8 +143,9 @@ def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -
         raise native.error(missing[0], f'missing; there is {columns}; map yours: --columns "{mapping}"{none}')
 
 
-def propose_columns(path: Path) -> dict[str, str]:
-    """The map of columns that reads questions from a table, by the names in its first rows.
+def propose_columns(path: Path, of_models: Collection[str] = ()) -> dict[str, str]:
+    """The map of columns that reads questions from a table, by the names in its first rows; ``of_models``: columns
+    that hold a model's answers.
 
     Raises :class:`UserError` where no name tells which column holds the questions, or their answers, or two may; and
     for a row without one of them, with their number.
@@ -150,7 +154,8 @@ def propose_columns(path: Path) -> dict[str, str]:
     rows = list(itertools.islice(found, LOOKED_AT))
     if not rows:
         raise UserError(f"{at(path)}: no rows in it")
-    row = rows[0].having(dict(ChainMap(*(row.data for row in rows))))
+    columns = dict(ChainMap(*(row.data for row in rows)))
+    row = rows[0].having({name: value for name, value in columns.items() if name not in of_models})
     _refuse_both(row, Columns())
     mapping = _proposed(row.data)
     for name, column in mapping.items():
@@ -184,8 +189,11 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     mapping = {}
     for name, usual in _USUAL.items():
         field = next((key for key in (name, _OTHER_NAMES[name]) if key in data), None)
-        guessed = next((key for key in data if re.sub(r"[\W_]", "", key.lower()) in usual), f"THEIR_{name.upper()}")
-        mapping[name] = field or guessed
+        bare = {key: re.sub(r"[\W_]", "", key.lower()) for key in data}
+        sure = next(
+            (key for key in data if "answers" == name not in data and bare[key] in _GOLD), None
+        )  # "answer" may be a model's
+        mapping[name] = sure or field or next((key for key in data if bare[key] in usual), f"THEIR_{name.upper()}")
     return mapping
 
 

@@ -89,6 +89,8 @@ def csv_rows(file: DataFile, required: Sequence[str] = (), rows_before_header: i
                 rows_before_header -= 1
             else:
                 header = _checked_header(file, line, names, required)
+        elif not any(cell.strip() for cell in cells):
+            continue  # Excel writes rows of separators alone
         elif len(cells) != len(header):
             raise UserError(f"{at(file.name, line)}: {len(cells)} columns, but the header has {len(header)}")
         else:
@@ -106,7 +108,9 @@ def parquet_rows(file: DataFile) -> Iterator[SourceRecord]:
     number = 0
     with open_seekable(file.raw, file.name) as stream:
         try:
-            for batch in ParquetFile(stream).iter_batches(batch_size=1024):
+            table = ParquetFile(stream)
+            _checked_header(file, 1, table.schema_arrow.names, ())
+            for batch in table.iter_batches(batch_size=1024):
                 for data in batch.to_pylist():
                     number += 1
                     cells = {name: _as_json(value, batch.schema.field(name).type) for name, value in data.items()}
