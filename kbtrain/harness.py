@@ -56,6 +56,7 @@ _TAGGED = re.compile(rf"<({_TAGS['context']})\b[^<>]*>", re.IGNORECASE)
 _MATERIAL = re.compile(rf"<({_MATERIAL_NAME})\b[^<>]*>", re.IGNORECASE)
 _LINES = tuple(re.compile(_form(text)) for text in _TABLE["lines"]["all"])
 _MANNER = re.compile("|".join(f"(?:{_form(text)})" for text in _TABLE["manner"]["all"]), re.IGNORECASE)
+_CONDITION = re.compile(_TABLE["passages"]["condition"], re.IGNORECASE)
 _GIVEN, _FILL_IN = re.compile(_form(_TABLE["passages"]["given"]), _M), re.compile(_form(_TABLE["code"]["fill_in"]))
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|(?<=[。！？])|\n+")
 _BLANKS = re.compile(r"(\s{8})\s+")  # patterns that look around blanks would try each place of a long run
@@ -138,7 +139,7 @@ def _is_manner(sentence: str) -> bool:
 
 def no_question(asked: str, systems: Iterable[str] = ()) -> NoQuestion | None:
     """Why a message is no question of a user; None for one. ``systems``: texts of the system's messages."""
-    ends, systems = _ends(asked), [*map(_ends, systems)]
+    ends, systems = _ends(asked), [_unconditional(_ends(system)) for system in systems]
     if any(sign in asked for sign in "<[{") and _FILL_IN.search(asked):
         return "fill-in"
     if any(map(_is_task, (ends, *systems))) or _has_all(ends, _OF_MESSAGE):
@@ -174,11 +175,16 @@ def _holds_passages(text: str) -> bool:
 @functools.lru_cache(maxsize=256)
 def _gives_passages(system: str) -> bool:
     """True for a system's message that names passages and has text behind; tools and rules alone are none."""
-    if _blocks(system, _TAGGED):
+    if any(end - begin >= SHORTEST // 2 for _, begin, end, _ in _blocks(system, _TAGGED)):
         return True
     named = _GIVEN.search(system)
     behind = system[named.end() - 1 :] if named else ""
     return "\n" in behind and len(behind.strip()) >= SHORTEST
+
+
+def _unconditional(system: str) -> str:
+    """A system's message without the sentences that hold for some messages alone: "If the context ..."."""
+    return "".join(part for part in re.split(r"(?<=[.!?;。！？；\n])", system) if not _CONDITION.search(part))
 
 
 def _ends(text: str) -> str:

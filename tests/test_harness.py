@@ -144,3 +144,26 @@ def test_long_texts_are_read_in_time(piece):
     for text in (piece * (8000 // len(piece)), piece * (100_000 // len(piece))):
         assert len(own_words(text).words) <= len(text)
         no_question(text), no_question(ASKED, [text])
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        "You are a chatbot for Acme. Only answer questions about Acme. Provide suggestions when the user is unsure.",
+        "You are a chat assistant. Make sure that you answer every question. Never answer questions about politics.",
+        "Provide accurate answers to questions. The user question may have multiple parts.",
+        "Select the correct choice and return only its letter.\nThe question has one answer.",
+        "When facts are needed, create short search queries from the user's question. Only cite what you read.",
+        "## Context\nYou are deployed in a Slack workspace of Acme, a company with 400 employees in 12 offices.",
+        "<context>\n\n</context>\nAnswer the user.",
+        "你是一个聊天助手，和用户一起讨论各种主题，不要编造",
+    ],
+)
+def test_a_system_message_of_an_operator_is_no_reason_to_pass(system):
+    assert no_question(ASKED, [system]) is None
+
+
+@pytest.mark.parametrize("text", ["Current time " + "1" * 90_000, "Current time: " + "12:00:01 " * 9_000,
+                                  "会話のタイトル" + "1" * 9_000, "当前时间：" + "1日" * 9_000])  # fmt: skip
+def test_long_runs_of_digits_are_read_in_one_pass(text):  # quadratic patterns took minutes
+    assert own_words(text + "?").words and no_question(text + "?") is None

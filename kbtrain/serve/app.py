@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import secrets
 import time
 from collections.abc import Callable, Coroutine
@@ -144,6 +145,9 @@ class Refusal(BaseModel):
     error: Problem
 
 
+_KNOWN_ENDS = re.compile(r"/(chat/completions|completions|responses)$|/v1/(messages)$")
+
+
 def application(service: Service) -> ASGIApp:
     """The ASGI application: routes without middleware but CORS where it is wanted, since :class:`Endpoint` answers for
     errors itself and each layer would wrap every token that is sent."""
@@ -166,9 +170,9 @@ def application(service: Service) -> ASGIApp:
     async def others(exchange: Exchange) -> None:
         path, method = exchange.scope["path"], exchange.scope["method"]
         meant = _meant(path)
-        if meant.startswith("/v1/") and meant.endswith("/chat/completions") and meant not in handlers:
+        if meant.startswith("/v1/") and meant not in handlers and (known := _KNOWN_ENDS.search(meant)):
             # Azure's deployments, and addresses that a gateway puts in front
-            meant, exchange.sent_to = "/v1/chat/completions", forwarded_path(exchange)
+            meant, exchange.sent_to = f"/v1/{known[1] or known[2]}", forwarded_path(exchange)
         if handle := handlers.get(meant):
             await handle(exchange)
         elif path == f"/v1/models/{service.decider.loaded.name}" and method in ("GET", "HEAD"):

@@ -449,13 +449,16 @@ def search_fields(body: Body, patterns: Sequence[str]) -> Body:
     """The fields by which a request makes the upstream search, each with its value without that; None: left out."""
     if not patterns:
         return {}
-    found: Body = {name: None for name, value in body.items() if _is_switched_on(name, value)}
+    off = any(body.get(name) is False for name in ("enable_search", "web_search"))  # its options then say nothing
+    found: Body = {name: None for name, value in body.items() if _is_switched_on(name, value)
+                   and not (off and name.endswith("_options"))}  # fmt: skip
     for holder, inner in body.items():
         if holder not in found and isinstance(inner, dict) and _HOLDER.fullmatch(holder):
             rest = {name: value for name, value in inner.items() if not _is_switched_on(name, value)}
             found |= {holder: rest or None} if len(rest) < len(inner) else {}
     if isinstance(plugins := body.get("plugins"), list):
-        others = [p for p in plugins if not (isinstance(p, dict) and str(p.get("id")).lower() in WEB_PLUGINS)]
+        others = [p for p in plugins if not (isinstance(p, dict) and str(p.get("id")).lower() in WEB_PLUGINS)
+                  or p.get("enabled") is False]  # fmt: skip
         if len(others) < len(plugins):
             found["plugins"] = others or None
     model = body.get("model")
@@ -536,12 +539,22 @@ def _searches(tool: Body, patterns: Sequence[str]) -> bool:
     name, kind = _name(tool), str(tool.get("type", ""))
     if plain_name(name).startswith("tool_search") or kind.startswith(("tool_search", "namespace")):
         return False
+    if any(isinstance(inner, dict) and inner.get("enable", inner.get("enabled")) is False for inner in tool.values()):
+        return False
     return _fits([name], patterns) or _fits([kind, *tool], HOSTED)  # {"google_search": {}} has no type
+
+
+_BARE = ("search", "retrieve", "retrieval", "query")  # of a mailbox or a shop as well
+_SEARCHING = re.compile(r"exa|tavily|brave|docs?|kb|web|rag|knowledge|search|serp|perplexity|google|bing|wiki|vector")
 
 
 def _fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
     """True if one of the names, or its part behind the last ``__``, ``.``, ``:`` or ``/``, fits one of the patterns."""
-    parts = [part for name in names for part in (name, re.split(r"__|[.:/]", name)[-1])]
+    parts = list(names)
+    for name in names:
+        *server, tool = re.split(r"__|[.:/]", name)
+        if server and (tool.lower() not in _BARE or _SEARCHING.search("".join(server).lower())):
+            parts.append(tool)
     written = {*map(str.lower, parts), *map(plain_name, parts)}
     return any(fnmatch.fnmatchcase(one, pattern.lower()) for one in written for pattern in patterns)
 

@@ -127,6 +127,11 @@ def test_a_path_that_a_client_joined_wrongly_is_the_one_that_is_meant(proxy, stu
     assert stub.requests[-1][0] == (path if "deployments" in path else "/v1/chat/completions")
 
 
+def test_the_other_forms_are_known_behind_a_gateways_address_too(proxy, stub):
+    asked = proxy.post("/v1/openai/v1/responses", {"model": "stub", "input": CHAT["messages"][-1]["content"]}, ALWAYS)
+    assert (asked.headers["x-kbtrain-retrieved"], stub.requests[-1][0]) == ("1", "/v1/openai/v1/responses")
+
+
 class Redirecting(StubUpstream):
     """Answers with a redirect to ``location``."""
 
