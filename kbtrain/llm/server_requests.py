@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import httpx2
 
+from kbtrain.answers.words import LISTS, pattern
 from kbtrain.errors import UserError, strike
 from kbtrain.llm.replies import LIMITS
 from kbtrain.net import (
@@ -38,70 +39,23 @@ from kbtrain.runtime.progress import say_line
 from kbtrain.show import count_of
 
 RefusalKind = Literal["content_filter", "context_length", "other"]
-PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 525, 529, 530, 599})
 _OF_REQUEST = frozenset({400, 403, 413, 422, 451})  # statuses by which a server refuses what a request holds
-
 _OF_PROMPT_TOO = frozenset({424, 500, 502})  # by these servers refuse a prompt in words, too
 
-# codes in small letters, letters and digits alone
-_QUOTA_CODES = frozenset({
-    "insufficientquota", "billinghardlimitreached", "billingnotactive", "billingdisabled", "insufficientbalance",
-    "insufficientfunds", "insufficientcredits", "paymentrequired", "arrearage", "exceededcurrentquotaerror",
-    "accountoverdueerror", "allocationquotafreetieronly", "billingerror", "creditsexhausted", "quotaexhausted",
-    "budgetexceeded",
-})  # fmt: skip
-_QUOTA = re.compile(
-    r"insufficient[ _](account )?(balance|quota|credits?|funds)|credit balance is too low|billing (hard limit|is disab)"
-    r"|(balance|credits?|funds) (is |are )?(insufficient|too low|exhausted|not enough|used up|depleted)"
-    r"|requires more credits|out of (credits|funds)|have any credits|used (up |all |your |available )+(credits|quota)"
-    r"|purchase (more )?credits|spending (limit|cap)|budget has been exceeded|key limit exceeded"
-    r"|reached your (specified )?(api )?usage limit|payment (method )?required|overdue (balance|payment)"
-    r"|(no|run out of) (more |remaining )?(credits?|funds)\b|run out of tokens|upgrade to continue"
-    r"|limit reached for this month|free (tier|quota|usage).{0,40}(exhausted|used up)|saldo insuf"
-    r"|solde .{0,30}insuffisant|guthaben .{0,20}aufgebraucht"
-    r"|(残高|クレジット).{0,4}不足|(크레딧|잔액).{0,4}부족|餘額不足|欠费|欠費|充值"
-    r"|(余额|额度|配额|资源包).{0,6}(不足|用完|用尽|耗尽)"
-    r"|[每今当本][日天周月].{0,8}(上限|限额)|套餐.{0,6}(到期|过期|用完)",
-    re.I,
-)
-_OVER_QUOTA = re.compile(
-    r"exceeded your (current|monthly) (quota|usage limit)|quota (has been |is )?exhausted|trial key"
-    r"|\b(daily|weekly|monthly|per (day|month))\b.{0,30}\b(limit|quota)\b",
-    re.I,
-)
+_QUOTA_CODES = LISTS["server"]["quota"]
+_QUOTA = pattern("server_quota")
+_OVER_QUOTA = pattern("server_over_quota")
 _WAIT = re.compile(
     r"\"retryDelay\":\s*\"(?P<delay>[\d.]+)s\"|(?:retry|try again) (?:in|after) "
     r"(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m(?!s))?(?P<s>\d+(?:\.\d+)?) ?(?P<unit>m?s)",
     re.I,
 )
-_FILTER_CODES = frozenset({
-    "contentfilter", "contentpolicyviolation", "responsibleaipolicyviolation", "datainspectionfailed",
-    "moderationblocked", "safety", "prohibitedcontent", "sensitivewordsdetected", "invalidprompt", "contentpolicy",
-    "guardrailintervened", "sensitivecontentdetected", "1301",
-})  # fmt: skip
-_FILTER = re.compile(
-    r"content[ _-]?(filter|policy|management policy)|content was (blocked|filtered)|usage polic|responsible ai"
-    r"|safety (system|filter|setting)|inappropriate content|prohibited[ _]content|requires moderation"
-    r"|flagged (for|as)|moderation|violat\w+ .{0,60}(polic|guideline|terms)|guardrail|content exists risk|high risk"
-    r"|(sensitive|unsafe|harmful) content|new_sensitive|prompt injection|敏感|违规|不合规|内容安全|安全策略",
-    re.I,
-)
-_LENGTH_CODES = frozenset({
-    "contextlengthexceeded", "exceedcontextsizeerror", "stringabovemaxlength", "maxtokensexceeded", "1261",
-})  # fmt: skip
-_LENGTH = re.compile(
-    r"context[ _]?(length|size|window)|(prompt|input|request|message|text|sequence)s?\b[^.]{0,60}\btoo (long|large)"
-    r"|too many (input )?tokens|longer than (the (maximum )?model|n_ctx)|reduce the length|token limit"
-    r"|max_tokens must be at least 1, got -|input (length|tokens?)\b.{0,60}exceed|larger than the (maximum )?context"
-    r"|exceeds? .{0,40}context|(超过|超出).{0,20}(长度|上下文)|超长|过长|range of input length"
-    r"|max(imum)? (prompt|input|sequence) (length|tokens|characters)|tokens\b.{0,40}must (be <=|not exceed)"
-    r"|(prompt|input|sequence)\b.{0,40}exceeds.{0,20}max",
-    re.I,
-)
-_WHOLE = LIMITS | {  # finish reasons of answers that ended by themselves, or at their limit
-    "", "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "tool_calls", "function_call", "normal",
-    "completed", "stop_words", "stop_string", "stop_token", "end_id", "end_of_text",
-}  # fmt: skip
+_FILTER_CODES = LISTS["server"]["filter"]
+_FILTER = pattern("server_filter")
+_LENGTH_CODES = LISTS["server"]["length"]
+_LENGTH = pattern("server_length")
+_WHOLE = LIMITS | LISTS["server"]["ended"] | {""}  # finish reasons of answers that ended, or reached their limit
 _REFUSED = re.compile(r"filter|safety|sensitive|refus|moderat|block|prohibited|recitation|spii|guardrail|policy|risk")
 _IMAGE = re.compile(r"image (input|url|content)|not support (image|vision|multimodal)", re.I)
 
@@ -201,8 +155,8 @@ def whole_reply(text: str) -> Any:
 
 def _add_part(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
     """Add a chunk's part of an answer: texts grow, lists of log-probabilities too, and other fields are the newest."""
-    if "delta" in part:
-        _grow(choice.setdefault("message", {}), part["delta"] or {})
+    if "delta" in part or "message" in part:
+        _grow(choice.setdefault("message", {}), part.get("delta") or part.get("message") or {})
     else:
         _grow(choice, {"text": part.get("text") or ""})
     if part.get("logprobs"):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, create_model, model_validator
 
+from kbtrain.answers.words import LISTS
 from kbtrain.config import C, Config, parse_args
 from kbtrain.llm.dialect import KeyHeader
 from kbtrain.net import check_url, hide_values, is_loopback
@@ -24,20 +25,7 @@ ToolRule = Literal["keep", "remove", "allow", "force"]
 ServerPolicy = Literal["gate", "always", "never", "pass"]
 NO_SEARCH = frozenset({"never", "pass"})  # policies
 ASK_IT = "ask the gate from your own program (docs/howto/own-program.md)"
-# full names, as plain_name has them: some tools only sound alike (search_replace, codebase_search, search_flights)
-SEARCH_TOOLS = (
-    "search", "web_search*", "*_web_search", "websearch", "search_web", "search_the_web", "internet_search",
-    "search_internet", "search_the_internet", "online_search", "browser_search", "google_search*", "googlesearch",
-    "search_google", "bing_search", "brave_search", "duckduckgo_search", "duck_duck_go_search",
-    "duckduckgo_results_json", "ddg_search", "tavily_search*", "serper_search", "serpapi_search", "exa_search",
-    "perplexity_search", "searxng_search", "kagi_search*", "linkup_search", "jina_search", "firecrawl_search",
-    "baidu_search", "yandex_search", "naver_search", "wikipedia", "wikipedia_search", "wikipedia_query_run",
-    "search_wikipedia", "search_knowledge*", "query_knowledge*", "knowledge_search", "knowledge_base_search",
-    "knowledge_base_retrieval", "retrieve_knowledge", "search_docs", "docs_search", "*_docs_search",
-    "search_documents", "document_search", "search_documentation", "vector_search", "rag_search", "kb_search",
-    "search_kb", "search_wiki", "retriever", "retriever_tool", "retrieve", "retrieval", "retrieve_documents",
-    "retrieve_docs", "retrieve_context", "retrieve_passages",
-)  # fmt: skip
+SEARCH_TOOLS = tuple(sorted(LISTS["server"]["search_tools"]))
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
