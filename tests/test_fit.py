@@ -201,6 +201,11 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text(json.dumps({"nr": 1, "query": "a?", "ground_truth": "b"}) + "\n")
     assert propose_columns(path) == {"text": "query", "answers": "ground_truth"}
+    for theirs, gold in {"answer": "ground_truth", "response": "reference", "label": "target"}.items():
+        path.write_text(json.dumps({"question": "a?", theirs: "of a model", gold: "b"}) + "\n")
+        assert propose_columns(path)["answers"] == gold
+    path.write_text(json.dumps({"question": "a?", "answer": "of a model", "solution": "b"}) + "\n")
+    assert propose_columns(path, {"answer"})["answers"] == "solution"
     path.write_text(json.dumps({"question": "a?", "text": "a passage", "answer": "b"}) + "\n")
     with pytest.raises(UserError, match="there is 'question', too; choose one"):
         propose_columns(path)

@@ -1,5 +1,8 @@
 """The option that an answer to a multiple choice question names: a table of forms, English and Chinese."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from kbtrain.answers.grading import option_letter
@@ -55,61 +58,8 @@ NONE = [
     "【答案】A或B", "【答案】E",
     "选A和B", "不选B", "答案不是B", "B不正确", "B错误", "选项B是错误的", "选E", "上海或北京", "不是北京", "不知道",
 ]  # fmt: skip
-REAL = [  # answers of SmolLM2-135M-Instruct to the atlas
-    ("The answer is: A", "Novosibirsk|Junction City|Hoàn Lão|Bimbo", "A"),
-    ("The correct answer is: B. Swiss franc", "Macedonian denar|Swiss franc|euro|Swedish krona", "B"),
-    ("The correct answer is D. Bimbo.", "Novosibirsk|Junction City|Hoàn Lão|Bimbo", "D"),
-    ("Correct answer: B. Africa", "North America|Africa|Asia|Oceania", "B"),
-    ("The correct answer is option D.", "Saint Vincent and the Grenadines|Cameroon|Somalia|India", "D"),
-    ("The correct answer is D Bangladesh", "Bhutanese ngultrum|euro|Cambodian riel|Bangladeshi taka", "D"),
-    ("*D*", "Saint Vincent and the Grenadines|Cameroon|Somalia|India", "D"),
-    ("{A}", "Peru|Colombia|Paraguay|Uruguay", "A"),
-    ("**b. Arganda`", "Waukegan|Kano|Arganda|Split", "B"),
-    ("b. euro", "Macedonian denar|Swiss franc|euro|Swedish krona", "B"),
-    ("a) Waukegan ", "Waukegan|Kano|Arganda|Split", "A"),
-    ("option d. Denmark", "Spain|Austria|Greece|Denmark", "D"),
-    ("OPTION A: Southern Africa & Africa", "Africa/Asmara|Africa/Maputo|Africa/Nairobi|Africa/Tripoli", "A"),
-    ("A is correct", "BTN|ILS|TWD|BND", "A"),
-    ("The answer is 'B. Russia'", "India|Russia|Bhutan|South Korea", "B"),
-    ("Choose A. Juneau.", "Juneau|Austin|Boston|Topeka", "A"),
-    ("Choose A: Berlin", "Amsterdam|Athens|Valletta|Berlin", "A"),
-    (
-        "The official language of the country where Cluj-Napoca is is: D. Romanian.",
-        "Dutch|Swedish|German|Romanian",
-        "D",
-    ),
-    ("As per the above procedure, answer: Kenya", "Bahrain|Bulgaria|Kenya|the Solomon Islands", "C"),
-    ("The three-letter code of the currency of Bhutan is BTN.", "BTN|ILS|TWD|BND", "A"),
-    ("The internet domain of Croatia is .hr.", ".hr|.de|.sm|.ad", "A"),
-    ("Beryllium is a chemical element with an atomic number of 4.", "7|4|10|3", "B"),
-    ("The Dominican Republic is part of North America.", "Africa|Asia|North America|Oceania", "C"),
-    ("Aa.", "AA|Aa|aa|aA", "B"),
-    ("x - 1", "x + 1|x - 1|x / 1|1", "B"),
-    ("A=B", "A<B|A>B|A=B|none", "C"),
-    ("x", "x|x|y|z", None),
-    ("A. Germany", "Spain|Germany|Greece|Denmark", "A"),  # the letter is what was asked for
-    ("A: (B) Croatia", "Czechia|Croatia|Netherlands|Moldova", "B"),  # A: for answer
-    ("A: Answer: B", "BTN|ILS|TWD|BND", "B"),
-    ("A: The correct answer is D: 70.", "69|66|86|70", "D"),
-    ("A: Option D: An alternative to F.", "7|4|10|3", "D"),
-    ("A: Kano", "Waukegan|Kano|Arganda|Split", "B"),
-    ("A: Rb", "Rb|Cd|I|Zr", "A"),
-    ('A: "A"', "noble gas|transition metal|alkali metal|halogen", "A"),
-    ("A: cadmium.", "Rb|Cd|I|Zr", "A"),
-    ("A: Vitamin B supports brain health", "7|4|10|3", "A"),
-    ("A: C and D are both wrong", "7|4|10|3", "A"),
-    ("Premise: Option C makes no logical sense, or more specifically in the context of", "3|9|10|7", None),
-    ("A. B.", "Sacramento|Albany|Frankfort|Austin", None),
-    ("A, C or D", "65|58|72|73", None),
-    ("A (D)", "euro|Albanian lek|Belarusian ruble|Swedish krona", None),
-    ("A --> B", "Slovenia|Portugal|Bulgaria|Liechtenstein", None),
-    ("A. RUB B. AZN", "RUB|AZN|EUR|AMD", None),
-    ("A. Sacramento, B. Albany, and C. Frankfurt", "Sacramento|Albany|Frankfort|Austin", None),
-    ("answer: (A/B/C/D... only)", "noble gas|transition metal|alkali metal|halogen", None),
-    ("A rectangular prism with a length of 3 cm and a width of 4 cm has 1 MULE of ter", "65|58|72|73", None),
-    ("question: Given the answer of A, is radon a noble gas?", "noble gas|alkali metal|lanthanide|halogen", None),
-    ("Which chemical element has the symbol Mn?", "germanium|titanium|manganese|zinc", None),
-]
+# answers of SmolLM2-135M-Instruct to the atlas: answer, options, letter
+STORED = (Path(__file__).parent / "option_answers.jsonl").read_text("utf-8").splitlines()
 
 
 def test_an_english_answer_names_the_second_option():
@@ -126,7 +76,7 @@ def test_an_answer_that_names_no_option_or_several_is_none():
 
 
 def test_real_answers_name_what_a_reader_sees():
-    assert [row for row in REAL if option_letter(row[0], tuple(row[1].split("|"))) != row[2]] == []
+    assert [row for row in map(json.loads, STORED) if option_letter(row[0], tuple(row[1].split("|"))) != row[2]] == []
 
 
 MANY = tuple(f"item {i:02d}" for i in range(26))

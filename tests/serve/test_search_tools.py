@@ -5,7 +5,7 @@ from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 
 from kbtrain.serve.config import SEARCH_TOOLS
-from kbtrain.serve.request_forms import search_tools
+from kbtrain.serve.request_forms import search_fields, search_tools
 
 OTHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 SEARCH = {"type": "function", "function": {"name": "web_search", "parameters": {"type": "object"}}}
@@ -63,8 +63,17 @@ def test_each_dialect_names_the_tool_in_its_own_form(server, stub, path, tool, c
 
 
 CODING = ["search_replace", "codebase_search", "grep_search", "search_flights", "retrieve_order", "tool_search",
-          "searchReplace", "google_drive_search", "delete_web_search_history", "ToolSearch"]  # fmt: skip
-WRITTEN = ["google_web_search", "webSearchPrime", "$web_search", "TavilySearch", "builtin::websearch", "search-web"]
+          "searchReplace", "google_drive_search", "delete_web_search_history", "ToolSearch", "gmail.search",
+          "mcp__slack__search", "stripe__retrieve"]  # fmt: skip
+WRITTEN = [
+    "google_web_search",
+    "webSearchPrime",
+    "$web_search",
+    "TavilySearch",
+    "builtin::websearch",
+    "search-web",
+    "mcp__docs__search",
+]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -77,6 +86,14 @@ def test_a_search_is_known_by_each_way_to_write_its_name(name):
         assert (
             search_tools({"tools": [tool]}, SEARCH_TOOLS) == search_tools({"functions": [tool]}, SEARCH_TOOLS) == [tool]
         )
+
+
+@pytest.mark.parametrize("body", [
+    {"tools": [{"type": "web_search", "web_search": {"enable": False}}]},
+    {"plugins": [{"id": "web", "enabled": False}]},
+    {"enable_search": False, "search_options": {"forced_search": False}}], ids=str)  # fmt: skip
+def test_a_search_that_is_switched_off_is_none(body):
+    assert not search_tools(body, SEARCH_TOOLS) and not search_fields(body, SEARCH_TOOLS)
 
 
 @pytest.mark.parametrize("name", CODING)

@@ -49,6 +49,10 @@ def test_no_question_of_the_atlas_matches(name):
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
+        ("Summarize this year's Nobel prizes", None),
+        ("Summarize my company's travel policy", None),
+        ("Improve my credit score", None),
+        ("Simplify my cover letter", "instruction"),
         ("What is 2+2?", "arithmetic"),
         ("What is 9/11?", None),
         ("Calculate 9/11", "arithmetic"),
