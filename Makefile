@@ -23,7 +23,7 @@ help:  ## this list
 setup: $(INSTALLED)  ## virtual environment, pinned packages, the embedded model (again: nothing to do)
 	@$(PY) -m kbtrain.cli models get $(MODEL)
 
-demo: setup  ## the whole chain on part of the atlas, 8 to 20 minutes on 2 cores
+demo: setup  ## the whole chain on part of the atlas, 8 to 40 minutes on 2 cores
 	@$(PY) -m kbtrain.cli demo
 
 demo-full: setup  ## the same on all well-known questions, with up to 30 answers each: half an hour to two hours

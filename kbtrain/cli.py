@@ -138,7 +138,7 @@ def _add_scripts(parsers: Parsers) -> None:
 
 def _add_chains_and_models(parsers: Parsers) -> None:
     demo = _command(
-        parsers, "demo", commands.demo, "the whole chain on a real model of 135M parameters, 8 to 20 minutes on 2 cores"
+        parsers, "demo", commands.demo, "the whole chain on a real model of 135M parameters, 8 to 40 minutes on 2 cores"
     )
     size = demo.add_mutually_exclusive_group()
     size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: 35 to 120 min")
