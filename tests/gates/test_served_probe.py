@@ -151,9 +151,7 @@ def test_scores_of_a_run_and_answers_come_from_a_server_s_states(folder, base, t
         (scored,) = local(served, [Chunk("test", tuple(examples))])
         values = [row.score for row in scored.scores if row.gate == f"{here.prefix}_{here.key}"]
         assert np.allclose(values, expected, atol=1e-5) and scored.timing.spent["requests"] == len(QUESTIONS)
-        middle = float(
-            np.mean(sorted(expected)[len(expected) // 2 - 1 : len(expected) // 2 + 1])
-        )
+        middle = float(np.mean(sorted(expected)[len(expected) // 2 - 1 : len(expected) // 2 + 1]))
         gate = kbtrain.load_gate(folder, states=client(engine, folder))
         answered = answer(QUESTIONS, gate, llm=lambda prompt: "x", search=lambda query: [], threshold=middle)
     assert [one.score > middle for one in answered] == [score > middle for score in expected]
