@@ -190,9 +190,8 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     for name, usual in _USUAL.items():
         field = next((key for key in (name, _OTHER_NAMES[name]) if key in data), None)
         bare = {key: re.sub(r"[\W_]", "", key.lower()) for key in data}
-        sure = next(
-            (key for key in data if "answers" == name not in data and bare[key] in _GOLD), None
-        )  # "answer" may be a model's
+        # "answer" may be a model's
+        sure = next((key for key in data if bare[key] in _GOLD), None) if name == "answers" != field else None
         mapping[name] = sure or field or next((key for key in data if bare[key] in usual), f"THEIR_{name.upper()}")
     return mapping
 
