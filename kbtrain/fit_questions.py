@@ -265,10 +265,9 @@ def _requests(settings: Fit, stage: str) -> Iterator[AnswerRequest]:
         n = settings.samples if stage == "sample" and question.split != "test" else 0
         for k, name in (names if stage == "pilot" else {0: "main", KS[-1]: "main"}).items():
             condition: Condition = "rag" if k else "llm"
-            known = question.id in piloted
-            if (known or stage == "sample") and (question.id, condition) not in done.get(name, ()):
+            if (question.id in piloted or stage == "sample") and (question.id, condition) not in done.get(name, ()):
                 text = evidence_text(found.hits[:k], found.titles)
-                yield AnswerRequest(question, condition, text, n, greedy=stage == "pilot" or not known)
+                yield AnswerRequest(question, condition, text, n, greedy=stage == "pilot" or question.id not in piloted)
 
 
 def _stored(path: Path) -> dict[str, set[tuple[str, str]]]:

@@ -192,9 +192,9 @@ _FINE = (0, 200, "0", "200", "ok", "success")  # codes that state no error
 
 def states_error(reply: Mapping[str, Any]) -> bool:
     """True for a server's JSON object that states an error: in a field, by its type, or by a code with its message."""
-    if reply.get("error") or reply.get("Error") or reply.get("errors") or reply.get("object") == "error":
+    if any(reply.get(key) for key in ("error", "Error", "errors", "error_message")) or reply.get("object") == "error":
         return True
-    inner, base = reply.get("response"), reply.get("base_resp")  # of OpenAI's responses, and of MiniMax
+    inner, base = reply.get("response") or reply.get("Response"), reply.get("base_resp")  # OpenAI, Tencent; MiniMax
     statuses = [reply.get("status"), inner.get("status") if isinstance(inner, Mapping) else None]
     if reply.get("type") in ERROR_EVENTS or not {"failed", "error"}.isdisjoint(map(str, statuses)):
         return True

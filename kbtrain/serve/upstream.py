@@ -324,6 +324,7 @@ def _is_error(data: bytes) -> bool:
         value: Any = json.loads(data)
     except (ValueError, RecursionError):
         return False
+    value = value[0] if isinstance(value, list) and value else value  # Gemini
     if not isinstance(value, dict):
         return False
     choices = value.get("choices")
