@@ -219,6 +219,8 @@ OK, JSON = [(b"content-type", b"text/event-stream; charset=utf-8")], [(b"content
         (OK, b'data: {"choices": [{"delta": {"content": "{\\"error\\": 1}"}}]}\n\n', False),
         (OK, b': error\n\ndata: error\n\ndata: {"error": \n\n', False),
         (JSON, b'{"id": "gen-1", "error": {"message": "overloaded", "code": 502}}', True),
+        (JSON, b'[{"error": {"message": "overloaded", "code": 502}}]', True),
+        (OK, STREAM + b'data: {"Response": {"Error": {"Code": "x"}}}\n\n', True),
         (JSON, b'{"id": "gen-1", "choices": [{"message": {"content": "error"}}]}', False),
         ([*JSON, (b"content-encoding", b"gzip")], b'{"error": "x"}', False),
         ([(b"content-type", b"text/plain")], b'{"error": "x"}', False),
