@@ -21,7 +21,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -52,9 +52,6 @@ from kbtrain.net import split_query
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.records import Condition, SampleSet, Split
 from kbtrain.runtime.progress import progress_bar
-
-if TYPE_CHECKING:
-    from kbtrain.io.store import SampleStore
 
 # settings that a sampling's answers do not share with the pilot's though they were asked alike
 _OF_THE_JOB = ("samples", "questions", "evidence", "shard", "n_expected")
@@ -229,9 +226,14 @@ def with_greedy_of(piloted: Mapping[tuple[str, str], SampleSet], engine: Engine)
         facts: dict[str, Any] = {}
 
         def lacking(window: list[AnswerRequest]) -> list[AnswerRequest]:
-            known = [piloted.get((r.question.id, r.condition)) for r in window]
-            whole.extend(k for r, k in zip(window, known, strict=True) if k and not r.n and key_of(k) not in done)
-            return [replace(r, greedy=k is None) for r, k in zip(window, known, strict=True) if r.n or k is None]
+            asked = []
+            for request in window:
+                known = piloted.get((request.question.id, request.condition))
+                if known is None or request.n:
+                    asked.append(request if known is None else replace(request, greedy=False))
+                elif key_of(known) not in done:
+                    whole.append(known)
+            return asked
 
         for facts, sets in engine(config, map(lacking, windows), done):
             yield facts, [with_greedy(drawn) for drawn in sets]

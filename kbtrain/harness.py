@@ -116,8 +116,9 @@ def _unpacked(text: str) -> str | None:
     return None
 
 
-def _blocks(text: str, opening: re.Pattern[str]) -> list[tuple[int, int, int, int]]:
-    """Blocks in tags that are closed, outer ones alone: begin, begin and end of the content, end."""
+def _blocks(text: str, opening: re.Pattern[str], least: int = 0) -> list[tuple[int, int, int, int]]:
+    """Blocks in tags that are closed, outer ones alone, with ``least`` characters or more: begin, begin and end of the
+    content, end."""
     found: list[tuple[int, int, int, int]] = []
     place, unclosed = 0, set()
     while tag := opening.search(text, place):
@@ -127,7 +128,7 @@ def _blocks(text: str, opening: re.Pattern[str]) -> list[tuple[int, int, int, in
             unclosed.add(closing)
         else:
             found.append((tag.start(), tag.end(), end, place := end + len(closing)))
-    return found
+    return [block for block in found if block[2] - block[1] >= least]
 
 
 def _is_manner(sentence: str) -> bool:
@@ -163,7 +164,7 @@ def _has_all(text: str, rules: Iterable[Sequence[re.Pattern[str]]]) -> bool:
 
 def _holds_passages(text: str) -> bool:
     """True for a prompt with passages in it, told by its tags, its headings or its instruction to use them."""
-    if len(text) >= SHORTEST and any(end - begin >= SHORTEST // 2 for _, begin, end, _ in _blocks(text, _MATERIAL)):
+    if len(text) >= SHORTEST and _blocks(text, _MATERIAL, SHORTEST // 2):
         return True
     for rule in _PASSAGES if len(text) >= SHORTEST else ():
         found = [pattern.search(text) for pattern in rule]
@@ -175,13 +176,13 @@ def _holds_passages(text: str) -> bool:
 @functools.lru_cache(maxsize=256)
 def _gives_passages(system: str) -> bool:
     """True for a system's message that names passages and has text behind; tools and rules alone are none."""
-    if any(end - begin >= SHORTEST // 2 for _, begin, end, _ in _blocks(system, _TAGGED)):
-        return True
     named = _GIVEN.search(system)
     behind = system[named.end() - 1 :] if named else ""
-    return "\n" in behind and len(behind.strip()) >= SHORTEST
+    tagged = _blocks(system, _TAGGED, SHORTEST // 2)
+    return bool(tagged) or ("\n" in behind and len(behind.strip()) >= SHORTEST)
 
 
+@functools.lru_cache(maxsize=256)
 def _unconditional(system: str) -> str:
     """A system's message without the sentences that hold for some messages alone: "If the context ..."."""
     return "".join(part for part in re.split(r"(?<=[.!?;。！？；\n])", system) if not _CONDITION.search(part))

@@ -388,7 +388,7 @@ def main() -> None:
         store_gates(store, "demo-fp32", results_of(args.fp32))
         store["tables"]["demo-fp32-resplits"] = {"columns": RESPLITS, "rows": resplits_of(args.fp32, _FULL_BEST)}
     store_tables(store, args.tables)
-    if args.run or args.pilot or args.full or args.fp32 or args.tables:
+    if any(vars(args).values()):
         STORE.write_text(json.dumps(store, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write_blocks(pages(), "figures", lambda name: render(name, store))
     write_example(store, ROOT / "README.md")

@@ -176,7 +176,7 @@ def restate(answer: str, golds: Sequence[Quantity], question: str) -> str:
         if equal and equal.unit in MONEY and not quantity.unit and _OF_THINGS.match(answer, end):
             equal = None
         word = equal.word() if equal else f"{quantity.word()}other"
-        doubt = f" {IN_DOUBT}" * bool(equal and _ends_span(answer, quantity, question))
+        doubt = f" {_IN_DOUBT}" * bool(equal and _ends_span(answer, quantity, question))
         parts += [answer[position:begin], f"{doubt} {word} "]
         position = end
     return "".join([*parts, answer[position:]])
@@ -199,7 +199,7 @@ _FALLS_BY = re.compile(
     r"(?:about |around |nearly |almost )?$",
     re.IGNORECASE,
 )
-IN_DOUBT = "whether"  # before one end of a span (10-12), which states neither
+_IN_DOUBT = "whether"  # before one end of a span (10-12), which states neither
 _SPAN, _YEARS = pattern("span"), re.compile(r"[12]\d{3}(?:\W{1,3}| to )[12]\d{3}(?!\d)")
 _BEGINS = re.compile(r"\b(?:beg[iau]n|start|born|birth|found|open|launch)", re.I)
 _BEFORE = 80  # characters that are read in front of a quantity

@@ -186,12 +186,11 @@ def _map(data: Mapping[str, Any]) -> str:
 
 def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     """The map of columns that reads a question from these, as far as their names tell."""
-    mapping = {}
+    mapping, bare = {}, {key: re.sub(r"[\W_]", "", key.lower()) for key in data}
+    gold = next((key for key in data if bare[key] in _GOLD), None)  # surer than "answer", which may be a model's
     for name, usual in _USUAL.items():
         field = next((key for key in (name, _OTHER_NAMES[name]) if key in data), None)
-        bare = {key: re.sub(r"[\W_]", "", key.lower()) for key in data}
-        # "answer" may be a model's
-        sure = next((key for key in data if bare[key] in _GOLD), None) if name == "answers" != field else None
+        sure = gold if name == "answers" and field != name else None
         mapping[name] = sure or field or next((key for key in data if bare[key] in usual), f"THEIR_{name.upper()}")
     return mapping
 

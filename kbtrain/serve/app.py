@@ -145,7 +145,7 @@ class Refusal(BaseModel):
     error: Problem
 
 
-_KNOWN_ENDS = re.compile(r"/(chat/completions|completions|responses)$|/v1/(messages)$")
+_KNOWN_ENDS = re.compile(r"/(chat/completions|completions|responses|(?<=/v1/)messages)$")
 
 
 def application(service: Service) -> ASGIApp:
@@ -172,7 +172,7 @@ def application(service: Service) -> ASGIApp:
         meant = _meant(path)
         if meant.startswith("/v1/") and meant not in handlers and (known := _KNOWN_ENDS.search(meant)):
             # Azure's deployments, and addresses that a gateway puts in front
-            meant, exchange.sent_to = f"/v1/{known[1] or known[2]}", forwarded_path(exchange)
+            meant, exchange.sent_to = f"/v1/{known[1]}", forwarded_path(exchange)
         if handle := handlers.get(meant):
             await handle(exchange)
         elif path == f"/v1/models/{service.decider.loaded.name}" and method in ("GET", "HEAD"):

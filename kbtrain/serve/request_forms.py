@@ -549,7 +549,8 @@ _SEARCHING = re.compile(r"exa|tavily|brave|docs?|kb|web|rag|knowledge|search|ser
 
 
 def _fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """True if one of the names, or its part behind the last ``__``, ``.``, ``:`` or ``/``, fits one of the patterns."""
+    """True if one of the names, or its part behind the last ``__``, ``.``, ``:`` or ``/``, fits one of the patterns; a
+    bare word behind another name than a search's does not count."""
     parts = list(names)
     for name in names:
         *server, tool = re.split(r"__|[.:/]", name)

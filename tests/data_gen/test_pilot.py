@@ -170,8 +170,8 @@ def test_sampling_does_not_ask_for_the_pilots_greedy_answers_again(folder, monke
     keys = {"run": folder, "model": "scripted", "backend": "scripted"}
     pilot.main(pilot.PilotConfig(**keys, ks=(1, 3), questions=6))
     piloted, stored = {question.id for question in jsonl.read(Question, folder / "pilot/questions.jsonl")}, {}
-    for name, dev in (("none drawn", 0), ("drawn", 2), ("asked anew", 2), ("other", 2)):
-        if name == "asked anew":
+    for name, dev in (("none drawn", 0), ("drawn", 2), ("asked again", 2), ("other", 2)):
+        if name == "asked again":
             (folder / "pilot.json").rename(folder / "gone.json")
         elif name == "other":  # other settings than the pilot's
             (folder / "gone.json").rename(folder / "pilot.json")
@@ -182,4 +182,4 @@ def test_sampling_does_not_ask_for_the_pilots_greedy_answers_again(folder, monke
             stored[name] = list(store.iterate(name))
         greedy = {question for question, _, index in asked if index < 0}
         assert greedy.isdisjoint(piloted) == name.endswith("drawn") and len(asked) == len(set(asked))
-    assert stored["drawn"] == stored["asked anew"] and [len(rows) for rows in stored.values()] == [24] * 4
+    assert stored["drawn"] == stored["asked again"] and [len(rows) for rows in stored.values()] == [24] * 4

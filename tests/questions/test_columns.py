@@ -154,10 +154,8 @@ def test_a_spreadsheets_semicolons_are_read_where_no_comma_stands_in_the_header(
 @pytest.mark.parametrize("told", [";", ",", "|", "\t"])
 def test_a_table_may_tell_its_separator_in_a_line_before_the_header(tmp_path, told):
     """As spreadsheets read it; errors name the lines of the file."""
-    path, rows = (
-        tmp_path / "mine.csv",
-        [["question", "answer", "a;b,c"], ["Who?", "Ann", "x"], ["", "", ""], ["", "Bob", "y"]],
-    )
+    path = tmp_path / "mine.csv"
+    rows = [["question", "answer", "a;b,c"], ["Who?", "Ann", "x"], ["", "", ""], ["", "Bob", "y"]]
     lines = [told.join(f'"{cell}"' for cell in row) for row in rows]
     path.write_text("".join(f"{line}\r\n" for line in [f"\ufeffsep={told}", *lines]), encoding="utf-8", newline="")
     found = load("csv", path)

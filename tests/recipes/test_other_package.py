@@ -1,12 +1,13 @@
 """A gate of another package, installed by pip: fitted by the one recipe, kept, opened, scored, and it decides."""
 
 import json
+import os
 import sys
 from dataclasses import replace
 
 import pytest
 from support.package import installed_gate
-from support.scripts import here
+from support.scripts import ROOT, here, run_command
 
 import kbtrain
 from kbtrain import cli
@@ -82,7 +83,7 @@ def fit(run, output, *more, code=0):
     return done.stdout + done.stderr
 
 
-def test_it_is_fitted_kept_opened_scored_and_decides(package, run, capsys):
+def test_it_is_fitted_kept_opened_scored_and_decides(package, site, run, capsys):
     said = fit(run, "long_questions")
     assert "24 examples, fitted in" in said and "saved, opened again, scores equal" in said
     gate = kbtrain.load_gate(run / "long_questions")
@@ -94,5 +95,8 @@ def test_it_is_fitted_kept_opened_scored_and_decides(package, run, capsys):
     stored = {row.question_id: row.score for row in jsonl.read(GateScore, run / "scores" / "long_questions.jsonl")}
     test = list(jsonl.read(GateExample, run / "examples" / "test.jsonl"))
     assert [stored[example.id] for example in test] == pytest.approx(gate.score(test))
+    code = f"from kbtrain import load_gate; print(load_gate({str(run / 'long_questions')!r}).score({texts!r}))"
+    fresh = run_command(sys.executable, "-c", code, env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
+    assert json.loads(fresh.stdout) == pytest.approx(gate.score(texts)), fresh.stderr
     assert cli.main(["decide", str(run / "long_questions"), *texts]) == 0
     assert [json.loads(line)["retrieve"] for line in capsys.readouterr().out.splitlines()] == [False, True]

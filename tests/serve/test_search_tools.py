@@ -65,15 +65,8 @@ def test_each_dialect_names_the_tool_in_its_own_form(server, stub, path, tool, c
 CODING = ["search_replace", "codebase_search", "grep_search", "search_flights", "retrieve_order", "tool_search",
           "searchReplace", "google_drive_search", "delete_web_search_history", "ToolSearch", "gmail.search",
           "mcp__slack__search", "stripe__retrieve"]  # fmt: skip
-WRITTEN = [
-    "google_web_search",
-    "webSearchPrime",
-    "$web_search",
-    "TavilySearch",
-    "builtin::websearch",
-    "search-web",
-    "mcp__docs__search",
-]
+WRITTEN = ["google_web_search", "webSearchPrime", "$web_search", "TavilySearch", "builtin::websearch", "search-web",
+           "mcp__docs__search"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRITTEN)
