@@ -19,13 +19,15 @@ _GIVEN = re.compile(  # what an output's form says is the answer
     re.IGNORECASE | re.DOTALL,
 )
 
+_MATH_ENDS = re.compile(r"(?<!\\)\$(?!\s?\d)")  # of $\boxed{8}$: without its first sign the last one is money
+
 
 @functools.lru_cache(maxsize=512)
 def answer_text(answer: str) -> str:
     """An answer as its author meant it to be read; the whole where nothing else is left ("[3]")."""
     text = _BLANKS.sub(r"\1\2", html.unescape(answer) if "&" in answer else answer)
     if given := _GIVEN.search(text):
-        text = given["json"] or given["tag"] or given["thought"] or text[given.start() :]
+        text = given["json"] or given["tag"] or given["thought"] or _MATH_ENDS.sub("", text[given.start() :])
     second = _SECOND_QUESTION.search(text)
     if second and text[: second.start()].strip():
         text = text[: second.start()]

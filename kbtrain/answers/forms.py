@@ -35,7 +35,7 @@ from kbtrain.answers.writing import has_chinese
 _LETTERS = str.maketrans(
     {
         **dict(zip("øØłŁđĐðÐıħĦŧ", "oOlLdDdDihHt", strict=True)),
-        **{"þ": "th", "Þ": "Th", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe"},
+        **{"π": "pi", "þ": "th", "Þ": "Th", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe"},
         **dict.fromkeys("\u02bb\u02bc\u02be\u02bf\u2018\u2019\u00b4", "'"),
     }
 )
@@ -56,6 +56,7 @@ _DIGIT = re.compile(r"\d")
 
 _YEAR_FIRST = re.compile(r"(?<![\d\-/.])(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?![\d\-/]|\.\d)")
 _YEAR_LAST = re.compile(r"(?<![\d\-/.])(\d{1,2})([-/.])(\d{1,2})\2(\d{4})(?![\d\-/]|\.\d)")
+_KOREAN_DATE = re.compile(r"(?<!\d)(\d{4})년\s?(\d{1,2})월\s?(\d{1,2})일")
 _YEAR_AND_MONTH = re.compile(r"(?<![\w\-/.])(\d{4})-(0[1-9]|1[0-2])(?![\w\-/]|\.\d)")
 _ERAS = ((re.compile(r"\bB\.? ?C\.? ?(?:E\b\.?)?(?!\w)"), "BC"), (re.compile(r"\b(?:A\.D\.|C\.?E\b\.?)(?!\w)"), "AD"))
 _SHORT_YEARS = re.compile(r"(?<![\d\-/.])([12]\d)(\d\d)\s?[-/\u2010-\u2015]\s?(1[3-9]|[2-9]\d)(?![\d\-/]|\.\d)")
@@ -68,6 +69,9 @@ _FOREIGN_DATE = re.compile(
     re.IGNORECASE,
 )
 _BOTH_YEARS = re.compile(r"\b(?:(?:from|between) )?(\d{3,4}) (?:to|until|till|through|and|bis|à|a) (\d{3,4})\b")
+_RANGE = re.compile(
+    r"\b(?:between (?=\d+ and)|from )?(\d+) (?:to|(?<=\bbetween \d )and|(?<=\bbetween \d\d )and) (\d+)\b"
+)
 _ABBREVIATIONS = re.compile(rf"\b({any_of(_FULL)})\.?\s(?=\d)", re.IGNORECASE)
 _NUMBERED = re.compile(r"\b[Nn]o\.? (?=\d)|\b[Nn]umber (?=\d)")
 _DECADE_WORD = re.compile(r"(?:the )?\d\d([2-9])0['\u2019]?s")
@@ -129,11 +133,12 @@ def unify_spelling(text: str) -> str:
     if _DIGIT.search(text):
         text = _NUMBERED.sub("number ", text)
         text = _ABBREVIATIONS.sub(lambda match: f"{_FULL[match[1].lower()]} ", text)
-        text = _BOTH_YEARS.sub(r"\1 \2", text)
+        text = _RANGE.sub(r"\1 \2", _BOTH_YEARS.sub(r"\1 \2", text))
         text = _SHORT_YEARS.sub(
             lambda years: f"{years[1]}{years[2]} {years[1]}{years[3]}" if years[3] > years[2] else years[0], text
         )
         text = _FOREIGN_DATE.sub(lambda date: f"{date[1]} {_FOREIGN_MONTHS[date[2].lower()]} {date[3] or ''}", text)
+        text = _KOREAN_DATE.sub(lambda match: _date(match[3], match[2], match[1], match[0]), text)
         text = _YEAR_FIRST.sub(lambda match: _date(match[4], match[3], match[1], match[0]), text)
         text = _YEAR_LAST.sub(_last_year, text)
         text = _YEAR_AND_MONTH.sub(lambda match: f" {_MONTHS[int(match[2]) - 1]} {match[1]} ", text)

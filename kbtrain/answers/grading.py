@@ -33,7 +33,7 @@ from kbtrain.answers.names import (
 )
 from kbtrain.answers.near import ASKS_PERSON, may_be_same, may_count_same
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
-from kbtrain.answers.words import LISTS, any_of, folded, forms_of, normalise, words
+from kbtrain.answers.words import LISTS, any_of, folded, forms_of, normalise, pattern, words
 from kbtrain.answers.words import is_empty as is_empty
 from kbtrain.answers.writing import has_chinese, has_unspaced, simplified
 from kbtrain.errors import UserError
@@ -41,7 +41,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
-NORMALISATION = "quantities-claims-near-yes-no/12"
+NORMALISATION = "quantities-claims-near-yes-no/13"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
@@ -100,24 +100,13 @@ _TAG = re.compile(r"<(\w+)>(.*?)</\1>", re.DOTALL)
 _QUOTE = re.compile(r"(?<![A-Za-z])'|'(?![A-Za-z])|(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])")
 
 # a letter outside of words: "A" and "I" are words themselves, so few words may follow those
-_BECAUSE = r"(?:because|since|as|for|due|which|that|is|was|and|or|but|not)\b"
 _DENIED = r"(?:is|are|was)\s+(?:not\b|incorrect|wrong|false)|isn't|makes no\b|(?:选?项)?(?:是|为)?(?:不|错|有误)"
 _WRONG = rf"(?!\s*[.)]?\s*(?i:{_DENIED}))"
-_UPPER = forms_of("option_upper")[0]
-_FIRST = re.compile(
-    rf"^[\W_]*(?:([A-Z])(?=\s*[.](?!\w\.)|\s*[):,;=!]|\s*[-\u2013\u2014]+\s|\s*$|\s*\n|\s+(?i:{_BECAUSE}))"
-    r"|([a-z])(?=\s*[):!]|\.(?!\w)|\s*$)"
-    r"|([A-Za-z])(?=\s*(?:选项|项|因为|由于)))" + _WRONG
-)
+_FIRST = re.compile(f"{forms_of('option_first')[0]}{_WRONG}")
 _CLAIMS, _MENTIONS = (
     tuple(re.compile(form + _WRONG) for form in forms_of(f"option_{name}")) for name in ("claims", "mentions")
 )
-_HEDGE = "perhaps|maybe|possibly|probably|potentially|alternatively|else|likely|could be|might be|may be|even"
-_SECOND = re.compile(
-    r"^\s*[.)]?\)?\s*(?:[,;/&+|]|(?i:and/or|or|and|" + _HEDGE + r")\b|或者?|和|与|及|以及|还是)[\s(]*"
-    r"(?i:(?:or|and|also|option|answer|" + _HEDGE + r")\b[\s(,]*|选项|(?:或|也许|可能|也可能|或许|大概)是?)*"
-    rf"(?:{_UPPER}|([a-z])(?=\s*[).,;:]|\s*$))"
-)
+_SECOND = re.compile(forms_of("option_second")[0])
 _PREFIX = re.compile(r"[\W_]*[Aa]\s*:\s*(?:(?i:option|choice|letter)\s+|选项|选)?(?=\S)")  # "A:" for "answer:"
 _ONLY_LETTERS = re.compile(r"[\W_]*(?:[A-Z](?:[\W_]+|$)){2,}", re.DOTALL)
 _REFUSED = re.compile(r"(?i:\b(?:not|isn't|wasn't|never|nor|neither|except)\b|[不非别没])[^.,;:]{0,12}$")
@@ -203,7 +192,7 @@ def _same(text: str, letter: str, option: str) -> bool:
 def _match_letters(patterns: Iterable[re.Pattern[str]], text: str, letters: list[str]) -> set[str]:
     """The letters that patterns match, each with those that follow it in a list."""
     matches = set()
-    for match in (match for pattern in patterns for match in pattern.finditer(text)):
+    for match in (match for form in patterns for match in form.finditer(text)):
         group = next(i for i, letter in enumerate(match.groups(), 1) if letter)
         letter: str | None = match[group]
         remainder = text[match.end(group) :]
@@ -323,12 +312,15 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
     golds = tuple(
         dict.fromkeys(part for gold in map(html.unescape, question.answers) for part in (gold, *alternatives(gold)))
     )
-    golds += tuple(_TOWARDS.sub("", gold) for gold in golds if _TOWARDS.match(gold))
+    golds += tuple(
+        _TOWARDS.sub("", gold) for gold in golds if _TOWARDS.match(gold) and ("=" not in gold or "=" not in answer)
+    )
     golds += tuple(filter(None, map(first_name_first, golds)))
     golds += tuple(filter(None, (without_kind(gold, f"{question.text} {answer}") for gold in golds)))
     values = [whole_quantity(gold) for gold in golds]
     if amounts := [value for value in values if value]:
-        yield restate(answer, amounts, question.text), tuple(value.word() for value in amounts)
+        nothing = any(0 in value.values for value in amounts) and normalise(answer) in LISTS["near"]["none"]
+        yield restate("0" if nothing else answer, amounts, question.text), tuple(value.word() for value in amounts)
     texts = tuple(gold for gold, value in zip(golds, values, strict=True) if not value)
     if texts:
         is_person = (ASKS_PERSON.search(question.text) or _WHO.search(question.text)) is not None
@@ -340,7 +332,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
             yield restate(answer, counted, question.text), (restate(gold, counted, question.text),)
 
 
-_TOWARDS = re.compile(r"(?:to|in|at|from|by|into|on) (?:the )?(?=[A-Z]\D+$)")
+_TOWARDS = re.compile(r"(?:to|in|at|from|by|into|on) (?:the )?(?=[A-Z]\D+$)|[a-z] ?= ?(?=[-\d])")
 
 
 def _is_exactly(question: Question, answer: str) -> bool:
@@ -491,15 +483,13 @@ _MONTHS_GO_ON = r"\s*(?:$|[.,;:!)]|\d|(?:is|was|and|to|in|of)\b)"  # behind a mo
 
 
 _DENIES = re.compile(r"\b(?:no|not|none|cannot)\b")
-_NEGATED = re.compile(
-    r"\b(?:un|in|im|ir|dis)\w{4,}|\bnon-|-free\b|\b(?:not|no|none|never|cannot|nobody|without|fail(?:s|ed)|lacks?)\b|less\b"
-    r"|n['’]t\b",
-    re.I,
-)
+_NEGATED = pattern("negated")
 _ASIDE = {  # Yes, it is Genesis; June Peters; a spring
     frozenset("yes no sorry well ok right so help".split()): r"^\W*{}\s*[,!]",
     frozenset(LISTS["months"]): "{} [A-Z][a-z]+",
-    frozenset({"spring", "fall"}): "\\b[Aa]n? (?i:{})",
+    frozenset(
+        {"spring", "fall"}
+    ): r"\b[Aa]n? (?i:{0})|(?<!\b[Ii]n )(?<!\b[Ii]n the )\b(?i:{0})(?=.* in (?:spring|summer|autumn|fall|winter)\b)",
     frozenset({"a"}): r"\b{} [a-z]+",
 }
 _DAY_FIRST = re.compile(r"\b(\d\d?)/(\d\d?)/(?=\d{4})")

@@ -18,6 +18,7 @@ _KINDS = LISTS["parts"]["kinds"]
 _NAMESAKES = LISTS["parts"]["namesakes"]
 _PARTICLES, _JOINING = LISTS["parts"]["particles"], LISTS["parts"]["joining"]
 _SAME = {name.casefold(): row for row in LISTS["same"].values() for name in row}
+_FIRST_NAMES = LISTS["first_names"].values()
 _NOUNS = read_data("patterns.toml")["rewritten"]["nouns"]
 _NEGATED = re.compile(r"(?:un|in|im|il|ir|non-?)([a-z]{4,})")
 _PREFIXES = {"HEBREW": "[והבכלמש]{1,2}", "ARABIC": "(?:[وفبك]|و?لل)"}  # and, the, in, as, to, from
@@ -31,7 +32,7 @@ _BEARER = re.compile(
 _SEQUEL = pattern("sequel")
 _LETTERS = ("I", "V", "X")  # names themselves, as in Malcolm X
 _CAPITAL = re.compile(r"\s+(?:the |der |le )?[^\W\da-z_]")
-_BEFORE_SURNAME = (None, "Mr.", "Mr", "Mrs.", "Mrs", "Ms.", "Ms", "Dr.", "Dr", "Sir", "By", "Professor")
+_BEFORE_SURNAME = LISTS["parts"]["before_surname"]
 _THE_ORDINAL = re.compile(r"^(?P<name>[A-Z][^\W\d_]*) the (?P<ordinal>[A-Z][a-z]+|\d{1,2}(?:st|nd|rd|th))$")
 _FORMER = pattern("former")
 _SHORTENED = re.compile(r"^(?P<name>[^()]{4,}?)\s*\((?P<other>(?![IVX]+\))[A-Z]{2,6})\)$")  # such as (WHO)
@@ -89,10 +90,9 @@ def holds_surname(answer: str, name: str) -> bool:
     names = [word for word in bare.split() if word not in _PARTICLES or word == "the"]
     if not 2 <= len(names) <= 4 or names[0] in _OTHER_PLACE or not all(map(_NAME.fullmatch, names)):
         return False
-    alone = re.finditer(
-        rf"(?:(?P<first>[A-Z][\w'-]*\.?|{any_of(_PARTICLES)})\s)?(?<![\w-]){re.escape(names[-1])}(?!\w|-| [A-Z])",
-        answer,
-    )
+    particle = any_of(_PARTICLES)
+    before = rf"(?:^(?i:{particle}) |(?P<first>[A-Z][\w'-]*\.?|{particle})\s)?(?<![\w-])"
+    alone = re.finditer(rf"{before}{re.escape(names[-1])}(?!\w|-| [A-Z])", answer)
     longer = rf"(?<!\w){names[0]} (?:\S+ ){{1,2}}{names[-1]}(?!\w)"  # with names that the gold one lacks
     return any(_may_precede(match["first"], names) for match in alone) or (
         len(names) == 2
@@ -103,9 +103,9 @@ def holds_surname(answer: str, name: str) -> bool:
 
 def _may_precede(word: str | None, names: list[str]) -> bool:
     """True for what may stand before a person's last name: nothing, a title, another of the names, also shortened."""
-    if word in _BEFORE_SURNAME or (len(names) > 2 and word == names[-2] and not _INITIAL.fullmatch(word)):
+    if word is None or (len(names) > 2 and word == names[-2] and not _INITIAL.fullmatch(word)):
         return True
-    return word.endswith("ly") or "'" in word or (word[-1] == "." and word[0] == names[0][0])
+    return word in _BEFORE_SURNAME or word.endswith("ly") or "'" in word or (word[-1] == "." and word[0] == names[0][0])
 
 
 def alternatives(gold: str) -> tuple[str, ...]:
@@ -176,6 +176,8 @@ def _person(words: list[str], name: str, person: bool) -> list[str]:
     if not all(_NAME.fullmatch(word) or word in _PARTICLES for word in words) or _INITIAL.fullmatch(words[-1]):
         return []
     parts = [rf"{word[0]}[^\W\d_]+" if _INITIAL.fullmatch(word) else re.escape(word) for word in words]
+    if person and (first_names := {other for row in _FIRST_NAMES if words[0] in row for other in row}):
+        parts[0] = f"(?:{any_of(first_names)})"
     if person and words[0] not in _OTHER_PLACE and name not in _NAMESAKES and not _NUMBERED.match(name):
         parts[0] += r"(?: [^\W\d_a-z]\w*\.?)*"
         parts[-1] = rf"(?:[^\W\d_a-z]\w+-)?{parts[-1]}"

@@ -98,14 +98,15 @@ _LABELLED = re.compile(  # Passage 9, p. 8, 8 March: no counts
     re.IGNORECASE,
 )
 _MONEY_NAMES = rf"(?:{any_of(name for name, unit in UNITS.items() if unit in MONEY)})"
+_COPULA = "(?!で(?:す|し|あ)|(?:이|입니)다)"
 _QUANTITY = re.compile(
     rf"(?<![\w.,/:\\])(?P<era>(?:AD|A\.D\.)\s)?(?P<lead>{_MONEY_NAMES}\s?)?"
-    rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative)\s)?(?P<money>{_MONEY_NAMES}\s?)?"
+    rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative|минус|menos|moins|meno)\s)?(?P<money>{_MONEY_NAMES}\s?)?"
     rf"(?:{_NUMBER})(?P<part>\sand\sa\s(?:half|quarter)\b)?"
     rf"(?:(?P<gap>[ \u00a0-]?|\sof\s(?:an?|1)\s)(?P<scale>(?:{any_of(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
     r"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019])|\sof\san?\s|\s(?P<nation>(?-i:[A-Z])\w+)\s)"
-    rf"(?P<unit>{any_of(UNITS)}|(?-i:[AJ]))(?![\w'²³]|/\w))?"
-    r"(?!\w|[.,:/]\d)",
+    rf"(?P<unit>{any_of(UNITS)}|(?-i:[AJ]))(?!{_COPULA}[\w'²³]|/\w))?"
+    rf"(?!{_COPULA}\w|[.,:/]\d)",
     re.IGNORECASE,
 )
 
