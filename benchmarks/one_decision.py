@@ -2,11 +2,14 @@
 
 Median and 95th percentile, in milliseconds: of the gate opened in Python (`load_gate(folder).score([question])`), and
 of `POST /v1/gate` of a `kbtrain serve` that holds it. The answer is the model's greedy one without a search, drawn
-alone. Where the model answers in the same process or behind vLLM, the pass of a probe is the answer's own prefill.
+alone. Behind vLLM the pass of a probe is the answer's own prefill: ``--upstream`` measures whole chat requests, that is
+decision and answer, through a `kbtrain serve` of each gate. Nothing is searched; vLLM forgets its prefixes each time.
 
 Examples:
   python benchmarks/one_decision.py --run runs/demo
   python benchmarks/one_decision.py --run runs/demo --gates "[features, probe]" --questions 50
+  VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8001 --dtype float32 $(kbtrain vllm-args runs/demo/probe)
+  python benchmarks/one_decision.py --run runs/demo --gates "[features, probe]" --upstream http://127.0.0.1:8001/v1
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
 
+import httpx2
 import numpy as np
 from pydantic import Field
 
@@ -46,21 +50,31 @@ class OneDecisionConfig(Config):
     model: str = Field("smollm2-135m-instruct", description="the answering model")
     max_new_tokens: int = Field(64, ge=1, description="longest answer, in tokens")
     questions: int = Field(100, ge=1, description="test questions to ask")
+    upstream: str | None = Field(None, description="vLLM's server: whole chat requests to it are timed")
     output: Path = Field(Path("runs/bench/one_decision.json"), description="where the numbers go")
 
 
 def main(config: OneDecisionConfig) -> None:
     asked = [question for _, question in read_questions(config.run / "questions.jsonl") if question.split == "test"]
     asked = asked[: config.questions]
+    if config.upstream:
+        chats = time_chats(config, config.upstream, asked)
+        write(config, chats)
+        print(aligned(CHAT_HEAD, [chat_row(name, times, chats[config.gates[0]]) for name, times in chats.items()]))
+        return
     answer = time_answer(config, asked)
     measured = {"the model's plain answer": {"python": answer}}
     for name in config.gates:
         folder = config.run / name
         measured[name] = {"python": time_gate(folder, asked), "served": time_served(folder, asked)}
+    write(config, measured)
+    print(aligned(HEAD, [row(name, times, answer[0]) for name, times in measured.items()]))
+
+
+def write(config: OneDecisionConfig, measured: Mapping[str, object]) -> None:
     config.output.parent.mkdir(parents=True, exist_ok=True)
     about = {"config": config.model_dump(mode="json"), "milliseconds": measured}
     config.output.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    print(aligned(HEAD, [row(name, times, answer[0]) for name, times in measured.items()]))
 
 
 HEAD = ["gate", "python: median, ms", "95 %", "served: median, ms", "95 %", "python / answer"]
@@ -98,6 +112,43 @@ def time_served(folder: Path, questions: Sequence[Question]) -> tuple[float, flo
             reply.read()
 
         return timed(ask, questions)
+
+
+CHAT_HEAD = ["gate", "decision and answer: median, ms", "95 %", "median on top of the first gate, ms", "%"]
+
+
+def chat_row(name: str, times: Sequence[float], base: Sequence[float]) -> list[str]:
+    """One line of the table: ``base`` are the milliseconds of the same questions through the first gate."""
+    on_top = float(np.median(np.subtract(times, base)))
+    return [name, *(f"{np.quantile(times, share):.0f}" for share in (0.5, 0.95)), f"{on_top:.1f}",
+            f"{100 * on_top / np.median(base):.1f}"]  # fmt: skip
+
+
+def time_chats(config: OneDecisionConfig, upstream: str, questions: Sequence[Question]) -> dict[str, list[float]]:
+    """Milliseconds of each question by gate. The gates take turns at every question, so that all meet the same load."""
+    model = httpx2.get(f"{upstream}/models", timeout=60).json()["data"][0]["id"]
+    with contextlib.ExitStack() as servers:
+        more = [
+            f"--upstream={upstream}",
+            "--prompt=trained",
+            "--threshold=1",
+        ]  # no score is as high: nothing is searched
+        ports = {name: servers.enter_context(kbtrain(config.run / name, None, *more))[0] for name in config.gates}
+        spent: dict[str, list[float]] = {name: [] for name in ports}
+        for number, question in enumerate([*questions[:WARM], *questions]):
+            body = {"model": model, "temperature": 0, "max_tokens": config.max_new_tokens,
+                    "messages": [{"role": "user", "content": question.text}]}  # fmt: skip
+            for name, port in ports.items():
+                httpx2.post(f"{upstream.removesuffix('/v1')}/reset_prefix_cache", timeout=60).raise_for_status()
+                start = time.perf_counter()
+                reply = httpx2.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=300)
+                if number >= WARM:
+                    spent[name].append(1000 * (time.perf_counter() - start))
+                if reply.status_code != HTTPStatus.OK or reply.headers.get("x-kbtrain-score") is None:
+                    raise UserError(
+                        f"{name}: the server answered {reply.status_code} without a score: {reply.text[:99]}"
+                    )
+    return spent
 
 
 def timed(ask: Callable[[Question], object], questions: Sequence[Question]) -> tuple[float, float]:
