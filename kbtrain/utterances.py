@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from kbtrain.answers.words import forms_of
+from kbtrain.answers.words import LISTS, forms_of, pattern
 from kbtrain.answers.writing import CJK
 from kbtrain.records import Example, TurnExample, Utterance
 
@@ -53,26 +53,13 @@ _ROOT = re.compile(
 )
 # A date, a name, a range and a ratio look like a sum: 9/11, 7-11, 4x4, 24/7.
 _AMBIGUOUS = re.compile(r"\s*\d+(?:[-–/x]\d+)+\s*", re.IGNORECASE)
-_ASKS_SUM = re.compile(
-    r"^\s*(?:(?:hi|hello|hey|please|so|and|ok|quick)\b[,.!]?\s*)*(?:(?:can|could) you (?:please )?)?"
-    r"(?:(?P<sure>calculate|compute|evaluate|add up|work out|solve|how much (?:is|are)|"
-    r"what(?:'s| is) the (?:sum|product|result|value) of|请?(?:计算|算)(?:一下)?|请问)|"
-    r"what(?:'s| is| are| does)|whats)?[\s:：]*",
-    re.IGNORECASE,
-)
-_ENDS_SUM = re.compile(
-    r"\s*(?:(?P<sure>=|＝|equals?|make|is what|等于(?:多少|几)?|是多少|得(?:多少|几)|是几)\s*(?:what|多少|几)?|"
-    r"\bplease)?"
-    r"\s*[?？!.。=]*\s*$",
-    re.IGNORECASE,
-)
+_ASKS_SUM = pattern("sum_asked")
+_ENDS_SUM = pattern("sum_ends")
 _CHINESE_SUM = re.compile(
     r"[零一二三四五六七八九十百千万两\d.\s]+(?:(?:加上?|减去?|乘以?|除以|[+*×÷-])[零一二三四五六七八九十百千万两\d.\s]+)+"
 )
 _EQUATION = re.compile(r"[\s\d.,+*/^()=×÷−-]*(?:\b\d*[a-z]\b[\s\d.,+*/^()=×÷−-]*){1,8}", re.IGNORECASE)
-_SOLVES = re.compile(
-    r"^\s*(?:please )?solve(?: for [a-z])?(?: the equation)?[\s:]+(?P<equation>.{1,80}?)[\s.?]*$", re.IGNORECASE
-)
+_SOLVES = pattern("sum_solves")
 
 
 def utterance_kind(text: str) -> UtteranceKind | None:
@@ -156,30 +143,10 @@ FEWEST_WORDS = 5
 FEWEST_CHARACTERS = 6  # of a Chinese message
 _CHINESE = re.compile(f"[{CJK}]")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
-_BEGINS = re.compile(
-    r"^\W*(?:(?:ok|okay|yes|no|thanks|hm+|ah|oh|well|sure|great)\b\W*)*"
-    r"(?:(?:and|but|or|so|then|also|plus|what about|how about|what else|why not|why so|how so|how come)\b|"
-    r"那|还有|然后|另外|而且|但是?|所以|其中|为什么呢|怎么说)",
-    re.IGNORECASE,
-)
-_PRONOUN = re.compile(
-    r"\b(?:it|its|they|them|their|theirs|he|him|his|she|her|hers|these|those|this|ones|the (?:same|other|others|former|"
-    r"latter|first|second|third|last|next) (?:one|two|ones)|the (?:same|former|latter|others?))\b"
-    r"|\bthat\b(?=\W*$|\s+(?:is|was|one|too|as well|mean|work|apply|cost|happen|again|country|city|person|case)\b)"
-    r"|\bthere\b(?=\W*$)|[它他她]们?|这个?|那个|其|该|此|前者|后者|上述",
-    re.IGNORECASE,
-)
+_BEGINS = pattern("context_begins")
+_PRONOUN = pattern("context_pronoun")
 _NAME = re.compile(r"(?<=\w\W)\W*[^\W\d_a-z][\w'’.-]+|\d+|[《「“\"][^》」”\"]+[》」”\"]")
-_ASKS = re.compile(
-    r"^\W*(?:who|whom|whose|what|which|when|where|why|how|is|are|was|were|do|does|did|can)\b", re.IGNORECASE
-)
-_FUNCTION_WORDS = frozenset(
-    "a an the and or but so then also of in on at to for from by with about as than is are was were be been being "
-    "am do does did done have has had can could will would shall should may might must not no yes ok okay please "
-    "i me my you your we us our what which who whom whose when where why how many much more most other else too "
-    "very just only really again now today still any some all each every there here if because like mean explain "
-    "tell show give say go work thing things way first second third one two three ones that".split()
-)
+_ASKS = pattern("context_asks")
 
 
 def depends_on_context(text: str) -> bool:
@@ -197,7 +164,7 @@ def depends_on_context(text: str) -> bool:
     if characters := _CHINESE.findall(text):
         return len(characters) < FEWEST_CHARACTERS and name is None
     words = _WORD.findall(text.lower())
-    if all(word in _FUNCTION_WORDS for word in words):
+    if LISTS["context"]["nameless"].issuperset(words):
         return True
     return len(words) < FEWEST_WORDS and not (name is not None and _ASKS.match(text))
 

@@ -195,12 +195,21 @@ class Stack(KeyedGate):
     def member_scores(self, examples: Sequence[Example]) -> list[ByName]:
         """Scores of each member, in the members' order; what they cost is counted.
 
-        Members that read one model's passes at one prompt are scored from one prefill and one draft.
+        Members that read one model's passes at one prompt are scored from one prefill and one draft, and those that
+        read one server's states from one request.
         """
         by_member: dict[int, ByName] = {}
         for places in self._one_pass(examples):
-            readers = cast("list[PassReader]", [self.gates[place] for place in places])
-            scores, spent = scores_of_one_pass(readers, cast("Sequence[GateExample]", examples))
+            readers, asked = (
+                cast("Any", [self.gates[place] for place in places]),
+                cast("Sequence[GateExample]", examples),
+            )
+            if readers[0].server is None:
+                scores, spent = scores_of_one_pass(readers, asked)
+            else:
+                from kbtrain.gates.probe.served import scores_of_one_request
+
+                scores, spent = scores_of_one_request(readers, asked)
             by_member |= zip(places, scores, strict=True)
             self.spent += spent
         for place, gate in enumerate(self.gates):

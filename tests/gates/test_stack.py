@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from support import scripts
 from support.gate_folders import FOLDERS, draft_of_server
 from support.recipes import Recipe
+from support.states_server import StatesServer as Engine
 from tiny_kbm import make_folder
 
 import kbtrain
@@ -20,11 +21,14 @@ from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.draft import DraftCard
 from kbtrain.gates.features.additive import share_log_odds
 from kbtrain.gates.handles import GateHandle, handle
+from kbtrain.gates.probe.served import write_reference
 from kbtrain.gates.scoring import Chunk, chunks_path
 from kbtrain.gates.simple import Always
 from kbtrain.gates.stack import Input, Linear, fit_linear, held_out_log_odds
 from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import file_sha256, meta_path
+from kbtrain.llm.dialect import Server
+from kbtrain.llm.served_states import StatesServer
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import build_index
@@ -375,6 +379,21 @@ def test_members_that_read_one_model_read_one_copy_of_it_in_one_pass(tmp_path):
                 found = stack.member_scores(with_text)[place][score]
                 assert found == pytest.approx(alone.score_all(with_text)[score], abs=1e-5)
     assert kbtrain.load_gate(tmp_path / "stack", dtype="bf16").gates[2].model is not draft.model
+
+
+def test_probes_of_a_server_read_one_request_for_each_question(tmp_path):
+    scores, asked = two_probes(tmp_path / "stack"), [question(i, "test") for i in range(5)]
+    here = kbtrain.load_gate(tmp_path / "stack")
+    for place, kind in enumerate(("probe", "draft_probe")):
+        write_reference(tmp_path / "stack" / kind, here.gates[place], asked[:2])
+    with Engine(here.gates[0].reader.model, here.gates[0].reader.tokenizer, layers=[1, 2]) as engine:
+        server = StatesServer(Server(url=engine.url, model="tiny"), here.gates[0].reader.tokenizer)
+        stack = kbtrain.load_gate(tmp_path / "stack", states=server)
+        engine.asked.clear()
+        found = stack.member_scores(asked)
+    assert [one["max_tokens"] for one in engine.asked] == [here.gates[1].draft_tokens + 1] * 5
+    for place, (kind, score) in enumerate(scores.items()):
+        assert found[place][score] == pytest.approx(here.gates[place].score_all(asked)[score], abs=1e-5), kind
 
 
 def test_of_members_that_read_one_pass_the_dearest_is_paid():

@@ -253,14 +253,14 @@ class Probe(KeyedGate):
     def scores_by_name(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
         if not examples:
             return {f"{self.prefix}_{key}": [] for key in self.keys}
-        return self._scores(self.reader.states(examples, self.layers))
+        return self.scores_of_states(self.reader.states(examples, self.layers))
 
-    def _scores(self, states: States) -> dict[str, list[float]]:
+    def scores_of_states(self, states: States) -> dict[str, list[float]]:
         return {f"{self.prefix}_{key}": self.scores_of(states, key) for key in self.keys}
 
     @property
     def one_pass(self) -> Any:
-        return None if self.server is not None else (id(self.reader.model), self.reader.own)
+        return (id(self.server or self.reader.model), self.reader.own)
 
     @property
     def draft_tokens(self) -> int:
@@ -280,7 +280,7 @@ class Probe(KeyedGate):
         return StatesObserver(self.draft_tokens, self.layers)
 
     def scores_of_rows(self, rows: Sequence[Row], observer: Observer) -> dict[str, list[float]]:
-        return self._scores(np.stack([row.notes[observer].states() for row in rows])[..., : self.reader.width])
+        return self.scores_of_states(np.stack([row.notes[observer].states() for row in rows])[..., : self.reader.width])
 
     def scores_of(self, states: States, key: Target) -> list[float]:
         """Scores of a key from states (n, layers, d) of all layers that the heads read, in their order."""

@@ -6,6 +6,7 @@ folder's. Reference states, noted when the probe was fitted, show that the engin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -62,13 +63,36 @@ class ServedReader(Reader):
         return self._width
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:
-        """(examples, layers, width), from one request each. Layer i is the state after i + 1 layers."""
-        served = self.server.read(self.prompts(examples), self.draft_tokens)
+        """(examples, layers, width), from one request each."""
+        return self.states_in(self.server.read(self.prompts(examples), self.draft_tokens), layers)
+
+    def states_in(self, served: Sequence[ServedStates], layers: Sequence[int]) -> States:
+        """The same of what was read already. Layer i is the state after i + 1 layers."""
         states = np.stack(
             [of_prompt.of_layers([layer + 1 for layer in layers], self.draft_tokens > 0) for of_prompt in served]
         )
         check_width(states, self.width)
         return states
+
+
+def scores_of_one_request(
+    probes: Sequence[Probe], examples: Sequence[GateExample]
+) -> tuple[list[dict[str, list[float]]], Counter[str]]:
+    """As :func:`kbtrain.gates.answering.scores_of_one_pass`: probes of one server from one request for each example.
+
+    A probe whose draft is shorter than the longest asks by itself.
+    """
+    readers = [cast("ServedReader", probe.reader) for probe in probes]
+    longest = max(readers, key=lambda reader: reader.draft_tokens)
+    before = Counter(longest.spent)
+    served = longest.server.read(longest.prompts(examples), longest.draft_tokens)
+    scores = [
+        probe.scores_of_states(reader.states_in(served, probe.layers))
+        if reader.draft_tokens in (0, longest.draft_tokens)
+        else probe.scores_by_name(examples)
+        for probe, reader in zip(probes, readers, strict=True)
+    ]
+    return scores, longest.spent - before
 
 
 def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe:
