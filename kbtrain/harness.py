@@ -50,7 +50,7 @@ _MATERIAL_NAME = rf"(?:[a-z]+_)*(?:{_TAGS['context']}|{_TAGS['material']})(?:_?\
 _WRAPPED = re.compile(
     rf"<(?!(?i:{_TAGS['asked']})>)((?i:(?:[a-z]{{1,20}}[_-]){{0,3}}?(?:{_TAGS['wrapped']})s?)(?:[_-][\w-]*|[A-Z]\w*)?"
     r"|context(?=>\s*(?i:the|my) current\b)"
-    rf"|(?!{_MATERIAL_NAME}[\s>])[a-z]{{2,20}}(?:[_-][a-z]{{2,20}}){{1,3}})(?=[\s>])[^<>]*>"  # no tag of HTML
+    rf"|(?m:(?<=^<))(?!{_MATERIAL_NAME}[\s>])[a-z]{{2,20}}(?:[_-][a-z]{{2,20}}){{1,3}})(?=[\s>])[^<>]*>"  # not HTML's
 )
 _TAGGED = re.compile(rf"<({_TAGS['context']})\b[^<>]*>", re.IGNORECASE)
 _MATERIAL = re.compile(rf"<({_MATERIAL_NAME})\b[^<>]*>", re.IGNORECASE)
@@ -88,7 +88,8 @@ def own_words(text: str, patterns: Sequence[re.Pattern[str]] = ()) -> OwnWords:
     text, struck = inner or text, struck + (inner is not None)
     blocks = _blocks(text, _WRAPPED)
     for begin, _, _, end in reversed(blocks):
-        text = text[:begin].rstrip(" ") + text[end:].lstrip()
+        before, behind = text[:begin].rstrip(" "), text[end:].lstrip()
+        text = f"{before}{' ' * (before[-1:].isalnum() and behind[:1].isalnum())}{behind}"
     outside, struck = text if packed is None else packed, struck + len(blocks)
     if asked := _blocks(text, _ASKED)[-1:]:
         text, struck = text[asked[0][1] : asked[0][2]], struck + 1

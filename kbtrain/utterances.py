@@ -44,15 +44,15 @@ _VALUE = (
     rf"[(\s]*(?:(?:the )?square root of |sqrt\(?\s*|√\s*)?(?:{_NUMBER}|{_WORD_NUMBER})(?:\s?(?:squared|cubed))?[)\s]*"
 )
 _OPERATOR = (
-    r"(?:[+*×÷^−–/-]|\*\*|\bx\b|\b(?:plus|minus|times|multiplied by|divided by|over|modulo|mod|to the power of)\b|"
+    r"(?:[+*×÷^−–/-]|\*\*|\bx\b|\b(?:plus|minus|times|multiplied by|divided by|modulo|mod|to the power of)\b|"
     r"(?:percent|per cent|%)\s*of\b|(?<=%)of\b|(?<=% )of\b)"
 )
 _SUM = re.compile(rf"{_VALUE}(?:{_OPERATOR}{_VALUE})+", re.IGNORECASE)
 _ROOT = re.compile(
     rf"\s*(?:(?:the )?square root of|sqrt|√)[\s(]*{_NUMBER}[\s)]*|{_NUMBER}\s(?:squared|cubed)", re.IGNORECASE
 )
-# A date, a name, a range and a ratio look like a sum: 9/11, 7-11, 4x4, 24/7.
-_AMBIGUOUS = re.compile(r"\s*\d+(?:[-–/x]\d+)+\s*", re.IGNORECASE)
+# A date, a name, a range and a ratio look like a sum: 9/11, 7-11, 4x4, 24/7, 1914 - 1918.
+_AMBIGUOUS = re.compile(r"\s*(?:\d+(?:[-–/x]\d+)+|\d{4} [-–] \d{4})\s*", re.IGNORECASE)
 _ASKS_SUM = pattern("sum_asked")
 _ENDS_SUM = pattern("sum_ends")
 _CHINESE_SUM = re.compile(
@@ -71,7 +71,8 @@ def utterance_kind(text: str) -> UtteranceKind | None:
         if _is_sum(text):
             return "arithmetic"
     lines = [line.strip()[:LONGEST_LINE] for line in text.splitlines() if line.strip()]
-    ends = {lines[0], lines[-1]} if lines else ()
+    asked = any(line.endswith(("?", "？")) for line in lines[:-1])  # what is behind it says how to answer
+    ends = {lines[0], lines[-1 * (not asked)]} if lines else ()
     return "instruction" if any(pattern.search(line) for line in ends for pattern in _INSTRUCTIONS) else None
 
 

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.gate.gate import Reads
-from kbtrain.harness import OwnWords, no_question, own_words
+from kbtrain.harness import LONGEST_WRAPPED, OwnWords, no_question, own_words
 from kbtrain.prompts.kbm import answer_prompt, background, render_chat
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Question, TurnExample, Utterance
@@ -47,6 +47,7 @@ CALL = "kbsearch1"  # nine letters and digits: Mistral's models take nothing els
 SEARCH = {"name": "search", "description": "The last question's search, with its results there. Do not call it again."}
 SEARCH_PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 _SYSTEM = {"system", "developer"}
+MOST_SYSTEMS = 32  # the system's messages that are read
 NOTHING = OwnWords("", 0, "")
 TEXTS = {"text", "input_text", "output_text"}  # types of text parts in all forms of requests
 
@@ -86,7 +87,7 @@ def gate_input(
     place, said, reason = _question(checked, config)
     if reason:
         return GatedMessage(None, None, reason)
-    systems = [text(message) for message in checked if message["role"] in _SYSTEM]
+    systems = [text(message) for message in checked if message["role"] in _SYSTEM][:MOST_SYSTEMS]
     query = said.words
     if len(query) > config.max_question_chars:
         return GatedMessage(None, None, "long-question")
@@ -139,14 +140,16 @@ def text(message: dict[str, Any]) -> str:
 
 def _turn(messages: Sequence[dict[str, Any]], config: ServeConfig) -> TurnExample:
     """Words of the user and the assistant so far, as the dialogue before the system's next turn."""
-    context = []
-    for message in messages:
+    context, room = list[Utterance](), LONGEST_WRAPPED  # of all messages together, the newest first
+    for message in reversed(messages):
         words = text(message).strip()
-        if message["role"] == "user" and (said := own_words(words, config.wrappers).words):
-            context.append(Utterance("USER", said))
+        if message["role"] == "user":
+            room -= len(words)
+            if said := own_words(words, config.wrappers).words if room >= 0 else words:
+                context.append(Utterance("USER", said))
         elif message["role"] == "assistant" and words:
             context.append(Utterance("SYSTEM", words))
-    return TurnExample(id="chat", dialogue_id="chat", split="test", turn=len(context), context=tuple(context))
+    return TurnExample(id="chat", dialogue_id="chat", split="test", turn=len(context), context=tuple(context[::-1]))
 
 
 def _check_messages(messages: Any, field: str, before: int) -> list[dict[str, Any]]:
@@ -545,7 +548,9 @@ def _searches(tool: Body, patterns: Sequence[str]) -> bool:
 
 
 _BARE = ("search", "retrieve", "retrieval", "query")  # of a mailbox or a shop as well
-_SEARCHING = re.compile(r"exa|tavily|brave|docs?|kb|web|rag|knowledge|search|serp|perplexity|google|bing|wiki|vector")
+_SEARCHING = re.compile(
+    r"(?:^|_)(?:exa|tavily|brave|docs?|kb|web|rag|knowledge|\w*search|serp\w*|perplexity|bing|wiki\w*|vector|google$)(?:_|$)"
+)
 
 
 def _fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
@@ -554,7 +559,7 @@ def _fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
     parts = list(names)
     for name in names:
         *server, tool = re.split(r"__|[.:/]", name)
-        if server and (tool.lower() not in _BARE or _SEARCHING.search("".join(server).lower())):
+        if server and (tool.lower() not in _BARE or _SEARCHING.search(plain_name("_".join(server)))):
             parts.append(tool)
     written = {*map(str.lower, parts), *map(plain_name, parts)}
     return any(fnmatch.fnmatchcase(one, pattern.lower()) for one in written for pattern in patterns)
@@ -567,10 +572,10 @@ def _has_calls(body: Body) -> bool:
         if not isinstance(turn, dict):
             continue
         content = turn.get("content")
-        kinds = {block.get("type") for block in content if isinstance(block, dict)} if isinstance(content, list) else {}
-        kind = str(turn.get("type", ""))
-        if turn.get("tool_calls") or turn.get("role") == "tool" or "tool_use" in kinds or "tool_result" in kinds:
+        blocks = [turn, *content] if isinstance(content, list) else [turn]
+        kinds = [str(block.get("type")) for block in blocks if isinstance(block, dict)]
+        if turn.get("tool_calls") or turn.get("function_call") or turn.get("role") in ("tool", "function"):
             return True
-        if kind.endswith(("_call", "_call_output")):
+        if any(kind.endswith(("_call", "_call_output", "tool_use", "tool_result")) for kind in kinds):
             return True
     return False
