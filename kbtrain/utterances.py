@@ -33,32 +33,11 @@ _SEPARATORS = re.compile(r"[^\w']+")
 # forms of instructions; those about a text that is not in the message are none
 _INSTRUCTIONS = tuple(re.compile(form, re.IGNORECASE) for form in forms_of("instruction"))
 
-_NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?"
-_DIGIT = r"(?:one|two|three|four|five|six|seven|eight|nine)"
-_WORD_NUMBER = (
-    r"(?:zero|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|"
-    rf"(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:[- ]{_DIGIT})?|"
-    rf"(?:a |one )?(?:hundred|thousand|million)|{_DIGIT})"
-)
-_VALUE = (
-    rf"[(\s]*(?:(?:the )?square root of |sqrt\(?\s*|√\s*)?(?:{_NUMBER}|{_WORD_NUMBER})(?:\s?(?:squared|cubed))?[)\s]*"
-)
-_OPERATOR = (
-    r"(?:[+*×÷^−–/-]|\*\*|\bx\b|\b(?:plus|minus|times|multiplied by|divided by|modulo|mod|to the power of)\b|"
-    r"(?:percent|per cent|%)\s*of\b|(?<=%)of\b|(?<=% )of\b)"
-)
-_SUM = re.compile(rf"{_VALUE}(?:{_OPERATOR}{_VALUE})+", re.IGNORECASE)
-_ROOT = re.compile(
-    rf"\s*(?:(?:the )?square root of|sqrt|√)[\s(]*{_NUMBER}[\s)]*|{_NUMBER}\s(?:squared|cubed)", re.IGNORECASE
-)
+_SUM, _ROOT, _CHINESE_SUM, _EQUATION = map(pattern, ("sum", "sum_root", "sum_chinese", "sum_equation"))
 # A date, a name, a range and a ratio look like a sum: 9/11, 7-11, 4x4, 24/7, 1914 - 1918.
 _AMBIGUOUS = re.compile(r"\s*(?:\d+(?:[-–/x]\d+)+|\d{4} [-–] \d{4})\s*", re.IGNORECASE)
 _ASKS_SUM = pattern("sum_asked")
 _ENDS_SUM = pattern("sum_ends")
-_CHINESE_SUM = re.compile(
-    r"[零一二三四五六七八九十百千万两\d.\s]+(?:(?:加上?|减去?|乘以?|除以|[+*×÷-])[零一二三四五六七八九十百千万两\d.\s]+)+"
-)
-_EQUATION = re.compile(r"[\s\d.,+*/^()=×÷−-]*(?:\b\d*[a-z]\b[\s\d.,+*/^()=×÷−-]*){1,8}", re.IGNORECASE)
 _SOLVES = pattern("sum_solves")
 
 

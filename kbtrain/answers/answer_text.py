@@ -13,11 +13,7 @@ _ASIDE, _SECOND_QUESTION = pattern("aside", re.DOTALL), pattern("second_question
 _LIST = re.compile(r"^[ \t]*(?:[-*][ \t]+)?\(?(\d{1,2})[.)][ \t]+(?=\S)", re.MULTILINE)
 _BLANKS = re.compile(r"([^\S\n]{3})[^\S\n]+|(\n{3})\n+")  # patterns would try each place of a long run
 _REPEATED = re.compile(r"\s*(\d\S*)(?:\s+\1)+\s*")  # 366 366 366 is one number
-_GIVEN = re.compile(  # what an output's form says is the answer
-    r"^\s*(?:```(?:json)?\s*)?\{.*?\"(?:final_?)?answer\"\s*:\s*\"(?P<json>(?:[^\"\\]|\\.)+)\""
-    r"|<answer>(?P<tag>.+?)</answer>|</think(?:ing)?>(?P<thought>.*\w.*)|\\boxed\{(?!.*\\boxed)",
-    re.IGNORECASE | re.DOTALL,
-)
+_GIVEN = pattern("given", re.DOTALL)
 
 _MATH_ENDS = re.compile(r"(?<!\\)\$(?!\s?\d)")  # of $\boxed{8}$: without its first sign the last one is money
 

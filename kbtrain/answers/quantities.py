@@ -87,10 +87,7 @@ _CLOCK = re.compile(
 _SEASON, _LASTING, _ABOUT, _SCIENTIFIC = map(pattern, ("season", "lasting", "about", "scientific"))
 _RATIO = re.compile(r"(?<![\w:.])(\d+):(\d+)(?![\w:]|\.\d)")
 _PROPORTION = re.compile(rf"\b(\d+|{_WORD}) (?:to|in|for every) (\d+|{_WORD})\b", re.IGNORECASE)
-_TALL = re.compile(
-    r"(?<![\w.])(\d{1,2})\s?(?:['\u2019\u2032]|-?(?:ft|foot|feet)\b\.?[ -]?)\s?(\d{1,2})"
-    r"(?:[ -]?in(?:ch(?:es)?)?\b\.?|\"|''|\u2033|\u201d|(?!\w))"
-)
+_TALL = pattern("tall")
 _MONTH_NAMES = any_of(LISTS["months"].keys() | names_by_word("months"))
 _LABELLED = re.compile(  # Passage 9, p. 8, 8 March: no counts
     rf"(?<![^\W{CJK}])(?:{any_of(names_by_word('labels'))})\.?\s?(\d+)(?![\w.]\d|\w)"
@@ -467,7 +464,7 @@ def _values(match: re.Match[str]) -> frozenset[Fraction]:
         return frozenset()  # 007 and 0044 are names
     if digits.count(",") > 1 or re.fullmatch(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", digits):
         return frozenset({Fraction(digits.replace(",", ""))})
-    if digits.count(".") > 1:
+    if digits.count(".") > 1 or {".", ","} <= {*digits}:
         return frozenset({Fraction(digits.replace(".", "").replace(",", "."))})
     decimal = _shortest(digits.replace(",", "."))
     is_ambiguous = (match["scale"] or "").lower() not in _SHORT_SCALES and re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", digits)
@@ -475,14 +472,15 @@ def _values(match: re.Match[str]) -> frozenset[Fraction]:
 
 
 def _shortest(digits: str) -> Fraction:
-    """The value of a decimal; of one that a single-precision column writes (0.10000000149011612), the short one."""
-    if len(digits.replace(".", "").lstrip("0")) > 9 and "." in digits:
+    """The value of a decimal; of one that a column of floats writes (0.10000000149011612), the short one."""
+    size = len(digits.replace(".", "").lstrip("0")) if "." in digits else 0
+    if size > 9:
         import numpy as np
 
         short = str(np.float32(digits))
         if float(np.float32(digits)) == float(digits) and len(short) <= 9:
             return Fraction(short)
-    return Fraction(digits)
+    return Fraction(f"{float(digits):.15g}" if size > 15 else digits)
 
 
 def _joined(found: Sequence[Quantity], text: str) -> list[Quantity]:

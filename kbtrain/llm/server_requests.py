@@ -221,11 +221,18 @@ _HINTS = {
 }
 
 
+LEAST_REPEATED = 4  # characters; a shorter text may well be repeated by the next part
+
+
 def _grow(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Add a part's fields: texts and lists are put in a row, else the newer one stays; null adds nothing."""
+    """Add a part's fields: texts and lists are put in a row, else the newer one stays; null adds nothing.
+
+    A text that begins with all that came before is the whole so far, as some servers send it.
+    """
     for key, value in part.items():
         kept = whole.get(key)
         joins = key != "role" and any(isinstance(kept, kind) and isinstance(value, kind) for kind in (str, list))
+        joins = joins and not (isinstance(kept, str) and len(kept) >= LEAST_REPEATED and value.startswith(kept))
         if value is not None or key not in whole:
             whole[key] = kept + value if joins else value
 

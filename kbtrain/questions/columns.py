@@ -53,6 +53,7 @@ _USUAL = {  # what others call the two, in small letters without signs
     "answers": ("answers", "answer", "answertext", "output", "response", "label", "solution", "a", "possibleanswers",
                 "antwort", "答案", "回答"),
 }  # fmt: skip
+_ALIASES = frozenset(("aliases", "answeraliases", "altans", "alternativeanswers", "possibleanswers", "correctanswers"))
 _GOLD = frozenset((
     "gold", "golds", "target", "reference", "referenceanswer", "groundtruth", "groundtruths", "goldenanswers",
     "goldanswers", "goldanswer", "finalanswer", "correctanswers", "correctanswer", "bestanswer", "expectedoutput",
@@ -143,9 +144,9 @@ def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -
         raise native.error(missing[0], f'missing; there is {columns}; map yours: --columns "{mapping}"{none}')
 
 
-def propose_columns(path: Path, of_models: Collection[str] = ()) -> dict[str, str]:
+def propose_columns(path: Path, of_models: Collection[str] = ()) -> dict[str, str | list[str]]:
     """The map of columns that reads questions from a table, by the names in its first rows; ``of_models``: columns
-    that hold a model's answers.
+    that hold a model's answers. Columns of aliases that all rows have are read beside the answers.
 
     Raises :class:`UserError` where no name tells which column holds the questions, or their answers, or two may; and
     for a row without one of them, with their number.
@@ -164,7 +165,13 @@ def propose_columns(path: Path, of_models: Collection[str] = ()) -> dict[str, st
         if lacking := [row for row in rows if column not in row.data]:
             n, there = f"missing in {len(lacking)} of the first {len(rows)} rows", ", ".join(lacking[0].data)
             raise lacking[0].error(column, f'{n}; there is {there}; write "" where it has none, to skip and count it')
-    return mapping
+    everywhere = [name for name in row.data if all(name in other.data for other in rows)]
+    aliases = [name for name in everywhere if _bare(name) in _ALIASES and name != mapping["answers"]]
+    return {**mapping, "answers": [mapping["answers"], *aliases] if aliases else mapping["answers"]}
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.lower())
 
 
 def _unnamed(row: SourceRecord, names: Sequence[str], field: str) -> UserError:
@@ -186,7 +193,7 @@ def _map(data: Mapping[str, Any]) -> str:
 
 def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     """The map of columns that reads a question from these, as far as their names tell."""
-    mapping, bare = {}, {key: re.sub(r"[\W_]", "", key.lower()) for key in data}
+    mapping, bare = {}, {key: _bare(key) for key in data}
     gold = next((key for key in data if bare[key] in _GOLD), None)  # surer than "answer", which may be a model's
     for name, usual in _USUAL.items():
         field = next((key for key in (name, _OTHER_NAMES[name]) if key in data), None)
