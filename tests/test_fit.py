@@ -206,6 +206,8 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path):
         assert propose_columns(path)["answers"] == gold
     path.write_text(json.dumps({"question": "a?", "answer": "of a model", "solution": "b"}) + "\n")
     assert propose_columns(path, {"answer"})["answers"] == "solution"
+    path.write_text(json.dumps({"question": "a?", "answer": "b", "answer_aliases": ["c"]}) + "\n")
+    assert propose_columns(path)["answers"] == ["answer", "answer_aliases"]
     path.write_text(json.dumps({"question": "a?", "text": "a passage", "answer": "b"}) + "\n")
     with pytest.raises(UserError, match="there is 'question', too; choose one"):
         propose_columns(path)

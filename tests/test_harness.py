@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbtrain.harness import no_question, own_words
+from kbtrain.utterances import utterance_kind
 
 ROOT = Path(__file__).resolve().parent.parent
 ASKED = "What is the capital of France?"
@@ -146,21 +147,12 @@ def test_long_texts_are_read_in_time(piece):
         no_question(text), no_question(ASKED, [text])
 
 
-@pytest.mark.parametrize(
-    "system",
-    [
-        "You are a chatbot for Acme. Only answer questions about Acme. Provide suggestions when the user is unsure.",
-        "You are a chat assistant. Make sure that you answer every question. Never answer questions about politics.",
-        "Provide accurate answers to questions. The user question may have multiple parts.",
-        "Select the correct choice and return only its letter.\nThe question has one answer.",
-        "When facts are needed, create short search queries from the user's question. Only cite what you read.",
-        "## Context\nYou are deployed in a Slack workspace of Acme, a company with 400 employees in 12 offices.",
-        "<context>\n\n</context>\nAnswer the user.",
-        "你是一个聊天助手，和用户一起讨论各种主题，不要编造",
-    ],
-)
-def test_a_system_message_of_an_operator_is_no_reason_to_pass(system):
-    assert no_question(ASKED, [system]) is None
+def test_questions_of_people_and_messages_of_operators_stay_what_they_are():
+    for line in (Path(__file__).parent / "as_sent.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found = {"words": own_words(row["text"]).words, "kind": utterance_kind(row["text"])}
+        found["reason"] = no_question(row["text"], row.get("systems", []))
+        assert [key for key in found.keys() & row.keys() if found[key] != row[key]] == [], row
 
 
 @pytest.mark.parametrize("text", ["Current time " + "1" * 90_000, "Current time: " + "12:00:01 " * 9_000,

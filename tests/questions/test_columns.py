@@ -270,6 +270,8 @@ def test_tabs_in_a_csv_are_seen(tmp_path):
     table = 'question\tanswer\nWho, and when?\t"Ann, once"\n'
     assert answers("csv", tmp_path / "x.csv", table) == [("Ann, once",)]
     assert answers("csv", tmp_path / "y.tsv", 'question\tanswer\n"Emma" by?\t"Ann" Lee\n') == [('"Ann" Lee',)]
+    with pytest.raises(UserError, match=r"w.tsv:2: broken CSV .*a quote opens a cell that holds the rows below it"):
+        answers("csv", tmp_path / "w.tsv", 'question\tanswer\nWho?\t"The Hague\nWhen?\t1990\nWhere?\tRome"\n')
     assert answers("csv", tmp_path / "z.csv", "question|answer|language\nWho?|Ann|en-US\n") == [("Ann",)]
 
 

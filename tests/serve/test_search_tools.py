@@ -64,9 +64,10 @@ def test_each_dialect_names_the_tool_in_its_own_form(server, stub, path, tool, c
 
 CODING = ["search_replace", "codebase_search", "grep_search", "search_flights", "retrieve_order", "tool_search",
           "searchReplace", "google_drive_search", "delete_web_search_history", "ToolSearch", "gmail.search",
-          "mcp__slack__search", "stripe__retrieve"]  # fmt: skip
+          "mcp__slack__search", "stripe__retrieve", "mcp__google-calendar__search", "mcp__google_drive__search",
+          "mcp__docker__search", "mcp__storage__search", "google_search_console_query"]  # fmt: skip
 WRITTEN = ["google_web_search", "webSearchPrime", "$web_search", "TavilySearch", "builtin::websearch", "search-web",
-           "mcp__docs__search"]  # fmt: skip
+           "mcp__docs__search", "mcp__brave-search__search", "mcp__google__search"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -179,6 +180,14 @@ def test_what_the_client_chose_or_called_stays(server, stub):
     ]
     body, found = ask(server, KNOWN, [SEARCH])
     body["messages"] = turns
+    for mine in (
+        {"tool_calls": [call]},
+        {"function_call": call["function"]},
+        {"content": [{"type": "server_tool_use"}]},
+    ):
+        turns[1] = {"role": "assistant", "content": None} | mine
+        found = server.post("/v1/chat/completions", {**body, "messages": [turns[0], turns[1], turns[4]]}).headers
+        assert found["x-kbtrain-tool"] == "kept"
     found = server.post("/v1/chat/completions", body).headers
     assert (found["x-kbtrain-tool"], stub.body()) == ("kept", body)
 
