@@ -128,11 +128,8 @@ def time_chats(config: OneDecisionConfig, upstream: str, questions: Sequence[Que
     """Milliseconds of each question by gate. The gates take turns at every question, so that all meet the same load."""
     model = httpx2.get(f"{upstream}/models", timeout=60).json()["data"][0]["id"]
     with contextlib.ExitStack() as servers:
-        more = [
-            f"--upstream={upstream}",
-            "--prompt=trained",
-            "--threshold=1",
-        ]  # no score is as high: nothing is searched
+        # no score is above 1: nothing is searched
+        more = [f"--upstream={upstream}", "--prompt=trained", "--threshold=1"]
         ports = {name: servers.enter_context(kbtrain(config.run / name, None, *more))[0] for name in config.gates}
         spent: dict[str, list[float]] = {name: [] for name in ports}
         for number, question in enumerate([*questions[:WARM], *questions]):

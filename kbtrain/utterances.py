@@ -31,11 +31,12 @@ _PHRASE = re.compile(
 _SEPARATORS = re.compile(r"[^\w']+")
 
 # forms of instructions; those about a text that is not in the message are none
+_OF_THE_ANSWER = pattern("of_the_answer")
 _INSTRUCTIONS = tuple(re.compile(form, re.IGNORECASE) for form in forms_of("instruction"))
 
 _SUM, _ROOT, _CHINESE_SUM, _EQUATION = map(pattern, ("sum", "sum_root", "sum_chinese", "sum_equation"))
 # A date, a name, a range and a ratio look like a sum: 9/11, 7-11, 4x4, 24/7, 1914 - 1918.
-_AMBIGUOUS = re.compile(r"\s*(?:\d+(?:[-–/x]\d+)+|\d{4} [-–] \d{4})\s*", re.IGNORECASE)
+_AMBIGUOUS = re.compile(r"\s*(?:\d+(?:[-–/x]\d+)+|(?:1[5-9]|20)\d\d [-–] (?:1[5-9]|20)\d\d)\s*", re.IGNORECASE)
 _ASKS_SUM = pattern("sum_asked")
 _ENDS_SUM = pattern("sum_ends")
 _SOLVES = pattern("sum_solves")
@@ -50,8 +51,8 @@ def utterance_kind(text: str) -> UtteranceKind | None:
         if _is_sum(text):
             return "arithmetic"
     lines = [line.strip()[:LONGEST_LINE] for line in text.splitlines() if line.strip()]
-    asked = any(line.endswith(("?", "？")) for line in lines[:-1])  # what is behind it says how to answer
-    ends = {lines[0], lines[-1 * (not asked)]} if lines else ()
+    asked = any(line.endswith(("?", "？")) for line in lines[:-1]) and _OF_THE_ANSWER.search(lines[-1])
+    ends = {lines[0], lines[0] if asked else lines[-1]} if lines else ()
     return "instruction" if any(pattern.search(line) for line in ends for pattern in _INSTRUCTIONS) else None
 
 

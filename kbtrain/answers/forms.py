@@ -35,7 +35,7 @@ from kbtrain.answers.writing import has_chinese
 _LETTERS = str.maketrans(
     {
         **dict(zip("øØłŁđĐðÐıħĦŧ", "oOlLdDdDihHt", strict=True)),
-        **{"π": "pi", "þ": "th", "Þ": "Th", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe"},
+        **{"þ": "th", "Þ": "Th", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe"},
         **dict.fromkeys("\u02bb\u02bc\u02be\u02bf\u2018\u2019\u00b4", "'"),
     }
 )
@@ -61,6 +61,7 @@ _YEAR_AND_MONTH = re.compile(r"(?<![\w\-/.])(\d{4})-(0[1-9]|1[0-2])(?![\w\-/]|\.
 _ERAS = ((re.compile(r"\bB\.? ?C\.? ?(?:E\b\.?)?(?!\w)"), "BC"), (re.compile(r"\b(?:A\.D\.|C\.?E\b\.?)(?!\w)"), "AD"))
 _SHORT_YEARS = re.compile(r"(?<![\d\-/.])([12]\d)(\d\d)\s?[-/\u2010-\u2015]\s?(1[3-9]|[2-9]\d)(?![\d\-/]|\.\d)")
 _STREET = re.compile(r"(?<=[a-z] )(St|Ave|Rd|Blvd)\b\.?(?! [A-Z])")
+_PI = re.compile(r"(?<![^\W\d_])π(?![^\W\d_])")
 _STREETS = {"St": "Street", "Ave": "Avenue", "Rd": "Road", "Blvd": "Boulevard"}
 _FOREIGN_MONTHS, _FULL = names_by_word("months"), names_by_word("abbreviations")
 _FOREIGN_DATE = re.compile(
@@ -125,7 +126,7 @@ def unify_spelling(text: str) -> str:
         text = _WORLD_WAR.sub(lambda match: f"World War {'2' if match[1] in ('II', '2') else '1'}", text)
     if "St" in text or "Mt" in text:
         text = _SAINT.sub(lambda match: "Saint" if match[1] == "St" else "Mount", text)
-    text = _STREET.sub(lambda match: _STREETS[match[1]], text)
+    text = _PI.sub("pi", _STREET.sub(lambda match: _STREETS[match[1]], text))
     if "&" in text or " n" in text or "'n" in text:
         text = _AND.sub(" and ", text)
     for era, short in _ERAS:

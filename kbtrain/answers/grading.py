@@ -319,7 +319,8 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
     golds += tuple(filter(None, (without_kind(gold, f"{question.text} {answer}") for gold in golds)))
     values = [whole_quantity(gold) for gold in golds]
     if amounts := [value for value in values if value]:
-        nothing = any(0 in value.values for value in amounts) and normalise(answer) in LISTS["near"]["none"]
+        zero = "how many" in question.text.lower() and all(0 in value.values for value in amounts)
+        nothing = zero and normalise(answer) in LISTS["near"]["none"]
         yield restate("0" if nothing else answer, amounts, question.text), tuple(value.word() for value in amounts)
     texts = tuple(gold for gold, value in zip(golds, values, strict=True) if not value)
     if texts:
@@ -487,9 +488,7 @@ _NEGATED = pattern("negated")
 _ASIDE = {  # Yes, it is Genesis; June Peters; a spring
     frozenset("yes no sorry well ok right so help".split()): r"^\W*{}\s*[,!]",
     frozenset(LISTS["months"]): "{} [A-Z][a-z]+",
-    frozenset(
-        {"spring", "fall"}
-    ): r"\b[Aa]n? (?i:{0})|(?<!\b[Ii]n )(?<!\b[Ii]n the )\b(?i:{0})(?=.* in (?:spring|summer|autumn|fall|winter)\b)",
+    frozenset({"spring", "fall"}): forms_of("season_aside")[0],
     frozenset({"a"}): r"\b{} [a-z]+",
 }
 _DAY_FIRST = re.compile(r"\b(\d\d?)/(\d\d?)/(?=\d{4})")

@@ -106,7 +106,9 @@ def _may_precede(word: str | None, names: list[str]) -> bool:
     """True for what may stand before a person's last name: nothing, a title, another of the names, also shortened."""
     if word is None or (len(names) > 2 and word == names[-2] and not _INITIAL.fullmatch(word)):
         return True
-    return word in _BEFORE_SURNAME or word.endswith("ly") or "'" in word or (word[-1] == "." and word[0] == names[0][0])
+    if word in _BEFORE_SURNAME or any({word, names[0]} <= row for row in _FIRST_NAMES):
+        return True
+    return word.endswith("ly") or "'" in word or (word[-1] == "." and word[0] == names[0][0])
 
 
 def alternatives(gold: str) -> tuple[str, ...]:
@@ -177,8 +179,6 @@ def _person(words: list[str], name: str, person: bool) -> list[str]:
     if not all(_NAME.fullmatch(word) or word in _PARTICLES for word in words) or _INITIAL.fullmatch(words[-1]):
         return []
     parts = [rf"{word[0]}[^\W\d_]+" if _INITIAL.fullmatch(word) else re.escape(word) for word in words]
-    if person and (first_names := {other for row in _FIRST_NAMES if words[0] in row for other in row}):
-        parts[0] = f"(?:{any_of(first_names)})"
     if person and words[0] not in _OTHER_PLACE and name not in _NAMESAKES and not _NUMBERED.match(name):
         parts[0] += r"(?: [^\W\d_a-z]\w*\.?)*"
         parts[-1] = rf"(?:[^\W\d_a-z]\w+-)?{parts[-1]}"

@@ -95,10 +95,11 @@ _LABELLED = re.compile(  # Passage 9, p. 8, 8 March: no counts
     re.IGNORECASE,
 )
 _MONEY_NAMES = rf"(?:{any_of(name for name, unit in UNITS.items() if unit in MONEY)})"
+_FOREIGN_MINUS = r"минус|(?<!al )(?<!lo )(?<!ou )menos|(?<!au )(?<!ou )(?<!du )moins|(?<!o )meno"  # not "at least"
 _COPULA = "(?!で(?:す|し|あ)|(?:이|입니)다)"
 _QUANTITY = re.compile(
     rf"(?<![\w.,/:\\])(?P<era>(?:AD|A\.D\.)\s)?(?P<lead>{_MONEY_NAMES}\s?)?"
-    rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative|минус|menos|moins|meno)\s)?(?P<money>{_MONEY_NAMES}\s?)?"
+    rf"(?P<sign>(?<![\w)\]])[-+]|\b(?:minus|negative|{_FOREIGN_MINUS})\s)?(?P<money>{_MONEY_NAMES}\s?)?"
     rf"(?:{_NUMBER})(?P<part>\sand\sa\s(?:half|quarter)\b)?"
     rf"(?:(?P<gap>[ \u00a0-]?|\sof\s(?:an?|1)\s)(?P<scale>(?:{any_of(_SCALES)})(?![\w²³]|/\w|\.\w)))?"
     r"(?:(?:[ \u00a0-]?|\sd(?:e\s|['\u2019])|\sof\san?\s|\s(?P<nation>(?-i:[A-Z])\w+)\s)"
@@ -471,6 +472,9 @@ def _values(match: re.Match[str]) -> frozenset[Fraction]:
     return frozenset({decimal, decimal * 1000} if is_ambiguous else {decimal})
 
 
+_NOISE = re.compile(r"(?:0{6}|9{6})\d{0,2}$")
+
+
 def _shortest(digits: str) -> Fraction:
     """The value of a decimal; of one that a column of floats writes (0.10000000149011612), the short one."""
     size = len(digits.replace(".", "").lstrip("0")) if "." in digits else 0
@@ -480,7 +484,7 @@ def _shortest(digits: str) -> Fraction:
         short = str(np.float32(digits))
         if float(np.float32(digits)) == float(digits) and len(short) <= 9:
             return Fraction(short)
-    return Fraction(f"{float(digits):.15g}" if size > 15 else digits)
+    return Fraction(f"{float(digits):.15g}" if size > 15 and _NOISE.search(digits) else digits)
 
 
 def _joined(found: Sequence[Quantity], text: str) -> list[Quantity]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from kbtrain.gate.card import STAGES, KeyedCard, Stage
 from kbtrain.gate.gate import ByName, Gate, KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, question_hash
-from kbtrain.gates.answering import PassReader, scores_of_one_pass
+from kbtrain.gates.answering import scores_of_one_pass
 from kbtrain.gates.features import additive
 from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, least_loss
 from kbtrain.gates.registry import QUESTION, Kind, load_gate, read_card
@@ -200,10 +200,7 @@ class Stack(KeyedGate):
         """
         by_member: dict[int, ByName] = {}
         for places in self._one_pass(examples):
-            readers, asked = (
-                cast("Any", [self.gates[place] for place in places]),
-                cast("Sequence[GateExample]", examples),
-            )
+            asked, readers = cast("Sequence[GateExample]", examples), cast("Any", [self.gates[i] for i in places])
             if readers[0].server is None:
                 scores, spent = scores_of_one_pass(readers, asked)
             else:
@@ -230,8 +227,8 @@ class Stack(KeyedGate):
         for place, gate in enumerate(self.gates):
             if gate.one_pass is not None:
                 places.setdefault(gate.one_pass, []).append(place)
-        together = (group for group in places.values() if len(group) > 1)
-        return [group for group in together if any(cast("PassReader", self.gates[i]).draft_tokens for i in group)]
+        gates, together = cast("Any", self.gates), (group for group in places.values() if len(group) > 1)
+        return [group for group in together if any(gates[i].server or gates[i].draft_tokens for i in group)]
 
     @classmethod
     def load(cls, folder: Path | str, open_member: OpenMember) -> Stack:

@@ -156,7 +156,11 @@ def whole_reply(text: str) -> Any:
 def _add_part(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
     """Add a chunk's part of an answer: texts grow, lists of log-probabilities too, and other fields are the newest."""
     if "delta" in part or "message" in part:
-        _grow(choice.setdefault("message", {}), part.get("delta") or part.get("message") or {})
+        message, whole = choice.setdefault("message", {}), part.get("message") or {}
+        if (kept := message.get("content")) and str(whole.get("content")).startswith(str(kept)):
+            message |= whole  # the last part has the whole text again
+        else:
+            _grow(message, part.get("delta") or whole)
     else:
         _grow(choice, {"text": part.get("text") or ""})
     if part.get("logprobs"):
@@ -221,18 +225,11 @@ _HINTS = {
 }
 
 
-LEAST_REPEATED = 4  # characters; a shorter text may well be repeated by the next part
-
-
 def _grow(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Add a part's fields: texts and lists are put in a row, else the newer one stays; null adds nothing.
-
-    A text that begins with all that came before is the whole so far, as some servers send it.
-    """
+    """Add a part's fields: texts and lists are put in a row, else the newer one stays; null adds nothing."""
     for key, value in part.items():
         kept = whole.get(key)
         joins = key != "role" and any(isinstance(kept, kind) and isinstance(value, kind) for kind in (str, list))
-        joins = joins and not (isinstance(kept, str) and len(kept) >= LEAST_REPEATED and value.startswith(kept))
         if value is not None or key not in whole:
             whole[key] = kept + value if joins else value
 

@@ -53,7 +53,7 @@ _USUAL = {  # what others call the two, in small letters without signs
     "answers": ("answers", "answer", "answertext", "output", "response", "label", "solution", "a", "possibleanswers",
                 "antwort", "答案", "回答"),
 }  # fmt: skip
-_ALIASES = frozenset(("aliases", "answeraliases", "altans", "alternativeanswers", "possibleanswers", "correctanswers"))
+_ALIASES = frozenset(("answeraliases", "altans", "correctanswers"))
 _GOLD = frozenset((
     "gold", "golds", "target", "reference", "referenceanswer", "groundtruth", "groundtruths", "goldenanswers",
     "goldanswers", "goldanswer", "finalanswer", "correctanswers", "correctanswer", "bestanswer", "expectedoutput",

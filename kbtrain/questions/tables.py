@@ -60,7 +60,7 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
 
     try:
         for cells in csv.reader(lines(), delimiter=delimiter, strict=True):
-            if delimiter == "\t" and any("\t" in cell and "\n" in cell for cell in cells):
+            if delimiter == "\t" and any(re.search(r"\n[^\t\n]+\t", cell) for cell in cells):
                 raise csv.Error("a quote opens a cell that holds the rows below it; close it, or write it twice")
             if cells:
                 yield start, cells

@@ -140,7 +140,7 @@ def text(message: dict[str, Any]) -> str:
 
 def _turn(messages: Sequence[dict[str, Any]], config: ServeConfig) -> TurnExample:
     """Words of the user and the assistant so far, as the dialogue before the system's next turn."""
-    context, room = list[Utterance](), LONGEST_WRAPPED  # of all messages together, the newest first
+    context, room = list[Utterance](), LONGEST_WRAPPED  # for all of the user's messages, the newest first
     for message in reversed(messages):
         words = text(message).strip()
         if message["role"] == "user":
@@ -549,7 +549,7 @@ def _searches(tool: Body, patterns: Sequence[str]) -> bool:
 
 _BARE = ("search", "retrieve", "retrieval", "query")  # of a mailbox or a shop as well
 _SEARCHING = re.compile(
-    r"(?:^|_)(?:exa|tavily|brave|docs?|kb|web|rag|knowledge|\w*search|serp\w*|perplexity|bing|wiki\w*|vector|google$)(?:_|$)"
+    r"exa|tavily\w*|brave|docs?|kb\w*|web\w*|rag\w*|knowledge\w*|\w*search|serp\w*|perplexity\w*|bing|wiki\w*|vector\w*"
 )
 
 
@@ -559,7 +559,8 @@ def _fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
     parts = list(names)
     for name in names:
         *server, tool = re.split(r"__|[.:/]", name)
-        if server and (tool.lower() not in _BARE or _SEARCHING.search(plain_name("_".join(server)))):
+        words = plain_name("_".join(server)).split("_")
+        if server and (tool.lower() not in _BARE or any(map(_SEARCHING.fullmatch, words)) or words[-1] == "google"):
             parts.append(tool)
     written = {*map(str.lower, parts), *map(plain_name, parts)}
     return any(fnmatch.fnmatchcase(one, pattern.lower()) for one in written for pattern in patterns)
