@@ -41,7 +41,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
-NORMALISATION = "quantities-claims-near-yes-no/14"
+NORMALISATION = "quantities-claims-near-yes-no/15"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
