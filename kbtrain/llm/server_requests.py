@@ -238,7 +238,7 @@ def _is_part(part: object) -> bool:
     """True for a chunk's part of an answer, by the types of the fields that are read."""
     if not isinstance(part, dict) or not isinstance(part.get("index") or 0, int):
         return False
-    return all(isinstance(part.get(field) or {}, dict) for field in ("delta", "logprobs"))
+    return all(isinstance(part.get(field) or {}, dict) for field in ("delta", "message", "logprobs"))
 
 
 class Forbidden(UserError):
