@@ -132,6 +132,9 @@ class GoldCounts:
         if n > 0.9 * len(self.golds) >= _LEAST_COUNTED / 2:
             yield (f"warning: {n} of {len(self.golds)} reference answers have '{sign.strip()}' in them; write nothing "
                    "but the answer into a cell, and several as a list")  # fmt: skip
+        parted = [gold for gold in self.golds if regex.search(r"\w;\p{Lu}", gold)]
+        if len(parted) >= _FEW:
+            yield f"warning: {len(parted)} reference answers may be several ('{parted[0]:.40}'); write '; ' there"
         gold, n = self.golds.most_common(1)[0]
         if n > 0.5 * self.n_open:
             yield f"warning: {n} of {self.n_open} questions have the reference answer '{gold:.40}'; check the column"

@@ -137,13 +137,13 @@ def test_a_cell_of_several_answers_is_cut_where_no_name_has_the_sign(cell, answe
         (["Paris"] * 20 + [f"City {i}" for i in range(10)], "warning: 20 of 30 questions have the reference answer"),
         (["ABCD"[i % 4] for i in range(30)], "warning: all reference answers are A or B or C or D"),
         ([f"City {i}##Town {i}" for i in range(30)], "warning: 30 of 30 reference answers have '##' in them"),
+        ([f"City {i}{';Town' * (i < 9)}" for i in range(30)], "warning: 9 reference answers may be several ('City 0"),
         ([f"${i}" for i in range(30)], ""),
         ([f"City {i}" for i in range(30)], ""),
     ],
 )
 def test_a_column_that_looks_like_another_one_is_reported(golds, line):
-    counts = GoldCounts()
-    texts = FirstSeen()
+    counts, texts = GoldCounts(), FirstSeen()
     for i, gold in enumerate(golds):
         counts.add(Question(f"q{i}", f"Which is city {i}?", (gold,), "train", "t"), LeftOutAnswers(0, 0), texts)
     lines = list(counts.lines())
