@@ -157,7 +157,8 @@ def _add_part(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
     """Add a chunk's part of an answer: texts grow, lists of log-probabilities too, and other fields are the newest."""
     if "delta" in part or "message" in part:
         message, whole = choice.setdefault("message", {}), part.get("message") or {}
-        if (kept := message.get("content")) and str(whole.get("content")).startswith(str(kept)):
+        kept, said = message.get("content"), whole.get("content")
+        if kept and isinstance(kept, str) and isinstance(said, str) and said.startswith(kept):
             message |= whole  # the last part has the whole text again
         else:
             _grow(message, part.get("delta") or whole)

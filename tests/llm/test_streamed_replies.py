@@ -30,9 +30,9 @@ def test_chunks_of_several_answers_make_one_reply():
     assert reply["usage"] == {"prompt_tokens": 9} and {c["finish_reason"] for c in reply["choices"]} == {"stop"}
     halves = ({"choices": [{"index": 0, "text": text}]} for text in ("Pa", "ris"))
     assert whole_reply(stream(*halves))["choices"][0]["text"] == "Paris"
-    for first in ("Kagarstad", "Kaga"):  # and the whole text again
-        again = whole_reply(stream(chat(0, content=first), {"choices": [{"message": {"content": "Kagarstad"}}]}))
-        assert again["choices"][0]["message"]["content"] == "Kagarstad"
+    for first, part in (("Kagarstad", "message"), ("Kaga", "message"), ("No", "delta")):  # a message: the whole again
+        reply = whole_reply(stream(chat(0, content=first), {"choices": [{part: {"content": "Kagarstad"}}]}))
+        assert reply["choices"][0]["message"]["content"] == "No" * (part == "delta") + "Kagarstad"
     part = {"choices": [{"delta": {"content": "P"}, "logprobs": {"content": [{"token": "P", "logprob": -0.5}]}}]}
     assert len(whole_reply(stream(part, part))["choices"][0]["logprobs"]["content"]) == 2
 
