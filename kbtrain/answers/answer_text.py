@@ -14,7 +14,6 @@ _LIST = re.compile(r"^[ \t]*(?:[-*][ \t]+)?\(?(\d{1,2})[.)][ \t]+(?=\S)", re.MUL
 _BLANKS = re.compile(r"([^\S\n]{3})[^\S\n]+|(\n{3})\n+")  # patterns would try each place of a long run
 _REPEATED = re.compile(r"\s*(\d\S*)(?:\s+\1)+\s*")  # 366 366 366 is one number
 _GIVEN = pattern("given", re.DOTALL)
-
 _MATH_ENDS = re.compile(r"(?<!\\)\$(?!\s?\d)")  # of $\boxed{8}$: without its first sign the last one is money
 
 

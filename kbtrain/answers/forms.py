@@ -70,9 +70,7 @@ _FOREIGN_DATE = re.compile(
     re.IGNORECASE,
 )
 _BOTH_YEARS = re.compile(r"\b(?:(?:from|between) )?(\d{3,4}) (?:to|until|till|through|and|bis|à|a) (\d{3,4})\b")
-_RANGE = re.compile(
-    r"\b(?:between (?=\d+ and)|from )?(\d+) (?:to|(?<=\bbetween \d )and|(?<=\bbetween \d\d )and) (\d+)\b"
-)
+_RANGE = re.compile(r"\b(?:between (\d\d?) and|(?:from )?(\d+) to) (\d+)\b")
 _ABBREVIATIONS = re.compile(rf"\b({any_of(_FULL)})\.?\s(?=\d)", re.IGNORECASE)
 _NUMBERED = re.compile(r"\b[Nn]o\.? (?=\d)|\b[Nn]umber (?=\d)")
 _DECADE_WORD = re.compile(r"(?:the )?\d\d([2-9])0['\u2019]?s")
@@ -134,7 +132,8 @@ def unify_spelling(text: str) -> str:
     if _DIGIT.search(text):
         text = _NUMBERED.sub("number ", text)
         text = _ABBREVIATIONS.sub(lambda match: f"{_FULL[match[1].lower()]} ", text)
-        text = _RANGE.sub(r"\1 \2", _BOTH_YEARS.sub(r"\1 \2", text))
+        text = _BOTH_YEARS.sub(r"\1 \2", text)
+        text = _RANGE.sub(lambda ends: f"{ends[1] or ends[2]} {ends[3]}", text)
         text = _SHORT_YEARS.sub(
             lambda years: f"{years[1]}{years[2]} {years[1]}{years[3]}" if years[3] > years[2] else years[0], text
         )

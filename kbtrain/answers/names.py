@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import html
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -116,7 +115,7 @@ def alternatives(gold: str) -> tuple[str, ...]:
     if _CELL.fullmatch(gold):
         return tuple(_IN_CELL.findall(gold))
     former = _FORMER.match(gold) or _SHORTENED.match(gold)
-    parts = [former["name"], former["other"]] if former else _EITHER.split(html.unescape(gold))
+    parts = [former["name"], former["other"]] if former else _EITHER.split(gold)
     return tuple(part.strip() for part in parts if part.strip())
 
 

@@ -165,8 +165,8 @@ def propose_columns(path: Path, of_models: Collection[str] = ()) -> dict[str, st
         if lacking := [row for row in rows if column not in row.data]:
             n, there = f"missing in {len(lacking)} of the first {len(rows)} rows", ", ".join(lacking[0].data)
             raise lacking[0].error(column, f'{n}; there is {there}; write "" where it has none, to skip and count it')
-    everywhere = [name for name in row.data if all(name in other.data for other in rows)]
-    aliases = [name for name in everywhere if _bare(name) in _ALIASES and name != mapping["answers"]]
+    aliases = [name for name in row.data if _bare(name) in _ALIASES and name != mapping["answers"]]
+    aliases = [name for name in aliases if all(name in other.data for other in rows)]
     return {**mapping, "answers": [mapping["answers"], *aliases] if aliases else mapping["answers"]}
 
 

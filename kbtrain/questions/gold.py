@@ -8,6 +8,7 @@ counts them.
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,7 @@ def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
         return loaded
     more_keys = {placeholder_key(text) for text in more}
     empty = [answer for answer in question.answers if is_empty(answer)]
-    parts = [part for answer in question.answers if answer not in empty for part in alternatives(answer)]
+    parts = [part for answer in question.answers if answer not in empty for part in alternatives(html.unescape(answer))]
     keys = {answer: placeholder_key(answer) for answer in parts if not is_empty(answer)}
     answers = tuple(answer for answer, key in keys.items() if key not in PLACEHOLDERS | more_keys)
     gold: Gold = "given" if answers else "hidden" if question.gold == "hidden" else "none"

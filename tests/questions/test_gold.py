@@ -124,6 +124,7 @@ def of_cells(*answers):
         ("AC/DC", ("AC/DC",)),
         ("Truth or Dare", ("Truth or Dare",)),
         ("Steins;Gate", ("Steins;Gate",)),
+        ("Simon &amp; Garfunkel", ("Simon & Garfunkel",)),
     ],
 )
 def test_a_cell_of_several_answers_is_cut_where_no_name_has_the_sign(cell, answers):
@@ -146,5 +147,4 @@ def test_a_column_that_looks_like_another_one_is_reported(golds, line):
     counts, texts = GoldCounts(), FirstSeen()
     for i, gold in enumerate(golds):
         counts.add(Question(f"q{i}", f"Which is city {i}?", (gold,), "train", "t"), LeftOutAnswers(0, 0), texts)
-    lines = list(counts.lines())
-    assert [text[: len(line)] for text in lines] == ([line] if line else [])
+    assert [text[: len(line)] for text in counts.lines()] == ([line] if line else [])
