@@ -108,7 +108,7 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
             engine = (members_engine(config, to_score, gate, hashes) if chunks else None) or config.scoring()
             for n in score_chunks(scores, gate, chunks, engine):
                 bar.update(n)
-        within = gate.within_answer and within_answer(config.run, gate, config.dtype)
+        within = within_answer(config.run, gate, config.dtype)
         extra: dict[str, Any] = {
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
             **({"within_answer": dict.fromkeys(gate.names, True)} if within else {}),

@@ -303,13 +303,13 @@ def test_readme_counts_the_answers_of_three_hundred_questions():
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     each = 2 * (Fit.samples + 1)
     n = Fit.pilot * (1 + len(KS)) + 225 * each + 75 * 2 - 2 * Fit.pilot  # those of the pilot with the best search
-    assert f"for 300 questions about {n:,} answers. Five greedy answers to each of {Fit.pilot} questions" in readme
+    assert f"for 300 questions about {n:,} answers. First it asks {Fit.pilot} questions without passages" in readme
     assert f"{each} answers to each of 225 questions and 2 to each of 75," in readme
 
 
 def test_the_page_shows_the_table_that_is_computed():
     page = (ROOT / "docs/tutorials/your-questions.md").read_text(encoding="utf-8")
-    rows = [f"{size.n:>9,}  {f'±{100 * size.half:.1f} points':<22}  {100 * size.promise:.1f} points"
+    rows = [f"{4 * size.n:>6,}  {size.n:>14,}  {f'±{100 * size.half:.1f} points':<22}  {100 * size.promise:.1f} points"
             for size in map(reach, SIZES)]  # fmt: skip
-    head = "questions  a difference is known to  smallest loss that can be promised"
+    head = "in all  test questions  a difference is known to  smallest loss that can be promised"
     assert "\n".join([head, *rows]) in page

@@ -41,7 +41,7 @@ SENTENCES = ROOT / "docs" / "_ext" / "sentences.toml"
 PICTURE, SCREEN = ROOT / "docs" / "figures" / "report.png", "1280,990"
 EXAMPLE = "On which continent is Lyon?"  # a search breaks its answer: README shows both
 ASKED = (EXAMPLE, "What is the currency of Japan?")
-COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "command")
+COLUMNS = ("setting", "model", "n", "effect", "interval", "what else is known", "command")
 FIXED = ("never search", "always search")
 RESPLITS = ["threshold for", "searches skipped", "against always searching, points", "above random searches, points",
             "more than a point below the better of never and always, of 300"]  # fmt: skip
@@ -64,7 +64,7 @@ _FULL_ROWS = {
     "draft_probe_benefit": "draft probe",
     "oracle": "a perfect gate",
 }
-_FULL_BEST = "draft_probe_benefit"  # by area on dev
+_FULL_BEST, _BF16_BEST = "draft_probe_benefit", "probe_benefit"  # by area on dev
 _WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # links stay whole
 _PILOT = ("passages", "right, %", "repaired", "broken", "prompt tokens")
 _PRICES = (0.0, 1.0, 5.0)  # USD for a thousand searches; the run's price list has 1.0
@@ -108,13 +108,13 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         "demo-decide": lambda: "```text\n" + "\n".join(demo["decide"]) + "\n```",
         "demo-gates": lambda: table(demo["gates"]["columns"], demo["gates"]["rows"]),
         "demo-resplits": lambda: table(demo["resplits"]["columns"], demo["resplits"]["rows"]),
-        "demo-front": lambda: table(_FRONT, demo["front"]),
+        "demo-front": lambda: f"{table(_FRONT, demo['front'])}\n\n{say(sentences()['front'], store)}",
         "demo-pilot": lambda: table(_PILOT, demo["pilot"]),
         "demo-pilot-test": lambda: table(_PILOT, demo["pilot_test"]),
-        "demo-cost": lambda: table(_COSTS, list(_costs(demo))),
+        "demo-cost": lambda: f"{table(_COSTS, list(_costs(demo)))}\n\n{say(sentences()['saved'], store)}",
         "alternatives": lambda: _alternatives(store, store["alternatives"]["rows"]),
         "alternatives-measured": lambda: _alternatives(
-            store, [row for row in store["alternatives"]["rows"] if not row[-1].startswith("not measured")]
+            store, [row for row in store["alternatives"]["rows"] if not row[-1].startswith("not ")]
         ),
     }
     return texts[name]()
@@ -123,7 +123,7 @@ def render(name: str, store: Mapping[str, Any]) -> str:
 def say(text: str, store: Mapping[str, Any]) -> str:
     """A text of ``sentences.toml`` with its figures. Each line is a paragraph or a point, and is wrapped."""
     return "\n".join(
-        textwrap.fill(line, 158, subsequent_indent="  " * line.startswith("- "), **_WHOLE)
+        textwrap.fill(line, 190, subsequent_indent="  " * line.startswith("- "), **_WHOLE)
         for line in filled(text.strip(), store).splitlines()
     )
 
@@ -170,7 +170,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _cell(column: str, claim: Mapping[str, Any]) -> str:
     """A claim's text for a column; claims that were not re-run after a change of the grading rules say so."""
     text: str = claim[column]
-    if column == "holds elsewhere" and claim.get("older"):
+    if column == "what else is known" and claim.get("older"):
         return f"{text}; graded by older rules"
     return f"`{text}`" if column == "command" and text else text
 
@@ -258,11 +258,16 @@ def store_found(store: dict[str, Any], run: Path) -> None:
     """Put the counts of the best gate's decisions, every gate's area and both answers to the example into the store."""
     demo = store["demo"]
     demo["counts"] = count_decisions(run, demo["gate"])
-    demo["bills"] = bills_of(run)
+    demo["bills"] = bills = bills_of(run)
+    saved = bills["all_rag"]["money"] - bills[demo["gate"]]["money"]  # of a thousand questions
+    demo["saved"] = f"{round(5 * 365 * saved, -1):.0f}"
     areas = {name: gate["oracle_normalised_area"] for name, gate in results_of(run).items()}
     known = re.compile("relation_only|.*_(mastery|certainty|benefit)")
     demo["areas"] = {name: f"{area:.2f}" for name, area in areas.items() if known.fullmatch(name)}
     demo["ranges"] = ranges_of(demo["areas"])
+    shown = {name: gate["curve"]["area"] for name, gate in results_of(run).items() if name in demo["areas"]}
+    rows = [[f"`{name}`", f"{area['mean']:.2f} [{area['low']:.2f}, {area['high']:.2f}]"] for name, area in shown.items()]
+    store["tables"]["demo-areas"] = {"columns": ["gate", "area"], "rows": rows}
     (asked,) = (one for one in jsonl.read(Question, run / "questions.jsonl") if one.text == EXAMPLE)
     with SampleStore(run / "samples.db", read_only=True) as samples:
         stored = {condition: samples.get("main", asked.id, condition) for condition in CONDITIONS}
@@ -326,7 +331,7 @@ def write_claim(
     holds = "**no**" if row[2].startswith("-") else "yes"
     what = f"threshold for {row[0]}: {skipped:.1f} % of the searches skipped, against always searching"
     claim |= {"setting": f"{gate}, {what}", "n": str(n), "effect": f"{effect} points", "interval": interval}
-    claim["holds elsewhere"] = f"{holds}: {row[2]} points and {row[1]} skipped, mean of 300 re-splits{note}"
+    claim["what else is known"] = f"{holds}: {row[2]} points and {row[1]} skipped, mean of 300 re-splits{note}"
 
 
 def store_gates(store: dict[str, Any], name: str, gates: Mapping[str, Any]) -> None:
@@ -371,7 +376,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="run folder of the demo, whose figures are stored first")
     parser.add_argument("--pilot", type=Path, help="run folder of the same pilot on the test questions")
     parser.add_argument("--full", type=Path, help="run folder of the full demo, whose gates are stored first")
-    parser.add_argument("--fp32", type=Path, help="run folder of the demo in fp32, whose gates are stored first")
+    parser.add_argument("--bf16", type=Path, help="run folder of the demo in bf16, whose gates are stored first")
     parser.add_argument("--tables", type=Path, nargs="*", default=[], help="files with tables, which are stored first")
     store, args = read_store(), parser.parse_args()
     if args.run:
@@ -384,9 +389,9 @@ def main() -> None:
         store["demo"]["pilot_test"] = pilot_rows(args.pilot)
     if args.full:
         store_full(store, args.full)
-    if args.fp32:
-        store_gates(store, "demo-fp32", results_of(args.fp32))
-        store["tables"]["demo-fp32-resplits"] = {"columns": RESPLITS, "rows": resplits_of(args.fp32, _FULL_BEST)}
+    if args.bf16:
+        store_gates(store, "demo-bf16", results_of(args.bf16))
+        store["tables"]["demo-bf16-resplits"] = {"columns": RESPLITS, "rows": resplits_of(args.bf16, _BF16_BEST)}
     store_tables(store, args.tables)
     if any(vars(args).values()):
         STORE.write_text(json.dumps(store, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

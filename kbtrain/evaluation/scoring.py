@@ -50,13 +50,13 @@ def within_answer(run: Path, gate: GateHandle, dtype: str) -> bool:
     ``dtype``: of the scoring; auto: the card's. A server's states are those of its own passes.
     """
     path = run / "samples.db"
-    if gate.opening is None or gate.opening.states or not path_exists(path):
-        return True
+    if gate.within_answer is None or gate.opening is None or gate.opening.states or not path_exists(path):
+        return gate.within_answer is not None
     from kbtrain.io.store import SampleStore
 
     with SampleStore(path, read_only=True) as store:
         formats = {store.run_meta(name).get("dtype") for name in store.runs()}
-    return formats <= {None, getattr(gate.card, "dtype", None) if dtype == "auto" else dtype}
+    return formats <= {None, gate.within_answer if dtype == "auto" else dtype}
 
 
 class ChoiceConfig(ScoringConfig):

@@ -130,8 +130,7 @@ def advice(never: SettingResult, best: SettingResult) -> str:
 
 
 def pick_questions(questions: Iterable[Question], splits: Sequence[Split], most: int | None) -> list[Question]:
-    """Questions with a gold answer of the splits, at most ``most`` of each, in their order and evenly
-    spaced: a file may be sorted."""
+    """Questions of the splits with a gold answer, at most ``most`` of each, evenly spaced: a file may be sorted."""
     asked = [question for question in questions if question.split in splits and question.answers]
     if not asked:
         raise UserError(f"pilot: no question of {' or '.join(splits)} has a reference answer to be graded by")

@@ -55,7 +55,7 @@ class GateHandle:
     stored: Mapping[str, str] = field(default_factory=dict)
     stage: Stage = "question"
     held_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    within_answer: bool = False  # its pass is what the plain answer begins with
+    within_answer: str | None = None  # number format in which all its passes are what the plain answer begins with
     server: bool = False  # a model elsewhere: requests are paid by their tokens
     models: tuple[str, ...] = ()  # language models and encoders that are opened for the scores
     card: GateCard | None = None  # of a folder's gate
@@ -124,6 +124,8 @@ def handle(
         from kbtrain.llm.backends import read_llm_config
 
         served = read_llm_config(Path(states))
+    asking = [c for c in singles if c.base_model or c.asks_server]  # each format is that of a pass within the answer
+    formats = {getattr(c, "dtype", None) if c.within_answer else None for c in asking}
     stored = {} if gate_name in GATES or gate_name == card.kind else _names_of_folder(card, gate_name)
 
     def open_gate() -> Gate:
@@ -140,7 +142,7 @@ def handle(
         stored=stored,
         stage=card.stage,
         held_out={stored.get(score, score): scores for score, scores in read_held_out(folder).items()},
-        within_answer=card.within_answer,
+        within_answer=formats.pop() if len(formats) == 1 else None,
         # beside a model that runs here seconds are the price, not tokens
         server=any(c.asks_server for c in singles) and all(c.asks_server or not c.base_model for c in singles),
         # folders hold configuration and tokenizer; base models are opened here unless a server is asked

@@ -2,8 +2,8 @@
 
 Two sets are of general knowledge and nothing in the corpus answers them (MMLU, C-Eval); the corpus answers the others:
 Natural Questions, SQuAD, HotpotQA's comparisons, the embedded atlas. Each question's source is its set. Passages are
-cut into chunks of 60 words. DATA is a folder with the sets' native files (docs/results/reproduce.md says where they
-come from); HotpotQA is read from a table with the columns of AdaRAGUE (qid, question_text, reference, type, context).
+cut into chunks of 60 words. DATA is a folder with the sets' native files (studies/notes/public.md lists
+them); HotpotQA is read from a table with the columns of AdaRAGUE (qid, question_text, reference, type, context).
 
 Examples:
   python studies/mixed_traffic/make_data.py --data data --run runs/mixed
@@ -54,7 +54,7 @@ class MixedDataConfig(Config):
 def main(config: MixedDataConfig) -> None:
     for name in (*(file for _, file in SETS.values()), HOTPOT, MORE_PASSAGES):
         if not (config.data / name).exists():
-            raise UserError(f"{config.data / name}: not there; docs/results/reproduce.md says where it comes from")
+            raise UserError(f"{config.data / name}: not there; studies/notes/public.md lists the files")
     beside = config.run.parent
     comparisons = beside / "hotpot_comparisons.csv"
     write_comparisons(config.data / HOTPOT, comparisons)

@@ -13,9 +13,9 @@ NO_ANSWER = (
     "None of the documents mention it.", "Neither of these passages says so", "It is unknown who wrote it",
     "It was unclear when he was born", "Sorry, I don't know.", "Ann Lee? I am not sure.",
     "The author was not explicitly stated", "It is unknown from the documents", "未知", "未知。", "答案未知",
-    "答案是未知的。", "不知道", "我不知道。", "文档中没有提到", "文中未提及", "无法确定", "生卒年不详",
-    "没有相关信息", "尚未知", "文章并未说明作者是谁", "The answer is: unknown", "The answer is: Unknown.",
-    "Answer: unknown", "So the answer is: unknown.", "The final answer is: N/A", "Answer: none", "A: unknown",
+    "答案是未知的。", "不知道", "我不知道。", "文档中没有提到", "文中未提及", "无法确定", "生卒年不详", "没有相关信息",
+    "尚未知", "文章并未说明作者是谁", "The answer is: unknown", "The answer is: Unknown.", "Answer: unknown",
+    "So the answer is: unknown.", "The final answer is: N/A", "Answer: none", "A: unknown",
     "Final answer: Not mentioned", "No one knows", "No one knows.", "Nobody knows", "Nobody knows who wrote it.",
     "nobody really knows", "No one is sure", "No one can say who it was", "I have no idea", "I have no idea.",
     "No idea", "no clue", "I've no idea who that is", "I haven't a clue", "I don't have any information about it",
@@ -38,7 +38,10 @@ NO_ANSWER = (
     "没有找到相关信息", "不得而知", "无从得知", "尚不清楚", "暂无信息", "无法回答这个问题", "无法从文中得知",
     "原因不明", "我不确定", "资料不足", "不详", "没有相关的资料", "文中没有给出答案", "抱歉，我不知道。",
     "missing information", "The answer is not provided for this question.", "No key information provided.",
-    "Unknown, who knows", "My answer is: not sure", "The answer is N/A.", "So the answer is null",
+    "Unknown, who knows", "My answer is: not sure", "The answer is N/A.", "So the answer is null", "None of the above.",
+    "None of these options is correct", "Neither of the above", "There is no correct answer.",
+    "I'm sorry, I cannot help with that.", "I don't have access to this", "Hard to say", "No comment", "TBD",
+    "unspecified in the text", "以上都不是", "没有正确答案", "不好说",
 )  # fmt: skip
 NOT_GIVEN = (  # a disclaimer, and nothing behind it that answers
     "I don't know, but I can help you with something else.", "I don't know, but the documents do not say either.",
@@ -56,11 +59,9 @@ NOT_GIVEN = (  # a disclaimer, and nothing behind it that answers
     "I can't tell, but it is clear that it matters", "我不知道，但我可以帮你查。", "我不知道，可能没有人知道。",
     "不清楚，也许你可以查一下。", "文中没有提到，可能无法确定。", "我认为无法确定。", "我觉得不知道",
     "不知道，但是没有相关信息", "抱歉，但我不确定", "Sorry, but I'm not sure.", "Unfortunately, but I am not certain",
-    "I'm not sure. Maybe Paris?",
-    "I don't know, but it is unknown.", "I read it twice, but it is a film; the director is not mentioned.",
-    "It is not mentioned, but I am not sure.", "The film has two directors, I am not sure.",
-    "文中没有提到，但是为了纪念他而建。",
-    "Ann Lee? But I am not sure.",
+    "I'm not sure. Maybe Paris?", "I don't know, but it is unknown.",
+    "I read it twice, but it is a film; the director is not mentioned.", "It is not mentioned, but I am not sure.",
+    "The film has two directors, I am not sure.", "文中没有提到，但是为了纪念他而建。", "Ann Lee? But I am not sure.",
 )  # fmt: skip
 GIVEN = (  # an answer beside a disclaimer
     "I don't know, but I think it is Paris.", "I don't know but I think it's Paris",
@@ -73,38 +74,38 @@ GIVEN = (  # an answer beside a disclaimer
     "The exact date is unknown, but it is believed to be around 1200.", "Unknown, but probably Paris.",
     "Unknown. I would guess Paris.", "I don't know, but it is Paris.", "I am not sure, but Paris.",
     "I have no idea, but if I had to guess, I'd say Paris.", "No one knows, but he probably died in 1890.",
-    "Paris, but I'm not sure.", "I think it is Paris, but I am not sure.",
-    "It is Paris, although I am not 100% sure.", "Paris, but not sure", "The answer is unknown, but I suspect Paris.",
-    "I can't say, but I would go with Paris.", "我不知道，但我觉得是巴黎。", "我不知道，但我认为答案是巴黎",
-    "我不确定，可能是巴黎。", "不确定，应该是巴黎", "不清楚，也许是巴黎", "文中没有提到，但应该是北京。",
-    "无法确定，我猜是1950年", "我不知道但是巴黎", "不知道，但答案是巴黎", "巴黎，但我不确定。",
-    "我想是巴黎，但不太确定", "资料不足，大概是李安",
+    "Paris, but I'm not sure.", "I think it is Paris, but I am not sure.", "It is Paris, although I am not 100% sure.",
+    "Paris, but not sure", "The answer is unknown, but I suspect Paris.", "I can't say, but I would go with Paris.",
+    "我不知道，但我觉得是巴黎。", "我不知道，但我认为答案是巴黎", "我不确定，可能是巴黎。", "不确定，应该是巴黎",
+    "不清楚，也许是巴黎", "文中没有提到，但应该是北京。", "无法确定，我猜是1950年", "我不知道但是巴黎",
+    "不知道，但答案是巴黎", "巴黎，但我不确定。", "我想是巴黎，但不太确定", "资料不足，大概是李安",
 )  # fmt: skip
 ANSWERS = (
     "Ann", "0", "no", "No", "Nonesuch", "The Unknown Soldier", "Tomb of the Unknown Soldier", "Unknown Pleasures",
-    "the film Unknown, 2011 is not it, but Taken", "The Known World", "Nil by Mouth", "NA Sodium",
-    "None but the Brave", "Clear and Present Danger", "Knowing", "Into the Unknown", "It was the Unknown Soldier",
-    "No Country for Old Men", "Information Society", "Not Without My Daughter", "Say Anything", "Not Fade Away",
+    "the film Unknown, 2011 is not it, but Taken", "The Known World", "Nil by Mouth", "NA Sodium", "None but the Brave",
+    "Clear and Present Danger", "Knowing", "Into the Unknown", "It was the Unknown Soldier", "No Country for Old Men",
+    "Information Society", "Not Without My Daughter", "Say Anything", "Not Fade Away",
     "It is not known as Rome but Paris", "None of the Above", "Neither of Us", "未知死亡", "无锡", "没有", "知道分子",
     "不夜城", "He was unknown to the public until 1990", "He was unknown to the public until 1990.", "The Unknown",
     "the film The Unknown", "It is the film The Unknown.", "The film is \"The Unknown\".",
     "The film was The Unknown (1927)", "I Don't Know How to Love Him", "The song is I Don't Know How to Love Him.",
     "\"I Don't Know How to Love Him\" from Jesus Christ Superstar", "Nobody Knows the Trouble I've Seen",
-    "No One Knows About Persian Cats", "Do Not Say We Have Nothing", "You Don't Know Jack",
-    "The song \"Nobody Knows\"", "The film 'Nobody Knows Anybody'", "What I Don't Know About Animals",
-    "Milk does not contain vitamin C", "The kiwi is not found in Europe", "The Great Unknown",
-    "Unknown Mortal Orchestra", "He was little known before 1900", "He was unknown in Europe until 1650",
-    "She was then an unknown actress", "It was unknown at the time to Europeans",
-    "Penguins are not found in the Arctic", "It is not known for its wine but for its cheese",
-    "Cats are not known to swim", "No Way Out", "Without a Clue", "Information", "Nothing", "Nothing Compares 2 U",
-    "Nobody", "No One", "The Man Who Knew Too Much", "The Man Who Wasn't There", "Who Knows Where the Time Goes", "+",
-    "€", "The Nobody", "Nameless", "Anonymous", "Alaska is not included in the contiguous United States",
-    "The Mystery of Edwin Drood", "A Beautiful Mind", "A", "Answer Me!", "The Answer", "Na", "NaCl", "Clue",
-    "It was founded in 1820", "Not Ann but Bob", "Oxygen is not a metal", "The Known and the Unknown",
-    "Unknown Soldier", "Uncertain, Texas", "The Uncertainty Principle", "《未知》", "电影《未知》", "《我不知道》",
-    "未知数X", "不丹", "明朝", "无间道", "没有人", "他在1990年以前不为人知", "知道", "信息学", "答案",
-    "The Undisclosed Desires", "Absent", "X", "-5", "1984", "He does not have a middle name", "!!!", "*",
+    "No One Knows About Persian Cats", "Do Not Say We Have Nothing", "You Don't Know Jack", "The song \"Nobody Knows\"",
+    "The film 'Nobody Knows Anybody'", "What I Don't Know About Animals", "Milk does not contain vitamin C",
+    "The kiwi is not found in Europe", "The Great Unknown", "Unknown Mortal Orchestra",
+    "He was little known before 1900", "He was unknown in Europe until 1650", "She was then an unknown actress",
+    "It was unknown at the time to Europeans", "Penguins are not found in the Arctic",
+    "It is not known for its wine but for its cheese", "Cats are not known to swim", "No Way Out", "Without a Clue",
+    "Information", "Nothing", "Nothing Compares 2 U", "Nobody", "No One", "The Man Who Knew Too Much",
+    "The Man Who Wasn't There", "Who Knows Where the Time Goes", "+", "€", "The Nobody", "Nameless", "Anonymous",
+    "Alaska is not included in the contiguous United States", "The Mystery of Edwin Drood", "A Beautiful Mind", "A",
+    "Answer Me!", "The Answer", "Na", "NaCl", "Clue", "It was founded in 1820", "Not Ann but Bob",
+    "Oxygen is not a metal", "The Known and the Unknown", "Unknown Soldier", "Uncertain, Texas",
+    "The Uncertainty Principle", "《未知》", "电影《未知》", "《我不知道》", "未知数X", "不丹", "明朝", "无间道",
+    "没有人", "他在1990年以前不为人知", "知道", "信息学", "答案", "The Undisclosed Desires", "Absent", "X", "-5",
+    "1984", "He does not have a middle name", "!!!", "*",
     "by a fee per unit of connection time, even when no data is transferred", "Unknown (2011)", "None but one",
+    "None of the planets", "None of them survived", "Hard Times", "I have access to it",
 )  # fmt: skip
 NOTHING_TO_GO_ON_WITH = (
     "", "The documents do not mention Ann.", "According to the passage, it is unknown.", "So the director is unknown.",
@@ -114,8 +115,7 @@ NOTHING_TO_GO_ON_WITH = (
 SOMETHING_TO_GO_ON_WITH = (
     "It was built in 1820, but the architect is not known.", "The film The Unknown was directed by Tod Browning.",
     "He was unknown to the public until 1990.", "Book was written by Ann.", "书的作者是安。",
-    "书写于1820年，作者未知。",
-    "Lhasa lies in Tibet, though its age is unclear.",
+    "书写于1820年，作者未知。", "Lhasa lies in Tibet, though its age is unclear.",
 )  # fmt: skip
 
 
@@ -130,25 +130,9 @@ def test_a_name_or_a_fact_that_holds_such_words_is_an_answer():
 def test_a_sentence_of_reasoning_says_nothing_only_if_nothing_stands_beside_it():
     assert [states_nothing(text) for text in NOTHING_TO_GO_ON_WITH] == [True] * len(NOTHING_TO_GO_ON_WITH)
     assert [states_nothing(text) for text in SOMETHING_TO_GO_ON_WITH] == [False] * len(SOMETHING_TO_GO_ON_WITH)
-
-
-def test_a_guess_is_something_to_go_on_with():
     assert [text for text in GIVEN if states_nothing(text)] == []
 
 
 def test_dots_and_dashes_are_empty_and_a_sign_is_an_answer():
     assert all(map(is_empty, ("", " ", "...", "…", "---", '""', "。", "( )", "?")))
     assert not any(map(is_empty, ("+", "*", "!!!", "€", "0", "。安", "#")))
-
-
-CHOOSE_NOTHING = (
-    "None of the above.", "None of these options is correct", "Neither of the above", "There is no correct answer.",
-    "I'm sorry, I cannot help with that.", "I don't have access to this", "Hard to say", "No comment", "TBD",
-    "unspecified in the text", "以上都不是", "没有正确答案", "不好说",
-)  # fmt: skip
-BEGIN_ALIKE = ("None of the planets", "None of them survived", "Hard Times", "I have access to it")
-
-
-def test_answers_that_choose_nothing_are_missing_and_those_that_begin_alike_are_not():
-    assert [text for text in CHOOSE_NOTHING if not is_missing(text)] == []
-    assert [text for text in BEGIN_ALIKE if is_missing(text)] == []

@@ -24,6 +24,7 @@ from kbtrain.gates import scoring
 from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle, handle_of_prompt
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.registry import GATES
+from kbtrain.gates.stack import Linear, Member, StackCard
 from kbtrain.gates.thresholds_store import source_of
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta, write_meta
@@ -299,10 +300,24 @@ def test_a_pass_is_within_the_answer_where_both_are_in_one_number_format(tmp_pat
     """A probe that reads in fp32 beside answers in bf16 has its own pass for every question."""
     gate_folders.probe(tmp_path / "probe")
     gate = handle(tmp_path / "probe")
-    assert gate.within_answer and within_answer(tmp_path, gate, "auto")  # of answers that are not here
+    assert within_answer(tmp_path, gate, "auto")  # of answers that are not here
     with SampleStore(tmp_path / "samples.db") as store:
         store.begin("main", {} if answered is None else {"dtype": answered})
     assert within_answer(tmp_path, gate, scored) == within
+
+
+@pytest.mark.parametrize(("members", "within"), [
+    (["features"], False), (["probe", "features"], True), (["probe", "draft_probe"], True), (["draft"], True),
+    (["probe", "kbm"], False), (["probe", "decision_model"], False),
+])  # fmt: skip
+def test_a_stack_s_passes_are_the_answer_s_if_those_of_all_its_members_are(tmp_path, members, within):
+    (tmp_path / "stack").mkdir()
+    for name in members:
+        gate_folders.FOLDERS[name](tmp_path / "stack" / name)
+    of = tuple(Member(folder=name, scores=(name,), stage="question") for name in members)
+    model = Linear(intercept=0.0, inputs={}, strength=1.0)
+    StackCard(keys=("benefit",), members=of, labels="soft", models={"benefit": model}).write(tmp_path / "stack")
+    assert within_answer(tmp_path, handle(tmp_path / "stack"), "auto") == within
 
 
 def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(script, run_folder, monkeypatch):
