@@ -92,7 +92,7 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path):
     figures.store_resplits(store, [["right answers", "41.0 %", "-1.0", "+2.0", "3 %"]])
     claim = next(claim for claim in store["claims"] if claim["theme"] == "demo")
     assert (claim["effect"], claim["interval"]) == ("+10.0 points", "[+7.0, +12.0]")
-    assert claim["what else is known"] == "**no**: -1.0 points and 41.0 % skipped, mean of 300 re-splits"
+    assert claim["what else is known"] == "**no**: -1.0 points and 41.0 % skipped, mean of 300 re-splits of the same questions"
     counted = dict(searches=600, prompt_tokens=1000, completion_tokens=20, ms=8.5)
     demo["bills"] = {
         "features_benefit": {**counted, "right": 60.0, "money": 0.63},

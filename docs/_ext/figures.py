@@ -328,10 +328,10 @@ def write_claim(
     """Put a gate's threshold into a claim. ``difference``: to always searching, with its interval; ``row``: what the
     threshold does on other splits."""
     effect, interval = difference.split(" ", 1)
-    holds = "**no**" if row[2].startswith("-") else "yes"
+    holds = "**no**: " if row[2].startswith("-") else ""
     what = f"threshold for {row[0]}: {skipped:.1f} % of the searches skipped, against always searching"
     claim |= {"setting": f"{gate}, {what}", "n": str(n), "effect": f"{effect} points", "interval": interval}
-    claim["what else is known"] = f"{holds}: {row[2]} points and {row[1]} skipped, mean of 300 re-splits{note}"
+    claim["what else is known"] = f"{holds}{row[2]} points and {row[1]} skipped, mean of 300 re-splits of the same questions{note}"
 
 
 def store_gates(store: dict[str, Any], name: str, gates: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from kbtrain.prompts.kbm import INSTRUCTIONS
 from kbtrain.records import TurnExample
 from kbtrain.serve.decide import Input
 from kbtrain.serve.exchange import Endpoint, Exchange
-from kbtrain.serve.problem import PREFIX, Aim, BadBody, M, Policy, Refused, read_fields, read_object
+from kbtrain.serve.problem import PREFIX, Aim, BadBody, GatePolicy, M, Policy, Refused, read_fields, read_object
 from kbtrain.serve.proxy import forward, forwarded_path, proxy
 from kbtrain.serve.request_forms import FORMS, gate_input
 from kbtrain.serve.service import Service
@@ -211,7 +211,8 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
     body = read_fields(GateBody, read_object(await exchange.read()))
     inputs, kinds = _inputs(service, body)
     exchange.moment = "gate"
-    decisions = await service.decisions("gate", inputs, body, kinds, Policy.read(exchange.headers).source)
+    policy = GatePolicy.read(exchange.headers)
+    decisions = await service.decisions("gate", inputs, body if body.asks_gate else policy, kinds, policy.source)
     rows = [
         ({"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}) | decision.fields()
         for value, decision in zip(inputs, decisions, strict=False)
@@ -300,7 +301,7 @@ async def _decide_asked(
     if gated.value is None:
         raise BadBody(f"nothing here that the gate reads ({gated.reason})", field)
     exchange.moment = "gate"
-    policy = Policy.read(exchange.headers)
+    policy = GatePolicy.read(exchange.headers)
     (decision,) = await service.decisions(route, [gated.value], policy, None, policy.source)
     assert decision.probability is not None
     public = ("score", "threshold", "retrieve", "id")

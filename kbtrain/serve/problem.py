@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -158,17 +158,13 @@ AIMS = tuple(Aim.model_fields)
 NO_AIM = Aim.model_validate({})
 
 
-class Policy(Aim):
-    """The policy of one request, from its headers. ``retrieve`` auto: as the gate decides. ``tool``: of a search tool;
-    None: the configuration's."""
+class GatePolicy(Aim):
+    """What the headers of one request say to the gate, where it is asked alone."""
 
-    retrieve: Literal["auto", "always", "never"] = Field("auto", description="auto, always or never")
-    tool: ToolRule | None = Field(None, description="keep, remove, allow or force")
-    debug: bool = Field(False, description="true or false")
     source: str = Field("", max_length=200, description="the question's source, as gates have learned it")
 
     @classmethod
-    def read(cls, headers: Iterable[tuple[bytes, bytes]]) -> Policy:
+    def read(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self:
         """Raises :class:`Refused` for an unknown header or value, with what is allowed."""
         values: dict[str, str] = {}
         for header, value in headers:
@@ -180,8 +176,6 @@ class Policy(Aim):
                 raise _refused_header(key, "duplicate")
             text = value.decode("latin-1").strip()
             values[key] = text if key == "source" else text.lower()
-        if not values:
-            return DEFAULT
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -190,7 +184,12 @@ class Policy(Aim):
         raise _refused_header(max(values.keys() & set(AIMS)) if field is None else field, message)
 
 
-DEFAULT = Policy.model_validate({})
+class Policy(GatePolicy):
+    """The same of a request that is answered. ``retrieve`` auto: as the gate decides; ``tool`` None: as configured."""
+
+    retrieve: Literal["auto", "always", "never"] = Field("auto", description="auto, always or never")
+    tool: ToolRule | None = Field(None, description="keep, remove, allow or force")
+    debug: bool = Field(False, description="true or false")
 
 
 def _refused_header(key: str, message: str) -> Refused:

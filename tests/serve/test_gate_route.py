@@ -64,6 +64,11 @@ def test_threshold_and_budget_of_a_request(server):
     assert at(budget=1.5).status == 400
     assert at(budget=0.5, threshold=0.5).status == 400
     assert at(threshold=True).status == 400
+    ask = lambda *header, **body: server.post("/v1/gate", {"questions": [NEEDS], **body}, dict([header]))  # noqa: E731
+    assert ask("x-kbtrain-threshold", "1").json["decisions"][0]["retrieve"] is False
+    assert ask("x-kbtrain-threshold", "1", threshold=0).json["decisions"][0]["threshold"] == 0  # the body's wins
+    refused = ask("x-kbtrain-retrieve", "always")  # nothing is searched here: it would do nothing
+    assert refused.status == 400 and "allowed: x-kbtrain-threshold, x-kbtrain-budget, x-kbtrain-sou" in refused.error
 
 
 def test_a_budget_without_calibration_is_refused(tmp_path):
