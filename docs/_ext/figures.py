@@ -101,23 +101,26 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         columns = COLUMNS[:-1] if theme == "readme" else COLUMNS
         chosen = [claim for claim in store["claims"] if claim["theme"] == theme or theme in claim["on"]]
         return table(columns, [[_cell(column, claim) for column in columns] for claim in chosen])
-    if (text := sentences().get(name)) is not None:
-        return say(text, store)
-    texts = {
+    tables = {
         "demo-closing": lambda: "```text\n" + "\n".join(map(_wrapped, demo["closing"])) + "\n```",
         "demo-decide": lambda: "```text\n" + "\n".join(demo["decide"]) + "\n```",
         "demo-gates": lambda: table(demo["gates"]["columns"], demo["gates"]["rows"]),
         "demo-resplits": lambda: table(demo["resplits"]["columns"], demo["resplits"]["rows"]),
-        "demo-front": lambda: f"{table(_FRONT, demo['front'])}\n\n{say(sentences()['front'], store)}",
+        "demo-front": lambda: table(_FRONT, demo["front"]),
         "demo-pilot": lambda: table(_PILOT, demo["pilot"]),
         "demo-pilot-test": lambda: table(_PILOT, demo["pilot_test"]),
-        "demo-cost": lambda: f"{table(_COSTS, list(_costs(demo)))}\n\n{say(sentences()['saved'], store)}",
+        "demo-cost": lambda: table(_COSTS, list(_costs(demo))),
         "alternatives": lambda: _alternatives(store, store["alternatives"]["rows"]),
         "alternatives-measured": lambda: _alternatives(
             store, [row for row in store["alternatives"]["rows"] if not row[-1].startswith("not ")]
         ),
     }
-    return texts[name]()
+    text = sentences().get(name)  # a table may have a text behind it
+    parts = [
+        *([tables[name]()] if name in tables or text is None else []),
+        *([] if text is None else [say(text, store)]),
+    ]
+    return "\n\n".join(parts)
 
 
 def say(text: str, store: Mapping[str, Any]) -> str:
@@ -266,7 +269,9 @@ def store_found(store: dict[str, Any], run: Path) -> None:
     demo["areas"] = {name: f"{area:.2f}" for name, area in areas.items() if known.fullmatch(name)}
     demo["ranges"] = ranges_of(demo["areas"])
     shown = {name: gate["curve"]["area"] for name, gate in results_of(run).items() if name in demo["areas"]}
-    rows = [[f"`{name}`", f"{area['mean']:.2f} [{area['low']:.2f}, {area['high']:.2f}]"] for name, area in shown.items()]
+    rows = [
+        [f"`{name}`", f"{area['mean']:.2f} [{area['low']:.2f}, {area['high']:.2f}]"] for name, area in shown.items()
+    ]
     store["tables"]["demo-areas"] = {"columns": ["gate", "area"], "rows": rows}
     (asked,) = (one for one in jsonl.read(Question, run / "questions.jsonl") if one.text == EXAMPLE)
     with SampleStore(run / "samples.db", read_only=True) as samples:
@@ -331,7 +336,9 @@ def write_claim(
     holds = "**no**: " if row[2].startswith("-") else ""
     what = f"threshold for {row[0]}: {skipped:.1f} % of the searches skipped, against always searching"
     claim |= {"setting": f"{gate}, {what}", "n": str(n), "effect": f"{effect} points", "interval": interval}
-    claim["what else is known"] = f"{holds}{row[2]} points and {row[1]} skipped, mean of 300 re-splits of the same questions{note}"
+    claim["what else is known"] = (
+        f"{holds}{row[2]} points and {row[1]} skipped, mean of 300 re-splits of the same questions{note}"
+    )
 
 
 def store_gates(store: dict[str, Any], name: str, gates: Mapping[str, Any]) -> None:
