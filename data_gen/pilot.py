@@ -49,6 +49,7 @@ from kbtrain.questions.checks import read_questions
 from kbtrain.records import Condition, Question, Split
 from kbtrain.retrieval.retrieve_stage import EvidenceRule, evidence_of
 from kbtrain.runtime.progress import progress_bar
+from kbtrain.show import count_of
 
 
 class PilotConfig(ForecastConfig, LLMConfig):
@@ -106,7 +107,7 @@ def main(config: PilotConfig) -> None:
     write_atomically(config.run / "pilot.json", json.dumps(report, indent=2) + "\n")
     print("\n".join([*table(nevers, results, chosen), advice(never, best)]))
     form = f", prompt '{chosen.form}'" * bool(chosen.form)
-    print(f"{chosen.k} passages a question{form} -> {config.run / 'evidence.jsonl'}")
+    print(f"{count_of(chosen.k, 'passage')} a question{form} -> {config.run / 'evidence.jsonl'}")
 
 
 def names_of(files: Sequence[Path]) -> dict[str, Path]:

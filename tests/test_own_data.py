@@ -94,7 +94,7 @@ def test_every_step_says_what_matters(followed):
     assert "logprobs  no" in server.stdout and "server_endpoint: chat" in server.stdout
     assert f"{N} questions (train " in collected.stdout and "dev 0" not in collected.stdout
     assert f"{N} questions, nothing found for 0, an answer in the hits for {N} of {N}" in retrieved.stdout
-    assert "1 passages a question -> " in piloted.stdout
+    assert "1 passage a question -> " in piloted.stdout
     shown = finished.stderr.splitlines()
     assert sum(bool(re.match(r"\[\d/6\] ", line)) for line in shown) == 6
     block = dict(re.split(r"  +", line, maxsplit=1) for line in finished.stdout.splitlines())
