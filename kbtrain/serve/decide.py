@@ -270,10 +270,10 @@ class Decider:
         shown = within(limit) if certain and limit is not None else limit
         return ServedDecision(score, loaded.gate.probability(score), shown, retrieve, *about)
 
-    def reload(self) -> None:
+    def reload(self) -> bool:
         """Open the folder again and put that gate in place of the old one, which finishes its batch.
 
-        A folder that cannot be opened leaves the old gate in its place, with a line in the log.
+        False for a folder that cannot be opened: the old gate stays in its place, with a line in the log.
         """
         with self._reloading:
             try:
@@ -281,9 +281,10 @@ class Decider:
                 self.prepare(loaded)
             except UserError as error:
                 logger.error("reload failed: %s; keeping %s", error, self.loaded.name)
-                return
+                return False
             self.loaded = loaded
             logger.warning("reload: %s is in place", loaded.name)
+            return True
 
 
 def user_text(value: Input) -> str:

@@ -147,6 +147,9 @@ class Metrics:
         self.inflight = gauge("kbtrain_inflight", "Requests under way")
         self.queue_depth = gauge("kbtrain_queue_depth", "Questions that wait for the gate")
         self.spent = gauge("kbtrain_gate_spent", "Requests, samples and tokens of a gate that samples", ["what"])
+        self.reloads = counter(
+            "kbtrain_reloads", "Reloads of the gate's folder; after a failed one the old gate stays", ["result"]
+        )
         about = "Decisions missing from the log: too many waited, or the disk was full"
         self.log_lost = counter("kbtrain_log_lost", about)
 

@@ -159,7 +159,7 @@ def reload(service: Service) -> None:
     """Open the gate's folder again, while requests are served."""
 
     def work() -> None:
-        service.decider.reload()
+        service.metrics.reloads.labels("done" if service.decider.reload() else "failed").inc()
         freeze_objects(again=True)
 
     threading.Thread(target=work, name="reload", daemon=True).start()

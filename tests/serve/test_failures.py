@@ -21,6 +21,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.search import Search, open_search
+from kbtrain.serve.server import reload
 
 PATIENCE = 30  # seconds until a test gives up; nothing is asserted about time
 
@@ -366,7 +367,8 @@ def test_a_reload_puts_the_new_gate_in_place_without_a_dropped_request(tmp_path,
         thread.start()
         card = json.loads((folder / CARD).read_text())
         (folder / CARD).write_text("{")
-        server.service.decider.reload()  # broken: the old one goes on
+        reload(server.service)  # broken: the old one goes on
+        wait_until(lambda: server.metric('kbtrain_reloads_total{result="failed"}') == 1)
         assert server.service.decider.loaded.name == before
         card["thresholds"]["encoder_probe"]["threshold"] = 0.99
         (folder / CARD).write_text(json.dumps({**card, "seed": 5}))
