@@ -29,6 +29,7 @@ from kbtrain.answers.names import (
     holds_surname,
     listed,
     may_name_another,
+    repeats,
     without_kind,
 )
 from kbtrain.answers.near import ASKS_PERSON, may_be_same, may_count_same
@@ -309,9 +310,12 @@ def _with_options(question: Question) -> Question:
 
 def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Answer and gold answers as they are compared: quantities by their values, all else by its words."""
-    golds = tuple(
-        dict.fromkeys(part for gold in map(html.unescape, question.answers) for part in (gold, *alternatives(gold)))
-    )
+    asked, answers = question.text, tuple(map(html.unescape, question.answers))
+    aliases = len(answers) > 1 and _ASKS_MEANING.search(asked)  # what VAT stands for: an alias "VAT" does not say it
+    parts = ((gold, part) for gold in answers for part in (gold, *alternatives(gold)))
+    doubtful = (((aliases and part.isupper()) or (part != gold and gold[-1:] == ")"), part) for gold, part in parts)
+    told = [part for doubt, part in doubtful if not (doubt and repeats(part, asked))]
+    golds = tuple(dict.fromkeys(told)) or answers
     golds += tuple(
         _TOWARDS.sub("", gold) for gold in golds if _TOWARDS.match(gold) and ("=" not in gold or "=" not in answer)
     )
@@ -326,13 +330,14 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
     if texts:
         is_person = (ASKS_PERSON.search(question.text) or _WHO.search(question.text)) is not None
         for gold in texts:
-            answer = as_named(answer, gold, is_person)
+            answer = as_named(answer, gold, is_person, asked)
         yield plain_digits(answer), tuple(map(plain_digits, texts))
     for gold in texts:  # 120k people, for 120,000 people
         if counted := quantities(plain_digits(gold)):
             yield restate(answer, counted, question.text), (restate(gold, counted, question.text),)
 
 
+_ASKS_MEANING = pattern("asks_meaning")
 _TOWARDS = re.compile(r"(?:to|in|at|from|by|into|on) (?:the )?(?=[A-Z]\D+$)|[a-z] ?= ?(?=[-\d])")
 
 
@@ -464,7 +469,7 @@ def _comes_near(answer: str, gold: str, question: str) -> bool:
     if (gold.islower() or _DENIES.search(gold)) and _NEGATED.search(gold) and _NEGATED.search(answer):
         return True
     parts = [part for part in re.split(r"\s*[()]\s*", gold) if part and not part.isdigit()]
-    if len(parts) > 1 and any(_holds(answer, part) for part in parts):
+    if len(parts) > 1 and any(_holds(answer, part) and not repeats(part, question) for part in parts):
         return True
     return may_name_another(answer, gold) is None or may_be_same(answer, gold, question)
 
@@ -478,7 +483,6 @@ def _within_a_word(answer: str, gold: str) -> bool:
     return bool(places) and len(joined.findall(answer)) == len(places)
 
 
-_ALSO_WORDS = frozenset("us it who am in or me an as at be by do go he hi if is my no of oh on so to up we".split())
 _FUNCTION_WORDS = frozenset("it who us me you they them her him he she we one will may march august up".split())
 _MONTHS_GO_ON = r"\s*(?:$|[.,;:!)]|\d|(?:is|was|and|to|in|of)\b)"  # behind a month that begins a sentence
 
@@ -508,7 +512,7 @@ def _in_capitals(answer: str, gold: str, question: str) -> bool:
                 return False
     if not bare[:1].isupper() or exact_match(forms.without_year(answer), (gold,)):
         return True
-    if bare.isupper() and (word in _ALSO_WORDS or (bare.isalpha() and not answer.islower())):
+    if bare.isupper() and (word in LISTS["parts"]["everyday"] or (bare.isalpha() and not answer.islower())):
         return re.search(rf"(?<!\w){r'[.]? ?'.join(bare)}(?!\w)", answer) is not None
     if word not in _FUNCTION_WORDS:
         common = re.search(

@@ -139,11 +139,22 @@ def either_or(gold: str) -> tuple[str, ...]:
     return tuple(sides) if len(sides) == 2 else ()
 
 
-def as_named(answer: str, name: str, person: bool) -> str:
+def as_named(answer: str, name: str, person: bool, question: str) -> str:
     """An answer with the gold name where it has another writing of it: initials, all of a person's names, a prefix."""
     others, (_, comma, state) = _others(name, person), name.rpartition(", ")
-    answer = others.sub(lambda _: name, answer) if others else answer
-    return as_named(answer, state, person) if comma and "." not in state else answer  # Cambridge, MA
+    answer = others.sub(lambda one: one[0] if repeats(one[0], question) else name, answer) if others else answer
+    return as_named(answer, state, person, question) if comma and "." not in state else answer  # Cambridge, MA
+
+
+def repeats(writing: str, question: str) -> bool:
+    """True for a writing that a question has itself, and not as a choice: "VAT" does not say what VAT stands for.
+
+    A name in a longer one is not asked for: of the US Open, the US."""
+    bare = writing.removeprefix("the ").replace(".", "")
+    behind = r"(?!\w)" + "(?-i:(?! [A-Z]))" * (bare.casefold() in _SAME)
+    case = re.IGNORECASE * (bare.casefold() not in LISTS["parts"]["everyday"])  # who is not the WHO
+    named = re.search(rf"(?<!\w){re.escape(bare)}{behind}", question.replace(".", ""), case)
+    return named is not None and " or " not in question
 
 
 @functools.lru_cache(maxsize=1024)

@@ -19,35 +19,16 @@ _YES = frozenset("yes,true,是,是 的,对,对 的,正 确,正 确 的,有,会,�
 _NO = frozenset("no,false,不 是,否,不 对,错,错 误,错 误 的,不 正 确,没 有,不 会,不 能,不 可 以,假".split(","))
 _YES |= LISTS["yes_no"]["gold_yes"]
 _NO |= LISTS["yes_no"]["gold_no"]
-_WH = re.compile(
-    r"^\W*(?:in|on|at|by|for|from|of|to|with)?\s*(?:what|which|who|whom|whose|when|why|how)\b|谁|什么|哪|多少|几[个年月日次人]|何时|为何|怎",
-    re.IGNORECASE,
-)
 
-# "where" is a typo of "were" in public data.
-_AUX = "is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|should|shall|may|might|must|where"
 _FORMS = patterns("yes_no_")
-_ECHO = re.compile(rf"^\W*(?:{_AUX})\b", re.IGNORECASE)  # the question again
 _SAYS_YES, _SAYS_NO = (any_of(LISTS["yes_no"][name]) for name in ("yes", "no"))
 _LEAD = re.compile(
     rf"^[\W_]*(?:(?P<no>{_SAYS_NO})|(?P<yes>{_SAYS_YES}))\b(?!\s*(?:or|and|/)\s*(?:no|false|yes|true)\b)(?P<rest>.*)",
     re.IGNORECASE | re.DOTALL,
 )
-_DESCRIBES = re.compile(  # "right hand", "true crime"
-    r"^\s+(?!(?:because|since|as|that|they|it|he|she|both|the|this)\b)\w", re.IGNORECASE
-)
 _PLAIN_LEAD = re.compile(r"\W*(?:yes|no|true|false)\W*(?:$|[,.])", re.IGNORECASE)
-_PRONOUN = "(?:they|it|he|she|this|that|these|those|both(?: of them)?|i|we|there|the two|all of them)"
-_SHORT = re.compile(
-    rf"^\W*{_PRONOUN}\s+(?:both\s+|all\s+|also\s+)?(?:{_AUX})(?P<not>n['\u2019]t|\s*not)?"
-    r"(?:\s+(?:both|indeed|so|too|the same|alike))?\W*$",
-    re.IGNORECASE,
-)
 _BOTH_ALONE = re.compile(r"\W*both(?: of them)?\W*", re.IGNORECASE)
 _NEITHER_OR_ONLY = re.compile(r"^\W*(?:neither|none|only)\b(?! (?:because|if|when))", re.IGNORECASE)
-_SENTENCE = re.compile(  # not behind an initial, "v." or "Dr."
-    r"(?<=[\w)\]\"'\u201d])(?<![\s.]\w)(?<!\s[A-Z][a-z])[.!?](?=\s|$|[^\w\s])|[。！？\n]"
-)
 _TURN = re.compile(r",?\s*\b(?:but|while|whereas|however|although|though)\b", re.IGNORECASE)
 _BOTH = re.compile(r"\b(?:both|same|also|all|share|two)\b", re.IGNORECASE)
 _CALLED_ALIKE = re.compile(r"(?<!\bis )(?<!\bwas )(?<!\bhas )\b(?:both|same|share)\b", re.IGNORECASE)
@@ -66,7 +47,7 @@ def polarity(gold: tuple[str, ...], question: str) -> bool | None:
     """
     # of hundreds of aliases none says yes or no
     golds = {normalise(simplified(text)) for text in gold} if len(gold) <= 12 else set()
-    if not golds or _WH.search(question) or not (golds <= _YES or golds <= _NO):
+    if not golds or _FORMS["wh"].search(question) or not (golds <= _YES or golds <= _NO):
         return None
     return golds <= _YES
 
@@ -84,13 +65,13 @@ def says_yes(answer: str, question: str) -> bool | None:
         if stripped == text:
             break
         text = stripped
-    sentence = _SENTENCE.split(text, maxsplit=1)[0]
+    sentence = _FORMS["sentence"].split(text, maxsplit=1)[0]
     statement = _FORMS["true_or_false"].sub("", question)
     if _FORMS["says_nothing"].search(sentence) or _FORMS["not"].search(statement) or re.search(r"\bor\b", statement):
         return None
-    short = _SHORT.match(sentence)
+    short = _FORMS["short"].match(sentence)
     if short:
-        return not short["not"]
+        return not short["denied"]
     if _BOTH_ALONE.fullmatch(sentence) and _BOTH.search(question):
         return True
     if _NEITHER_OR_ONLY.match(sentence) and _BOTH.search(question):
@@ -101,7 +82,7 @@ def says_yes(answer: str, question: str) -> bool | None:
 def says_nothing(answer: str) -> bool:
     """True for an answer that says that it does not know: it is wrong for any question."""
     return (
-        _FORMS["says_nothing"].search(_SENTENCE.split(answer.strip(), maxsplit=1)[0]) is not None
+        _FORMS["says_nothing"].search(_FORMS["sentence"].split(answer.strip(), maxsplit=1)[0]) is not None
         and _lead(answer) is None
     )
 
@@ -114,10 +95,10 @@ def _lead(text: str) -> bool | None:
     if match["no"] and match["no"].casefold() == "no" and not _FORMS["after_no"].match(match["rest"]):
         return None
     describes = ("right", "correct", "true", "exactly", "precisely", "indeed")
-    if match["yes"] and match["yes"].casefold() in describes and _DESCRIBES.match(match["rest"]):
+    if match["yes"] and match["yes"].casefold() in describes and _FORMS["describes"].match(match["rest"]):
         return None
     yes = bool(match["yes"])
-    for sentence in _SENTENCE.split(text)[1:]:
+    for sentence in _FORMS["sentence"].split(text)[1:]:
         later = _LEAD.match(sentence)
         if later and bool(later["yes"]) != yes and _PLAIN_LEAD.match(sentence):
             return None
@@ -127,7 +108,7 @@ def _lead(text: str) -> bool | None:
 def _read_statement(sentence: str, question: str) -> bool | None:
     """Yes where a sentence states what the question asks, no where it denies it, in the question's own words."""
     contrasts = {word.casefold() for word in _FORMS["contrast"].findall(sentence)} - {*words(question)}
-    if _ECHO.match(sentence) or contrasts:
+    if _FORMS["echo"].match(sentence) or contrasts:
         return None  # the question again, or a doubt
     question_words = [word for word in words(question) if word not in _IDLE]
     contrary = (
