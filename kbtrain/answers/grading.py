@@ -87,14 +87,8 @@ def _hays(answer: str) -> tuple[tuple[str, ...], str]:
 
 _OPENING, _CLOSING = "[{\u3010\u3014\u3008\u300a<", "]}\u3011\u3015\u3009\u300b>"
 _SIGNS = str.maketrans(
-    {
-        **dict.fromkeys(_OPENING, "("),
-        **dict.fromkeys(_CLOSING, ")"),
-        **dict.fromkeys('*`$"\u201c\u201d\u300c\u300d\u300e\u300f', " "),
-        "\u3002": ".",
-        "\u3001": ",",
-        "\u2019": "'",
-    }
+    f'{_OPENING}{_CLOSING}*`$"\u201c\u201d\u300c\u300d\u300e\u300f\u3002\u3001\u2019',
+    "(" * len(_OPENING) + ")" * len(_CLOSING) + " " * 10 + ".,'",
 )
 _COMMAND = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 _TAG = re.compile(r"<(\w+)>(.*?)</\1>", re.DOTALL)
@@ -279,9 +273,9 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
         return None if not missing and _NEGATED.search(answer) else missing
     polar = yes_no.polarity(question.answers, question.text)
     if polar is not None:
-        if is_empty(answer) or yes_no.says_nothing(answer):
-            return False
         answered_yes = yes_no.says_yes(answer, question.text)
+        if answered_yes is None and (is_missing(answer) or yes_no.says_nothing(answer)):
+            return False if polar or not yes_no.restates(answer, question.text) else None
         return None if answered_yes is None else answered_yes == polar
     gives = _is_exactly if question.grading == "exact" else _gives
     verdicts = [gives(replace(question, answers=golds), text) for text, golds in _comparisons(question, answer)]

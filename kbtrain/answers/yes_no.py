@@ -87,6 +87,12 @@ def says_nothing(answer: str) -> bool:
     )
 
 
+def restates(answer: str, question: str) -> bool:
+    """True for a question's own words: "The law does not mention it" says no where it is asked whether it does."""
+    asked = words(re.sub(f"{_PARTICLE}|了|是否|有没有", "", question))
+    return _in_order([word for word in asked if word not in _IDLE], words(answer))
+
+
 def _lead(text: str) -> bool | None:
     """Yes or no by the first word; None where it says nothing, or a later sentence begins with the contrary."""
     match = _LEAD.match(text)
