@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kbtrain.answers import forms
-from kbtrain.answers.words import ARTICLES, CJK_OR_NUMERAL, LISTS, any_of, patterns, without_articles, words
+from kbtrain.answers.words import ARTICLES, CJK_OR_NUMERAL, LISTS, any_of, patterns, read_data, without_articles, words
 from kbtrain.answers.writing import has_chinese
 
 # letters that no answer has: ends of a part and of a sentence, the latter followed by a mark where it is a question's
@@ -36,9 +36,6 @@ _COUNTED = re.compile(r"\bhow many (?:of (?:the |these |his |her )?)?(.*)")
 _CONCEDING = _TURNING["conceding"]
 _OTHERS = frozenset(("other", "others", "another"))
 _ASKING = frozenset("which what where when whose whom".split())
-_TURNS_ZH = re.compile(
-    "不(?!仅)|[没无未非否曾吗]|有人|如果|以前|原来|ではな|じゃな|[二2]番目|第二[大长高]|次[いぐ]|아니|아닌|아닙"
-)
 _PAST, _NOW = frozenset({"was", "were", "had", "used"}), frozenset({"now", "today", "currently", "nowadays"})
 _JOINS = _TURNING["joins"]
 _SMALL = ARTICLES | {"l", "d", "c"}  # l'euro, d'Italia, c'est
@@ -47,19 +44,12 @@ _COMPARATIVE = rf"\b({any_of(LISTS['asking']['comparatives'])})\b"
 _ONLY = re.compile(r"\b(?:is|was) (?:only|merely) ")
 _SPEAKING = _TURNING["speaking"]
 _FORMS = patterns("claim_")
+_SAID = [[*map(re.compile, row)] for row in read_data("patterns.toml")["said"]["spans"]]
 _WAS_LEFT = re.compile(r" (?:was|were) $")
 _NOW_RIGHT = re.compile(rf"^(?: {_COMMA})?(?: (?:but|yet|now|today|until|and now|and is now|before|others))\b")
 _DENIED_NEAR = re.compile(r" (?:not|\w+n t|never|neither|nor|rather than|instead of|other than|except) $")
-_NEGATIVE = re.compile(
-    r"\b(?:not|never|no|except|without|neither|nor|false|incorrect|wrong|fail\w*)\b|n['’]t\b|[不非没未错]", re.I
-)
-
 _NOBODY = re.compile(r" (?:no one|none|nothing|nobody) (?:\w+ ){0,6}$")
 
-_UNSURE = re.compile(
-    r"\b(?:maybe|perhaps|possibly|probably|either|whether|could|might|may|not sure|unsure|guess|think|believe)\b|\?",
-    re.I,
-)
 _ALSO_CALLED = re.compile(rf"^ (?:{_COMMA} )?(?:also|formerly|better|commonly|otherwise|officially) ")
 
 _RIGHT_ZH = re.compile(r"^(?:这个答案)?(?:是|就是)?(?:错误?的|不对|不正确|错误|有误)")
@@ -91,6 +81,8 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
     """True if an answer that holds one of the gold answers gives it; False if all of its places are denied, one of
     several candidates, or part of another name; None where no rule can tell. ``question``: its words tell what "is not
     the capital" denies."""
+    for asked_for, form in _SAID:
+        answer = form.sub(r"\1", answer) if asked_for.search(question) else answer
     if _compares_otherwise(answer, question):
         return None
     names = [tuple(form.split()) for gold in golds for form in forms.gold_readings(gold)]
@@ -99,7 +91,7 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
     if not places:
         return True
     covered = {i for place in places for i in range(place.begin, place.end)}
-    negative = _NEGATIVE.search(question) is not None
+    negative = _FORMS["negative"].search(question) is not None
     asked = _Asked.read(question)
     claimed = [
         place for place in places if not place.within and not _denied(marked, place, names, negative, asked.words, raw)
@@ -317,7 +309,7 @@ def _is_turned(marked: Sequence[str], place: _Place, negative: bool) -> bool:
     behind = marked[end + len(right) :]
     if behind[1:2] == [_ASKED]:
         return True
-    if not marked[begin].isascii() and not negative and _TURNS_ZH.search("".join([*left, " ", *right])):
+    if not marked[begin].isascii() and not negative and _FORMS["turns_zh"].search("".join([*left, " ", *right])):
         return True
     elsewhere = _TURNING["negators"].isdisjoint({*left, *right}) and not _TURNING["negators"].isdisjoint(marked)
     sentence = itertools.takewhile(lambda word: word != _STOP, marked[end:])
@@ -429,7 +421,7 @@ def _one_of_several(left: str, right: str, names: Sequence[tuple[str, ...]], raw
 
     Of plain words without a doubt "or" names a synonym: "a jenny or jennet".
     """
-    doubted = _UNSURE.search(raw) is not None
+    doubted = _FORMS["unsure"].search(raw) is not None
 
     def is_candidate(words_there: Sequence[str]) -> bool:
         return doubted or words_there[0][0].isdigit() or _is_capital(words_there[0], raw)

@@ -100,7 +100,7 @@ _ROMAN = dict(ii=2, iii=3, vii=7, viii=8, xii=12, xiii=13, xiv=14, xvi=16, xvii=
 _NUMERIC = frozenset({*number_words(), *SCALES, "hundred", *_ORDINALS})
 _SPECIAL = frozenset({*_NUMERIC, *_MONTH, *_ROMAN, "war"})
 _TIME_BEFORE = frozenset("per a each every one".split())  # "second" that counts time
-_NOUN_AND_NUMBER = pattern("noun_and_number")
+_NOUN_AND_NUMBER, _DAY_AND_MONTH = pattern("noun_and_number"), pattern("day_and_month")
 _FULL_NUMERAL = re.compile(rf"{NUMERAL}+")
 _MEASURES = "月日号年岁个人次名座位条只本部种天届世国州米千克公里小时分秒元度章季集支颗所口点楼层级倍万亿"
 _YEAR_CHARS = re.compile("[零〇一二三四五六七八九]{3,4}")
@@ -138,6 +138,7 @@ def unify_spelling(text: str) -> str:
             lambda years: f"{years[1]}{years[2]} {years[1]}{years[3]}" if years[3] > years[2] else years[0], text
         )
         text = _FOREIGN_DATE.sub(lambda date: f"{date[1]} {_FOREIGN_MONTHS[date[2].lower()]} {date[3] or ''}", text)
+        text = _DAY_AND_MONTH.sub(lambda match: _date(match[1], match[2], "", match[0]), text)  # by 15.10.
         text = _KOREAN_DATE.sub(lambda match: _date(match[3], match[2], match[1], match[0]), text)
         text = _YEAR_FIRST.sub(lambda match: _date(match[4], match[3], match[1], match[0]), text)
         text = _YEAR_LAST.sub(_last_year, text)

@@ -21,6 +21,7 @@ from kbtrain.answers.answer_text import answer_text
 from kbtrain.answers.claims import claim
 from kbtrain.answers.missing import PLACEHOLDERS, before_disclaimer, is_missing, placeholder_key
 from kbtrain.answers.names import (
+    CODE,
     alternatives,
     as_named,
     beside,
@@ -42,7 +43,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
-NORMALISATION = "quantities-claims-near-yes-no/15"
+NORMALISATION = "quantities-claims-near-yes-no/16"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
@@ -315,7 +316,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
     )
     golds += tuple(filter(None, map(first_name_first, golds)))
     golds += tuple(filter(None, (without_kind(gold, f"{question.text} {answer}") for gold in golds)))
-    values = [whole_quantity(gold) for gold in golds]
+    values = [None if CODE.fullmatch(gold) else whole_quantity(gold) for gold in golds]
     if amounts := [value for value in values if value]:
         zero = "how many" in question.text.lower() and all(0 in value.values for value in amounts)
         nothing = zero and normalise(answer) in LISTS["near"]["none"]
@@ -404,7 +405,8 @@ def _is_of_list(answer: str, question: Question) -> bool:
 
 _NEXT_ITEM = re.compile(r"\s*;\s+(?=[A-Z\d])|(?<=\S)\s+(?=\d{1,2}[.)]\s)")  # Paris; Lyon. 1. Paris 2. Lyon
 _RATE = re.compile(
-    r"\b(?:per|an?|each|every|/)\s?(hour|day|week|month|year|annum)\b|\b(hour|dai|week|month|year|annual)ly\b", re.I
+    r"\b(?:per|an?|each|every|/)\s?(hour|day|week|month|year|annum)\b|\b(hour|dai|week|month|year|annual)ly\b|\b(once|total)\b",
+    re.I,
 )
 _SAME_RATE = {"annum": "year", "annual": "year", "dai": "day"}
 
@@ -416,7 +418,7 @@ def _has_other_rate(answer: str, question: Question) -> bool:
 
 
 def _rates(text: str) -> set[str]:
-    spans = (match[1] or match[2] for match in _RATE.finditer(text.lower()))
+    spans = (next(filter(None, match.groups())) for match in _RATE.finditer(text.lower()))
     return {_SAME_RATE.get(span, span) for span in spans}
 
 

@@ -29,7 +29,7 @@ _BEARER = re.compile(
     rf"\s+(?P<numeral>{_ROMAN})(?!\w)|,?\s(?:the |der |le )?(?:Jr|Sr|Junior|Senior|Elder|Younger|fils|p\u00e8re|Jeune"
     r"|\u00c4ltere|J\u00fcngere|d\. ?[\u00c4J])\b\.?"
 )
-_SEQUEL = pattern("sequel")
+_SEQUEL, CODE = pattern("sequel"), pattern("code")
 _LETTERS = ("I", "V", "X")  # names themselves, as in Malcolm X
 _CAPITAL = re.compile(r"\s+(?:the |der |le )?[^\W\da-z_]")
 _BEFORE_SURNAME = LISTS["parts"]["before_surname"]
@@ -164,6 +164,9 @@ def _others(name: str, person: bool) -> re.Pattern[str] | None:
         f"(?i:{re.escape(one)})" if one.islower() else re.escape(one) for one in same if one.lower() != name.lower()
     ]
     patterns += _all_names(name, person) if " " in name or "." in name else _inflected(name)
+    if CODE.fullmatch(name):  # a telephone number in other groups
+        digits = "[ ./()-]{0,2}".join(re.sub(r"\W", "", name))
+        patterns = [rf"(?<!\d[ ./()-])(?:(?:\+|00)?\(?|\(){digits}\)?(?![ ./()-]{{0,2}}\d)"]
     if negated := _NEGATED.fullmatch(name):
         patterns.append(rf"(?:not|never)(?: been| at all| yet)? {negated[1]}")
     return re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)") if patterns else None
