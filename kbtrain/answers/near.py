@@ -121,6 +121,9 @@ def may_count_same(answer: str, gold: str, question: str) -> bool:
     unit by another name."""
     if (unit := UNITS.get(gold.casefold())) and len(gold) > 1 and gold.casefold() not in words(answer):
         return any(UNITS[name] == unit for name in UNIT_NAMES.findall(answer.casefold()))
+    bare, counted = whole_quantity(answer), quantities(plain_digits(gold))
+    if bare and not bare.unit and len(counted) == 1 and not counted[0].begin and bare.values & counted[0].values:
+        return counted[0].unit not in ("bc", "clock", "season", "ratio", "label") and gold[-1].isalpha()
     number, foreign, said = whole_quantity(gold), _ENGLISH.isdisjoint(words(question)), words(answer)
     if not number:
         return foreign and not _has_digit(gold) and answer.strip(" .").isdigit()
