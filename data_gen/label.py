@@ -23,7 +23,7 @@ from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside
-from kbtrain.io.provenance import check_current, check_unchanged, read_meta, write_meta
+from kbtrain.io.provenance import check_current, check_unchanged, meta_of, write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.indicators import DRAWS, MAX_EMPTY, SEED
@@ -70,10 +70,8 @@ class LabelConfig(Config):
 
 def questions(path: Path) -> Iterator[Question]:
     total = sum(1 for _ in jsonl.lines(path))
-    with progress_bar(total=total, desc="label", unit="questions") as bar:
-        for _, question in read_questions(path):
-            yield question
-            bar.update()
+    rows = progress_bar(read_questions(path), total=total, desc="label", unit="questions")
+    return (question for _, question in rows)
 
 
 def main(config: LabelConfig) -> None:
@@ -99,22 +97,24 @@ def main(config: LabelConfig) -> None:
             choose_tau("tau_mastery", config.tau_mastery, tally.mastery),
             choose_tau("tau_certainty", config.tau_certainty, tally.certainty),
         )
-        distribution = Distribution()
+        rule, distribution = rule_facts(config, tally, taus, sampling), Distribution()  # before anything is written
         jsonl.write(target, distribution.counting(with_taus(label, *taus) for label in jsonl.read(Label, draft)))
     finally:
         draft.unlink()
     extra = {
-        "label_rule": rule_facts(config, tally, taus, sampling),
+        "label_rule": rule,
         "sampling": sampling,
         "counts": dict(sorted(tally.counts.items())),
         "distribution": distribution.as_dict(),
     }
     inputs = [source, store_path, *([judged] if judged else [])]
     write_meta(target, stage="label", config=config, inputs=inputs, extra=extra, started=started)
+    counts, graded = tally.counts, f"{judged.name} ({rule['judge']['judge']})" if judged else "rules"
+    unread = counts["llm_no_verdict"] + counts["llm_judge_abstained"]
     print("\n".join([*distribution.lines(), *tally.warnings()]))
-    print(f"{n} labels, tau {taus[0]:.3g} / {taus[1]:.3g} (mastery / certainty), "
-          f"{tally.counts['questions_without_llm_samples']} questions without samples, {refused_note(tally)}"
-          f"{time.monotonic() - started:.0f} s -> {target}")  # fmt: skip
+    print(f"{n} labels, graded by {graded}, tau {taus[0]:.3g} / {taus[1]:.3g} (mastery / certainty), "
+          f"{counts['questions_without_llm_samples'] - unread} questions without samples, {unread} without a verdict, "
+          f"{refused_note(tally)}{time.monotonic() - started:.0f} s -> {target}")  # fmt: skip
 
 
 def rule_of(config: LabelConfig, store: SampleStore) -> LabelRule:
@@ -144,7 +144,8 @@ def rule_facts(
         "tau_mastery": {"value": taus[0], "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": taus[1], "rule": _rule(config.tau_certainty)},
         **grading.rules_of(question for _, question in read_questions(config.run / "questions.jsonl")),
-        "judge": read_meta(judged).get("judge") if config.verdicts else None,
+        # verdicts without metadata were changed by hand, and are to be kept
+        "judge": (meta_of(judged).get("judge") or {"judge": "your own verdicts"}) if config.verdicts else None,
         "bootstrap": {"draws": DRAWS, "seed": SEED},
     }
     rule |= {fact: sampling[fact] for fact in ("own_prompts", "not_known") if sampling.get(fact)}

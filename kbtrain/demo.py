@@ -163,7 +163,8 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
         return (*keys(), "--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05", "--tau-benefit", repr(tau))
 
     def halves() -> tuple[str, ...]:
-        return ("--by", "greedy") if greedy_only(run) else ("--tau-certainty", "middle")  # one answer has no certainty
+        by = ("--by", "greedy") if greedy_only(run) else ("--tau-certainty", "middle")  # one answer has no certainty
+        return (*by, "--verdicts") if path_exists(run / "verdicts.jsonl") else by
 
     return [
         chain_step("label", "what the model masters", 0.1, halves, run=run, tau_mastery="middle"),

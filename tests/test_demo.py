@@ -119,7 +119,9 @@ def test_answers_of_which_each_question_has_one_are_labelled_by_it(tmp_path):
             store.put("main", [SampleSet(name, "llm", samples, Sample(GREEDY, "a", 1, "eos", 0.0), 1)])
 
     stored("test", 0)
-    assert (labelling().by, labelling().tau_mastery) == ("greedy", "middle")
+    assert (labelling().by, labelling().tau_mastery, labelling().verdicts) == ("greedy", "middle", False)
+    (tmp_path / "verdicts.jsonl").touch()  # a judge's, which no rule replaces
+    assert (labelling().by, labelling().verdicts) == ("greedy", True)
     stored("train", 2)
     assert (labelling().by, labelling().tau_certainty) == ("samples", "middle")
 

@@ -15,7 +15,7 @@ from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm import transformers_llm
 from kbtrain.models import load as loading
-from kbtrain.records import Question, Sample, SampleSet
+from kbtrain.records import Label, Question, Sample, SampleSet
 
 
 def test_verdicts_by_rule_give_the_labels_that_grading_gives(run_folder, script, label):
@@ -74,12 +74,17 @@ def test_any_back_end_judges_and_a_missing_verdict_or_setting_is_one_line(run_fo
     done = script("label", "--run", str(run_folder), "--verdicts")
     assert done.returncode == 2 and "verdicts.jsonl: no such file" in done.stderr
     assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
-    lines = (run_folder / "verdicts.jsonl").read_text().splitlines()
-    (run_folder / "verdicts.jsonl").write_text("\n".join(lines[1:]), encoding="utf-8")
-    done = script("label", "--run", str(run_folder), "--verdicts", "--tau-mastery", "0.2")
-    assert done.returncode == 2 and "verdicts.jsonl: was changed since judge made it" in done.stderr
-    keep_change(run_folder / "verdicts.jsonl")
-    done = script("label", "--run", str(run_folder), "--verdicts", "--tau-mastery", "0.2")
+    path, labelling = run_folder / "verdicts.jsonl", ("label", "--run", str(run_folder), "--verdicts")
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0].replace("false", "true"), *lines[1:]]), encoding="utf-8")
+    done = script(*labelling, "--tau-mastery", "0.2")
+    told = "verdicts.jsonl: was changed since judge made it; run that again, or delete verdicts.jsonl.meta.json to keep"
+    assert done.returncode == 2 and told in done.stderr and not (run_folder / "labels.jsonl").exists()
+    keep_change(path)
+    assert "graded by verdicts.jsonl (your own verdicts), tau" in script(*labelling, "--tau-mastery", "0.2").stdout
+    assert next(jsonl.read(Label, run_folder / "labels.jsonl")).llm.mastery == 1
+    path.write_text("\n".join(lines[1:]), encoding="utf-8")
+    done = script(*labelling, "--tau-mastery", "0.2")
     assert done.returncode == 2 and "question 'train-0': no verdict on" in done.stderr
     done = script("judge", "--run", str(run_folder), "--judge", "llm", "--backend", "scripted", "--model", "none")
     assert done.returncode == 0, done.stderr  # the scripted model says no 1 and no 0
@@ -87,20 +92,17 @@ def test_any_back_end_judges_and_a_missing_verdict_or_setting_is_one_line(run_fo
 
 
 def test_verdicts_on_other_questions_are_told_and_made_again(run_folder, script):
-    questions = run_folder / "questions.jsonl"
+    questions, labelling = run_folder / "questions.jsonl", ("label", "--run", str(run_folder))
     assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
-    stages = (("label", "--run", str(run_folder)),)
-    assert all(script(*stage, "--verdicts").returncode == 0 for stage in stages)
+    assert script(*labelling, "--verdicts").returncode == 0
     first, *others = jsonl.read(Question, questions)
     jsonl.write(questions, [replace(first, answers=("Nobody",)), *others])
-    for stage in stages:
-        done = script(*stage, "--verdicts")
-        assert done.returncode == 2, done.stdout
-        told = "verdicts.jsonl: made from another questions.jsonl; run `kbtrain run judge` again\n"
-        assert done.stderr.endswith(told)
-        assert script(*stage).returncode == 0  # by the questions' own rules there is nothing to make again
+    done = script(*labelling, "--verdicts")
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.endswith("verdicts.jsonl: made from another questions.jsonl; run `kbtrain run judge` again\n")
+    assert script(*labelling).returncode == 0  # by the questions' own rules there is nothing to make again
     assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
-    assert all(script(*stage, "--verdicts").returncode == 0 for stage in stages)
+    assert script(*labelling, "--verdicts").returncode == 0
 
 
 def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_folder, script):

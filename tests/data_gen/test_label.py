@@ -22,7 +22,7 @@ def test_the_command_writes_labels_meta_and_one_summary_line(run_folder, script)
     done = script("label", "--run", str(run_folder), "--tau-mastery", "0.2", "--tau-certainty", "{quantile: 0.5}")
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("20 labels, tau 0.2 / ") and "10 questions without samples" in last
+    assert last.startswith("20 labels, graded by rules, tau 0.2 / ") and "10 questions without samples" in last
     labels = list(jsonl.read(Label, run_folder / "labels.jsonl"))
     assert [made.question_id for made in labels] == [f"train-{i}" for i in range(20)]
     assert [made.llm.n_correct for made in labels] == [i % 11 for i in range(20)]
