@@ -21,7 +21,7 @@ from typing import Any
 from kbtrain.demo import FEATURES, ChainStep, Say, chain_step, finish_own, follow
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation import search_pilot
-from kbtrain.evaluation.calibrate import stored_dev
+from kbtrain.evaluation.calibrate import at_threshold, stored_dev
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.results import GateResult, Results, load
 from kbtrain.evaluation.savings import LIMIT
@@ -154,9 +154,10 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     finish_own(run, say, None if settings.prices == PRICES else str(settings.prices), settings.gate)
     gate, results = load_gate(run / settings.gate), load(run / "results.json")
     named = {result.gate: result for result in results.gates}
-    decided = decision(named[gate.name], named["llm_only"], named["all_rag"])
-    dev = stored_dev(run, gate.name)
-    follows = _no_search(settings) if decided.startswith("Never") else next_command(settings, named[gate.name], dev)
+    stored = at_threshold(run, named[gate.name], gate.threshold_or(None))  # calibrate may have chosen it since
+    decided = decision(stored, named["llm_only"], named["all_rag"])
+    follows = next_command(settings, stored, stored_dev(run, gate.name), gate.promise)
+    follows = _no_search(settings) if decided.startswith("Never") else follows
     _tell(*aligned_block({"decision": decided, "next": follows}))
     return Fitted(decided, gate, results)
 
@@ -361,19 +362,20 @@ def _no_search(settings: Fit) -> str:
     return "do not search" + swapped * (settings.answers is not None)
 
 
-def next_command(settings: Fit, gate: GateResult, dev: Dev) -> str:
+def next_command(settings: Fit, gate: GateResult, dev: Dev, promise: str = "") -> str:
     """The trial that loses nothing: search always, and log what the gate would do; then its decisions. For a gate that
-    always searches: a threshold with a promise."""
+    always searches: a threshold with a promise, unless its own has one (``promise``)."""
+    trial = "--policy always --log decisions.jsonl; after a trial --policy gate"
     folder, upstream = settings.run / settings.gate, f"--upstream {settings.server or 'URL'}"
     if gate.retrieval_ratio == 1:
-        return f"for fewer searches: {_promising(settings.run, gate.gate, dev)}"
+        stored = f"the threshold with a promise is stored: {promise}"
+        return f"for fewer searches: {stored if promise else _promising(settings.run, gate.gate, dev)}"
     if settings.answers is not None:  # of prompts that are not known here
-        return f"ask the gate before your own search (docs/howto/own-program.md): kbtrain serve {folder}"
+        return f"ask the gate before your own search (docs/howto/own-program.md): kbtrain serve {folder} {trial}"
     if settings.config is not None:
         model = read_llm_config(settings.config)
         upstream = f"--upstream {model.server_url}" if model.kind.server else f"--model {model.model}"
-    command = f"kbtrain serve {folder} {upstream} --prompt trained"
-    return f"{command} --policy always --log decisions.jsonl; after a trial --policy gate"
+    return f"kbtrain serve {folder} {upstream} --prompt trained {trial}"
 
 
 def _promising(run: Path, gate: str, dev: Dev) -> str:

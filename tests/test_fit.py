@@ -128,13 +128,18 @@ def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path, capsys):
     assert (capital.retrieve, code.retrieve) == (False, True)
     shown = capsys.readouterr().err
     assert "broken by a search" in shown and f'kbtrain decide {tmp_path / "run/features"} "a question"' in shown
-    assert "docs/howto/own-program.md" in shown and "--prompt trained" not in shown
+    trial = f"own-program.md): kbtrain serve {tmp_path / 'run/features'} --policy always --log decisions.jsonl; after a"
+    assert trial in shown and "--prompt trained" not in shown
     assert "warning: rows skipped that have no reference answer" in shown and f"{path}:162" in shown
     served = {"gate": tmp_path / "run/features", "upstream": "http://127.0.0.1:9/v1", "search": "none"}
     with pytest.raises(UserError, match=r"key 'prompt': .* not known; ask the gate from your own program"):
         Service(ServeConfig(**served, prompt="trained"))
     said = "\n".join(startup_lines(Service(ServeConfig(**served))))
     assert "not known: ask the gate from your own" in said and "trained" not in said
+    given = ("--gate", made.gate.name, "--goal", "given", "--threshold", "-9")
+    assert scripts.here("eval/calibrate.py", "--run", tmp_path / "run", *given).returncode == 0
+    made = kbtrain.fit(path, tmp_path / "run", answers=ANSWERS, model="gpt")
+    assert made.decision == "Always search: the gate does the same for every question."  # at the threshold it has now
 
 
 def test_a_search_that_only_helps_or_harms_ends_with_advice(tmp_path, capsys):
@@ -267,6 +272,7 @@ def test_fewer_searches_are_proposed_with_the_smallest_promise_that_saves_any(n,
     gate = SimpleNamespace(gate="features_benefit", retrieval_ratio=1)
     shown = next_command(Fit(Path("q.jsonl"), Path("run")), gate, dev)
     assert says in shown and lacks not in shown
+    assert next_command(Fit(Path("q"), Path("run")), gate, dev, "at most 5").endswith("a promise is stored: at most 5")
 
 
 def test_other_samples_are_refused_before_the_forecast(tmp_path):

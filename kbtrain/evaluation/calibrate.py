@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import decisions
-from kbtrain.evaluation.decisions import DevRule, GateInput, choose_threshold
+from kbtrain.evaluation.decisions import DevRule, GateInput, choose_threshold, decide
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import AccuracyKind, answers, dev_kind, entities_of
 from kbtrain.evaluation.results import GateResult
@@ -31,7 +32,7 @@ from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.thresholds import Dev, Rule, promised
-from kbtrain.records import Outcome, Question, Target
+from kbtrain.records import Outcome, Question, Split, Target
 
 
 def warn_of_dependence(questions: Sequence[Question]) -> None:
@@ -108,10 +109,22 @@ def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:
 
 def stored_dev(run: Path, gate: str) -> Dev:
     """The gate's stored scores of the dev questions beside their outcomes."""
+    values, rows = _stored(run, gate, "dev")
+    return decisions.dev_table(GateInput(gate, values, np.empty(0)), rows)
+
+
+def at_threshold(run: Path, result: GateResult, threshold: float) -> GateResult:
+    """A gate's result at another threshold on the same test questions, as its folder may hold one by now."""
+    values, rows = _stored(run, result.gate, "test")
+    given = GateInput(result.gate, np.empty(0), values, fixed=threshold)
+    (made,) = decisions.measure(answers(rows, "greedy"), [decide(given, [], DevRule())], draws=2_000, seed=0)
+    return replace(result, threshold=threshold, **vars(made.point))
+
+
+def _stored(run: Path, gate: str, split: Split) -> tuple[Floats, list[Outcome]]:
     path, scores = stored_scores(run).scores_of(gate)
-    rows = [row for row in read_outcomes(run) if row.split == "dev"]
-    values = in_order(gate, scores, [row.question_id for row in rows], path)
-    return decisions.dev_table(GateInput(gate, np.array(values), np.empty(0)), rows)
+    rows = [row for row in read_outcomes(run) if row.split == split]
+    return np.array(in_order(gate, scores, [row.question_id for row in rows], path)), rows
 
 
 def question_facts(questions: Sequence[Question]) -> dict[str, Any]:
