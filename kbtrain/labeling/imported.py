@@ -5,13 +5,16 @@ The file's own verdicts on its answers are compared with this project's grading:
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from kbtrain.answers.grading import rule_verdict
-from kbtrain.errors import UserError
+from kbtrain.answers.missing import is_missing
+from kbtrain.errors import UserError, quoted
 from kbtrain.io.store import SampleStore
 from kbtrain.questions.answered import Answered
 from kbtrain.questions.base import NO_GOLD
@@ -26,7 +29,8 @@ class StatedVerdicts:
     """One condition: agreement of kbtrain's verdicts with the file's; numbers and first ids of the other answers.
 
     ``ours_only``: right by kbtrain's grading, wrong by the file's; ``theirs_only`` the reverse.
-    ``n_without_verdict``: answers without a verdict by the rule; ``n`` does not count them.
+    ``n_without_verdict``: answers without a verdict by the rule; ``n`` does not count them. ``unfit``: answers that are
+    not right; ``fit``: texts that are right somewhere, and reference answers.
     """
 
     n: int = 0
@@ -36,10 +40,15 @@ class StatedVerdicts:
     theirs_only: int = 0
     n_without_verdict: int = 0
     first: list[str] = field(default_factory=list)
+    unfit: Counter[str] = field(default_factory=Counter)
+    fit: set[str] = field(default_factory=set)
 
     def add(self, question: Question, answer: str, stated: bool | None) -> None:
         """Grade one answer; ``stated`` is the file's verdict, None where it has none."""
         right = rule_verdict(question, answer)
+        self.fit.update((answer,) if right else question.answers)
+        if not right and (answer in self.unfit or len(self.unfit) < _DIFFERENT):
+            self.unfit[answer] += 1
         if right is None:
             self.n_without_verdict += 1
             return
@@ -53,6 +62,17 @@ class StatedVerdicts:
         if right != stated and len(self.first) < SHOWN:
             self.first.append(question.id)
 
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("unfit", "fit")}
+
+    def warning(self, condition: Condition) -> list[str]:
+        """A line if one text is the answer to many questions, right for none, and may be an error in its place."""
+        n = self.n + self.n_without_verdict
+        many = ((text, times) for text, times in self.unfit.most_common() if times >= LEAST and times > MANY * n)
+        errors = (f"{quoted(text, 80)} to {times}" for text, times in many if text not in self.fit and _may_be(text))
+        asks = f"of {n} questions under '{condition}' is right for none; is it an error in place of an answer?"
+        return [f"warning: the answer {error} {asks}" for error in itertools.islice(errors, 1)]
+
     def line(self, condition: Condition) -> str:
         text = f"{condition}: {self.right} of {self.n} greedy answers right ({self.right / max(self.n, 1):.1%})"
         if self.n_without_verdict:
@@ -65,7 +85,14 @@ class StatedVerdicts:
                 f"{self.theirs_only})")  # fmt: skip
 
 
+def _may_be(error: str) -> bool:
+    """False for yes, no, a letter, and what says that something is not known; an error speaks of nobody."""
+    return len(error) > 3 and not is_missing(error) and not re.search(r"\bI\b|\b[Ss]orry\b", error)
+
+
 BATCH = 500  # question-conditions made durable at once
+MANY, LEAST = 0.05, 5  # share and number of questions from which on one wrong answer to all of them is told
+_DIFFERENT = 1_000  # wrong answers that are kept to be counted
 
 
 @dataclass
@@ -75,6 +102,7 @@ class ImportCounts:
 
     splits: Counter[str] = field(default_factory=Counter)
     graded: dict[Condition, StatedVerdicts] = field(default_factory=dict)
+    empty: Counter[Condition] = field(default_factory=Counter)  # or missing answers
     scores: list[GateScore] = field(default_factory=list)
     chinese: int = 0
     thoughts: int = 0  # answers that came with reasoning
@@ -109,6 +137,7 @@ class ImportCounts:
         self.splits[row.question.split] += 1
         self.chinese += taken_for_english(row.question)
         self.scores += [GateScore(row.question.id, gate, score) for gate, score in row.scores.items()]
+        self.empty.update(row.empty)
         for condition, answer in row.answers.items():
             verdicts = self.graded.setdefault(condition, StatedVerdicts())
             verdicts.add(row.question, answer.text, row.stated.get(condition))
@@ -116,10 +145,10 @@ class ImportCounts:
             self.thoughts_only += answer.finish == "thought"
 
     def as_dict(self) -> dict[str, Any]:
-        graded = {condition: dict(vars(stated)) for condition, stated in self.graded.items()}
+        graded = {condition: stated.as_dict() for condition, stated in self.graded.items()}
         return {"splits": dict(self.splits), "scores": Counter(s.gate for s in self.scores), "graded": graded,
                 "thoughts": self.thoughts, "thoughts_only": self.thoughts_only, "without_gold": self.without_gold,
-                **self.gold.as_dict()}  # fmt: skip
+                "empty": dict(self.empty), **self.gold.as_dict()}  # fmt: skip
 
     def lines(self) -> list[str]:
         """For people: one line a condition, then splits and scores."""
@@ -132,5 +161,9 @@ class ImportCounts:
         if self.thoughts:
             alone = f"{self.thoughts_only} are reasoning alone: skipped"
             lines.append(f"reasoning stripped from {self.thoughts} answers; {alone}")
+        if self.empty:
+            counts = ", ".join(f"{n} under '{condition}'" for condition, n in sorted(self.empty.items()))
+            lines.append(f"warning: empty or missing answers, which count as wrong: {counts}")
+        lines += itertools.chain.from_iterable(stated.warning(condition) for condition, stated in self.graded.items())
         lines += [stated.line(condition) for condition, stated in self.graded.items()]
         return [*lines, f"{self.splits.total()} questions ({splits}), scores: {scores}"]

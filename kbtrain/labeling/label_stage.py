@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out, silence
 from kbtrain.answers.writing import language_of
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, quoted
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
@@ -214,7 +214,7 @@ def _indicated(
     counts[f"{condition}_{kind}_without_verdict"] += graded.n_abstained
     if graded.n_abstained and (place := f"{condition}_{kind}") not in tally.unreadable:
         text = next((one.text for one in stated if grading.rule_verdict(question, one.text) is None), "")
-        tally.unreadable[place] = f"{text!r:.80} for {question.answers[0]!r:.40} (question {question.id})"
+        tally.unreadable[place] = f"{quoted(text, 80)} for {quoted(question.answers[0], 40)} (question {question.id})"
     return indicated
 
 

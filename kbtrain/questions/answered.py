@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from kbtrain.answers.thoughts import ReadAnswer, read_answer, split_thought
 from kbtrain.errors import UserError, at, did_you_mean
@@ -61,6 +62,11 @@ class Answered:
     def texts(self) -> dict[Condition, str]:
         return {condition: answer.text for condition, answer in self.answers.items()}
 
+    @property
+    def empty(self) -> list[Condition]:
+        """Conditions whose answer is empty or missing; reasoning alone is neither."""
+        return [c for c, answer in self.answers.items() if not (answer.text.strip() or answer.thought)]
+
     def sample_sets(self) -> list[SampleSet]:
         """As the store keeps them: greedy answers alone. Numbers of tokens and probabilities are not known: 0."""
         return [
@@ -71,10 +77,10 @@ class Answered:
 
 def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     """Stream a file's (archive's, folder's) rows, each checked. Raises :class:`UserError` with file, line and column;
-    at the end for a column of scores or verdicts that is missing in all rows."""
+    at the end for a column of answers, scores or verdicts that is missing in all rows."""
     columns_with_values: set[str] = set()
     blank: Counter[Condition] = Counter()  # rows in which this arm's answer alone is empty
-    n = 0
+    n, there = 0, dict[str, object]()
     ids = FirstSeen()
     for file in data_files(path, (*OBJECTS, *TABLES)):
         for number, row in enumerate(any_rows(file), 1):
@@ -84,18 +90,21 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
             columns_with_values.update(
                 columns.stated[c] for c, right in row_answers.stated.items() if right is not None
             )
-            n += 1
-            empty = [c for c, answer in row_answers.answers.items() if not (answer.text.strip() or answer.thought)]
+            empty = row_answers.empty
+            columns_with_values.update(columns.answers[c] for c in columns.answers if c not in empty)
             blank.update(empty if len(empty) == 1 else ())
+            n, there = n + 1, row.data
             yield row_answers
     if not n:
         raise UserError(f"{at(path)}: no rows in it")
-    named = [(f"score '{gate}'", column) for gate, column in columns.scores.items()]
-    for name, column in [*named, *((f"stated '{condition}'", column) for condition, column in columns.stated.items())]:
+    kinds: dict[str, Mapping[Any, str]] = {"answer": columns.answers, "score": columns.scores, "stated": columns.stated}
+    for kind, name, column in ((kind, *pair) for kind, named in kinds.items() for pair in named.items()):
         if column not in columns_with_values:
-            raise UserError(f"{at(path)}: {name}: no row has a value under '{column.removeprefix('-')}'")
-    if len(blank) > 1 and sum(blank.values()) > n / 2:  # in a table an arm without an answer is an empty cell
-        raise UserError(f"{at(path)}: in {sum(blank.values())} of {n} rows one of both answers is empty; {_BOTH_ARMS}")
+            none = f"{kind} '{name}': no row has a value under '{column.removeprefix('-')}'"
+            raise UserError(f"{at(path)}: {none}; there is {', '.join(list(there)[:20])}")
+    if len(blank) > 1 and sum(blank.values()) > n / 2:
+        both = "both arms are needed: answer each question both ways, or skip those with one answer"
+        raise UserError(f"{at(path)}: in {sum(blank.values())} of {n} rows one of both answers is empty; {both}")
 
 
 def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
@@ -109,24 +118,9 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
         question = dataclasses.replace(question, split=split_of(loaded.group or leak_key(question), columns.shares))
     elif question.split == "train" and share_of(question.id) < columns.dev_share:
         question = dataclasses.replace(question, split="dev")
-    _refuse_one_arm(row, columns.answers)
     answers = {condition: _answer(row, column) for condition, column in columns.answers.items()}
     stated = {condition: _verdict(row, column) for condition, column in columns.stated.items()}
     return Answered(question, answers, stated, _scores(row, columns.scores), loaded.left_out, at(row.file, row.line))
-
-
-_BOTH_ARMS = "both arms are needed: answer each question both ways, or skip those with one answer"
-
-
-def _refuse_one_arm(row: SourceRecord, answers: Mapping[Condition, str]) -> None:
-    """Raise :class:`UserError` for a row of a log that answered either without passages or with them."""
-    missing = [condition for condition, column in answers.items() if row.reached(column) is None]
-    if missing and len(missing) < len(answers):
-        column, answered = answers[missing[0]], next(condition for condition in answers if condition not in missing)
-        why = f"no answer for '{missing[0]}', but one for '{answered}'"
-        if column not in row.data:
-            why = f"no such column, or {why}; there is {', '.join(list(row.data)[:20])}"
-        raise row.error(column, f"{why}; {_BOTH_ARMS}")
 
 
 def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
@@ -142,8 +136,11 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
 
 
 def _answer(row: SourceRecord, column: str) -> ReadAnswer:
-    """The answer without its reasoning; an empty answer is an answer (a wrong one), a missing one is an error."""
-    value = plain_answer(reach(row, column))
+    """The answer without its reasoning; an empty or missing one is an answer (a wrong one)."""
+    value: Any = None
+    with contextlib.suppress(UserError):  # a field that only this row lacks
+        value = plain_answer(reach(row, column))
+    value = "" if value is None else value
     if not isinstance(value, str):
         raise row.error(column, f"expected an answer (text), found {type(value).__name__} {format_value(value)}")
     return read_answer(split_thought(row.check_text(column, value)), "eos")

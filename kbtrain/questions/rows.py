@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kbtrain.answers.writing import is_blank
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError, at, quoted
 from kbtrain.records import Language
 
 Word = TypeVar("Word", bound=str)
@@ -179,8 +179,7 @@ def as_rows(value: Any) -> Any:
 
 def format_value(value: Any) -> str:
     """A value in a message: on one line, and short."""
-    text = value[:80] if isinstance(value, str | list) else value
-    return f"{text!r:.60}"
+    return quoted(value) if isinstance(value, str) else f"{value[:80] if isinstance(value, list) else value!r:.60}"
 
 
 def plain(value: Any) -> Any:

@@ -192,6 +192,18 @@ def test_a_name_that_is_right_is_no_copy(tmp_path):
     assert done.returncode == 0 and "word for word" not in done.stdout + done.stderr
 
 
+def test_an_error_in_place_of_many_answers_is_told_and_short_or_honest_answers_are_not(tmp_path):
+    usual = ["no", "I don't know.", "It is not mentioned in the documents.", "town 40", "The answer is yes, certainly."]
+    rows = [{"question": f"Where is town {i}?", "answers": f"town {i}" if i else "yes", "llm": usual[i % 5],
+             "rag": f"town {i}" if i % 3 else "Error: 4\n29" * 9} for i in range(41)]  # fmt: skip
+    rows[0]["llm"], rows[1]["llm"] = usual[4], None
+    done = imported(tmp_path, rows)
+    assert "warning: empty or missing answers, which count as wrong: 1 under 'llm'\n" in done.stdout
+    cut = "'Error: 4\\n29Error: 4\\n29Error: 4\\n29Error: 4\\n29Error: 4\\n29Error: 4\\n29Error\u2026'"
+    assert f"warning: the answer {cut} to 14 of 41 questions under 'rag' is right for none; is it" in done.stdout
+    assert done.stdout.count("is right for none") == 1
+
+
 def test_labels_warn_of_gold_that_repeats_an_arm(tmp_path, script):
     run = tmp_path / "run"
     rows = [row | ({"llm": row["answers"]} if i % 2 else {}) for i, row in enumerate(thumbs(40, 40))]
@@ -208,6 +220,5 @@ def test_logs_with_one_arm_a_question_are_one_line(tmp_path, absent):
     given = ({key: value for key, value in row.items() if value is not ...} for row in rows)
     path.write_text("".join(json.dumps(row) + "\n" for row in given))
     columns = AnswerColumns(Columns({"answers": "gold"}), {"llm": "plain", "rag": "with_passages"})
-    message = r"logs\.jsonl:1: field 'with_passages': .*no answer for 'rag', but one for 'llm';.* both arms are needed"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"logs\.jsonl: in 2 of 2 rows one of both answers is empty; both arms are"):
         list(read_answered(path, columns))
