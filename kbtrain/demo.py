@@ -218,10 +218,10 @@ def check_passages(run: Path) -> list[str]:
         )
         both = [pair for pair in texts if pair.get("llm") is not None and pair.get("rag") is not None]
     if both and all(pair["llm"] == pair["rag"] for pair in both):
-        raise UserError(
-            f"{run / 'samples.db'}: {len(both)} questions have the same answer with and without passages, and none has "
-            "two; check that the prompt shows the passages and that the model reads them"
-        )
+        shown = "check that the prompt shows the passages and that the model reads them"
+        shown = "both columns hold the same text; name the two columns by --answers" if imported(run) else shown
+        same = f"{len(both)} questions have the same answer with and without passages, and none has two"
+        raise UserError(f"{run / 'samples.db'}: {same}; {shown}")
     return lines
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kbtrain.demo import FEATURES, ChainStep, Say, chain_step, finish_own, follow
+from kbtrain.demo import FEATURES, ChainStep, Say, chain_step, check_passages, finish_own, follow
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation import search_pilot
 from kbtrain.evaluation.calibrate import at_threshold, stored_dev
@@ -34,6 +34,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.io.text_files import plain_name
+from kbtrain.labeling.verdicts import read_run_verdicts
 from kbtrain.llm.backends import read_llm_config
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
@@ -127,6 +128,7 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     say(f"columns of the questions: {questions}")
     if settings.answers is not None:
         follow(_import_steps(settings, questions), run, say, "questions.jsonl", lambda _: [_planned(settings)])
+        check_passages(run)  # answers that are all the same say nothing of a search
         effect = compare_answers(run)
     else:
         steps = _search_steps(settings, questions)
@@ -293,10 +295,12 @@ def compare_answers(run: Path) -> tuple[SettingResult, SettingResult]:
     setting = SearchSetting("passages", 0)
     names = {"llm": search_pilot.NEVER, "rag": setting.name}
     correct: dict[str, dict[str, bool | None]] = {name: {} for name in names.values()}
+    judged = read_run_verdicts(run) or {}
     with SampleStore(run / "samples.db", read_only=True) as store:
         for row in store.iterate("main"):
             if row.question_id in by_id and row.condition in names:
-                correct[names[row.condition]][row.question_id] = grade(by_id[row.question_id], row).correct
+                graded = grade(by_id[row.question_id], row, judged.get(row.question_id))
+                correct[names[row.condition]][row.question_id] = graded.correct
     nevers, results = compare_settings([setting], correct, {name: dict.fromkeys(by_id, 0) for name in correct})
     return nevers[search_pilot.PLAIN], results[0]
 
@@ -305,9 +309,10 @@ def search_lines(never: SettingResult, best: SettingResult) -> list[str]:
     """Does the search help? Counts with their 95 % intervals, and how many questions would decide."""
     n, change = best.n, paired_difference(best.repaired, best.broken, best.n)
     k = best.setting.k
-    search = f" with {count_of(k, 'passage')} (the best of {', '.join(map(str, KS))})" if k else ""
+    search = f", with {count_of(k, 'passage')} (the best of {', '.join(map(str, KS))})" if k else ""
+    asked = f"{count_of(n, 'question')}, none of test, both answers with a verdict{search}"
     lines = {
-        "does your search help?": f"{count_of(n, 'question')}{search}; 95 % intervals",
+        "does your search help?": f"{asked}; 95 % intervals",
         "never searching": _share(never.right, n) + " right",
         "always searching": _share(best.right, n) + " right",
         "repaired by a search": f"{count_of(best.repaired, 'answer')}, {_share(best.repaired, n)}",

@@ -145,6 +145,10 @@ def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path, capsys):
 def test_a_search_that_only_helps_or_harms_ends_with_advice(tmp_path, capsys):
     made = kbtrain.fit(write_answers(tmp_path, breaks=False), tmp_path / "run", answers=ANSWERS)
     assert made.gate is None and made.results is None and made.decision.startswith("A search helps: it repairs ")
+    with pytest.raises(
+        UserError, match=r"samples\.db: 160 questions have the same .*; both columns hold the same text"
+    ):
+        kbtrain.fit(tmp_path / "answers.csv", tmp_path / "same", answers={"llm": "plain", "rag": "plain"})
     kbtrain.fit(tmp_path / "answers.csv", tmp_path / "turned", answers={"llm": "with_passages", "rag": "plain"})
     assert "next: do not search; should passages help? Then see that --answers" in capsys.readouterr().err
     assert not (tmp_path / "run/labels.jsonl").exists()
@@ -204,8 +208,8 @@ def test_options_that_leave_open_what_is_asked_are_one_line(more, says):
 
 def test_columns_are_proposed_by_their_usual_names(tmp_path):
     path = tmp_path / "q.jsonl"
-    path.write_text(json.dumps({"nr": 1, "query": "a?", "ground_truth": "b"}) + "\n")
-    assert propose_columns(path) == {"text": "query", "answers": "ground_truth"}
+    path.write_text(json.dumps({"nr": 1, "user_query": "a?", "ground_truth": "b"}) + "\n")
+    assert propose_columns(path) == {"text": "user_query", "answers": "ground_truth"}
     for theirs, gold in {"answer": "ground_truth", "response": "reference", "label": "target"}.items():
         path.write_text(json.dumps({"question": "a?", theirs: "of a model", gold: "b"}) + "\n")
         assert propose_columns(path)["answers"] == gold
@@ -217,8 +221,10 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path):
     with pytest.raises(UserError, match="there is 'question', too; choose one"):
         propose_columns(path)
     rows = ['{"query": "a?", "solved": "b"}', '{"query": "a?", "answer": "b"}', '{"query": "a?"}']
+    other = '{"about": {"a": 1}, "long": "no question at all", "words": "a?", "user_says": "why", "gold": "b"}'
     for name, lines, says in (
         ("q.jsonl", rows[:1], r":1: .*There is query, solved; name it: --columns .*answers: solved"),
+        ("q.jsonl", [other], r":1: field 'text': which column is it\?.*--columns .{text: words, answers: gold"),
         ("q.jsonl", rows[1:], r":2: field 'answer': missing in 1 of the first 2 rows; there is query; write \"\""),
         ("q.jsonl", [rows[2], rows[2], rows[1]], ":1: field 'answer': missing in 2 of the first 3 rows"),
         ("q.jsonl", rows[2:], ":1: .*no column has reference answers, which are needed; .*audit.md"),
@@ -288,6 +294,7 @@ def test_the_pilot_s_counts_are_shown_with_intervals():
     best = SettingResult(SearchSetting("candidates", 3), 50, 22, 0, 0, 6, 4, 0)
     lines = dict(line.split("  ", 1) for line in search_lines(never, best))
     assert lines["never searching"].strip() == "40.0 % [27.6, 53.8] right"  # Wilson's interval of 20 of 50
+    assert "50 questions, none of test, both answers with a verdict, with 3 passages" in lines["does your search help?"]
     assert lines["answer"].endswith(" A gate can gain at most 8.0 points here.")
     assert "+4.0 points" in lines["difference"] and "would decide it" in lines["difference"]
 

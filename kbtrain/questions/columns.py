@@ -49,7 +49,7 @@ LOOKED_AT = 1000  # rows whose names of columns are read
 _SYNONYMS = {**_OTHER_NAMES, "id": "_id"}  # BEIR's and MongoDB's
 _USUAL = {  # what others call the two, in small letters without signs
     "text": ("text", "question", "questions", "questiontext", "prompt", "query", "input", "instruction", "userinput",
-             "problem", "ask", "q", "frage", "问题", "问", "質問"),
+             "userquery", "userquestion", "usermessage", "problem", "ask", "q", "frage", "问题", "问", "質問"),
     "answers": ("answers", "answer", "answertext", "output", "response", "label", "solution", "a", "possibleanswers",
                 "antwort", "答案", "回答"),
 }  # fmt: skip
@@ -161,7 +161,7 @@ def propose_columns(path: Path, of_models: Collection[str] = ()) -> dict[str, st
     mapping = _proposed(row.data)
     for name, column in mapping.items():
         if column.startswith("THEIR_"):
-            raise _unnamed(rows[0], list(row.data), name)
+            raise _unnamed(rows[0], {key: [one.data[key] for one in rows if one.has(key)] for key in row.data}, name)
         if lacking := [row for row in rows if column not in row.data]:
             n, there = f"missing in {len(lacking)} of the first {len(rows)} rows", ", ".join(lacking[0].data)
             raise lacking[0].error(column, f'{n}; there is {there}; write "" where it has none, to skip and count it')
@@ -174,15 +174,21 @@ def _bare(name: str) -> str:
     return re.sub(r"[\W_]", "", name.lower())
 
 
-def _unnamed(row: SourceRecord, names: Sequence[str], field: str) -> UserError:
-    """The error of a column that no name tells; ``row``: the first one."""
+def _unnamed(row: SourceRecord, values: Mapping[str, Sequence[Any]], field: str) -> UserError:
+    """The error of a column that no name tells; ``row``: the first one; ``values``: of each column. Proposed is one of
+    texts: for questions that with most question marks, for answers that with fewest, then the longest."""
     if without_header(row):
         return UserError(f"{at(row.file, 1)}: looks like a question; put the columns' names above it: question,answer")
-    there, data, without = ", ".join(names), dict.fromkeys(names), f"; {NO_GOLD}" * (field == "answers")
-    if not (others := data.keys() - {*FIELDS, *_proposed(data).values()}):
+    there, without = ", ".join(values), f"; {NO_GOLD}" * (field == "answers")
+    kinds, sign = ((str, list), -1) if without else ((str,), 1)
+    others = sorted(values.keys() - {*FIELDS, *_proposed(values).values()})
+    texts = [name for name in others if all(isinstance(value, kinds) for value in values[name])]
+    marks = {name: sum("?" in value or "\uff1f" in value for value in values[name]) for name in texts}
+    if not texts:
         what = "reference answers, which are needed" if without else "questions"
         return row.error(field, f"no column has {what}; there is {there}{without}")
-    typed = _map(data).replace(f"THEIR_{field.upper()}", min(others))
+    likely = max(texts, key=lambda name: (sign * marks[name], sum(map(len, values[name]))))
+    typed = _map(values).replace(f"THEIR_{field.upper()}", likely)
     return row.error(field, f'which column is it? There is {there}; name it: --columns "{typed}"{without}')
 
 
