@@ -13,6 +13,7 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ from kbtrain.labeling.verdicts import (
     count_verdicts,
     distinct_answers,
     judge_answers,
+    verdicts_on,
 )
 from kbtrain.llm.backends import open_llm
 from kbtrain.llm.base import AnswerRequest
@@ -155,13 +157,7 @@ def of_any_store(artifact: Artifact) -> Artifact:
 
 def said_in(path: Path) -> Callable[[Question], grading.Verdicts]:
     """Verdicts of a file, asked for in the order of its questions."""
-    file = Aligned(QuestionVerdicts, path)
-
-    def known_verdicts(question: Question) -> grading.Verdicts:
-        record = file.record_of(question)
-        return {} if record is None else record.right
-
-    return known_verdicts
+    return functools.partial(verdicts_on, Aligned(QuestionVerdicts, path))
 
 
 def verdicts(

@@ -238,8 +238,8 @@ def benefit_tau(run: Path) -> float | None:
 
     path, target = run / "labels.jsonl", BenefitTarget(greedy=_GREEDY)
     labels = list(jsonl.read(Label, path)) if path.exists() else []
-    by_split = {split: [target.gain(label) for label in labels if label.split == split] for split in ("train", "dev")}
-    gains, in_dev = ([gain for gain in by_split[split] if gain is not None] for split in ("train", "dev"))
+    known = [(label.split, gain) for label in labels if (gain := target.gain(label)) is not None]
+    gains, in_dev = ([gain for split, gain in known if split == wanted] for wanted in ("train", "dev"))
     if not gains or not in_dev or min(gains) == max(gains):
         return None
     return 0.0 if min(gains) <= 0 < max(gains) else (min(gains) + max(gains)) / 2

@@ -19,12 +19,6 @@ _LONG = 16  # characters from which letters alone, or digits alone, are no word 
 _PLAIN = re.compile(r"[A-Za-z]*|[0-9.,:/+-]*")
 
 
-def quoted(text: str, most: int = 60) -> str:
-    """A text in a message: on one line, in quotes, and cut where it is longer."""
-    shown = repr(text[:most])
-    return shown if len(shown) <= most else f"{shown[: most - 2]}\u2026{shown[0]}"
-
-
 def is_plain(text: str) -> bool:
     """True for a text too short or too ordinary to be a secret: a word, a number, a date.
 

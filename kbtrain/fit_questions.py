@@ -34,7 +34,6 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.io.text_files import plain_name
-from kbtrain.labeling.verdicts import read_run_verdicts
 from kbtrain.llm.backends import read_llm_config
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
@@ -283,10 +282,9 @@ def _stored(path: Path) -> dict[str, set[tuple[str, str]]]:
 
 def read_pilot(run: Path) -> tuple[SettingResult, SettingResult]:
     """Never searching and the best search, as the pilot found them."""
-    found = jsonl.read_json(run / "pilot.json")
-    never, best = (SettingResult(**{**found[name], "setting": SearchSetting(**found[name]["setting"])})
-                   for name in ("never", "best"))  # fmt: skip
-    return never, best
+    path = run / "pilot.json"
+    found = jsonl.read_json(path)
+    return jsonl.parsed(SettingResult, found["never"], at(path)), jsonl.parsed(SettingResult, found["best"], at(path))
 
 
 def compare_answers(run: Path) -> tuple[SettingResult, SettingResult]:
@@ -295,12 +293,10 @@ def compare_answers(run: Path) -> tuple[SettingResult, SettingResult]:
     setting = SearchSetting("passages", 0)
     names = {"llm": search_pilot.NEVER, "rag": setting.name}
     correct: dict[str, dict[str, bool | None]] = {name: {} for name in names.values()}
-    judged = read_run_verdicts(run) or {}
     with SampleStore(run / "samples.db", read_only=True) as store:
         for row in store.iterate("main"):
             if row.question_id in by_id and row.condition in names:
-                graded = grade(by_id[row.question_id], row, judged.get(row.question_id))
-                correct[names[row.condition]][row.question_id] = graded.correct
+                correct[names[row.condition]][row.question_id] = grade(by_id[row.question_id], row).correct
     nevers, results = compare_settings([setting], correct, {name: dict.fromkeys(by_id, 0) for name in correct})
     return nevers[search_pilot.PLAIN], results[0]
 

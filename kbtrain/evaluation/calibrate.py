@@ -85,14 +85,10 @@ def choices(dev: Dev, cut: DevRule) -> list[str]:
     loss (``max_loss`` and ``delta`` of ``cut``), with what more dev questions would allow."""
     right = calibrate(dev, DevRule("best_accuracy"))
     sure = promised(dev, cut.max_loss, cut.delta)
-    lines = [f"most right answers: {right.effect}"]
     name = f"fewest searches, at most {100 * cut.max_loss:g} points lost with probability {1 - cut.delta:g}"
-    if sure.guarantee:
-        chosen = calibrate(dev, DevRule("max_loss", max_loss=cut.max_loss, delta=cut.delta))
-        lines.append(f"{name}: {chosen.effect}. {sure.more}".rstrip())
-    else:
-        lines.append(f"{name}: cannot be promised. {sure.more}".rstrip())
-    return lines
+    rule = DevRule("max_loss", max_loss=cut.max_loss, delta=cut.delta)
+    effect = calibrate(dev, rule).effect if sure.guarantee else "cannot be promised"
+    return [f"most right answers: {right.effect}", f"{name}: {effect}. {sure.more}".rstrip()]
 
 
 def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:
@@ -215,8 +211,7 @@ def _note_best_keys(
     by_folder: dict[Path, dict[Target, GateInput]] = {}
     cards: dict[Path, KeyedCard] = {}
     for gate in gates if dev else ():
-        source = behind.get(gate.name)
-        if source is None:
+        if (source := behind.get(gate.name)) is None:
             continue
         card = read_card(source.folder)
         if isinstance(card, KeyedCard) and len(card.keys) > 1 and source.name in card.names():

@@ -167,8 +167,7 @@ def answered_usage(run: Path, sampling_run: str) -> Usage | None:
 
 def share_cost(run: Path, sampling_run: str, share: float, prices: Prices) -> str:
     """A sentence: the bill for a thousand questions with a search for a ``share`` of them, without the gate's own."""
-    used = answered_usage(run, sampling_run)
-    if used is None:
+    if (used := answered_usage(run, sampling_run)) is None:
         money = f"{1000 * share * prices.search:,.2f} {prices.currency}"
         return f"A thousand questions: {1000 * share:,.0f} searches, {money} for them; {run} has no tokens of answers"
     return f"{thousand_questions(used, np.full(len(used.llm_in), share), prices)} The gate's own cost is not in it."
@@ -190,8 +189,7 @@ def thousand_questions(used: Usage, retrieve: Floats, prices: Prices, asking: Ga
     """
     gated = bill(used, retrieve, prices, asking)
     always = bill(used, np.ones_like(retrieve), prices, replace(NO_GATE, after_search=asking.after_search))
-    unknown = int((~used.has_tokens).sum())
-    if unknown:
+    if unknown := int((~used.has_tokens).sum()):
         return (
             f"A thousand questions: {1000 * gated.searched:,.0f} searches. Tokens, time and money are not known: the "
             f"store has no tokens of the answers to {unknown} of {len(retrieve)} questions."

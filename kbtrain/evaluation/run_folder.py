@@ -118,8 +118,7 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
     check_current(path, *grading_sources(path.parent))
     check_rules(path, meta_of(path).get("label_rule", {}), path.parent / "questions.jsonl")
     stream = jsonl.read(Label, path)
-    first = next(stream, None)
-    if first is None:
+    if (first := next(stream, None)) is None:
         raise UserError(f"{at(path)}: no label in it; run data_gen/label.py first")
     return first, itertools.chain([first], stream)
 
@@ -178,8 +177,7 @@ class RunFolder:
     @property
     def files(self) -> list[Path]:
         """Questions, answers, a judge's verdicts and scores: what every evaluation of the run is made from."""
-        verdicts = verdicts_file(self.path)
-        judged = [] if verdicts is None else [verdicts]
+        judged = filter(None, [verdicts_file(self.path)])
         return [self.path / "questions.jsonl", self.path / "samples.db", *judged, *self.stored.files]
 
     @property

@@ -173,8 +173,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     missing: dict[str, str] = {}
     by_folder: dict[Source, list[str]] = defaultdict(list)  # a folder is read once, however many gates are in it
     for gate in by_gate:
-        source = source_of(run, meta, gate)
-        if source is not None:
+        if (source := source_of(run, meta, gate)) is not None:
             behind[gate] = source
             by_folder[replace(source, name="")].append(gate)
     for source, gates in by_folder.items():

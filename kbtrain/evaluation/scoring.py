@@ -119,8 +119,7 @@ def check_own_prompts(inputs: ScoringInputs, gates: Sequence[GateHandle]) -> Non
         return
     answered = own_prompts(rule, path)
     for gate in gates:
-        card = gate.card
-        if card is None:
+        if (card := gate.card) is None:
             continue
         if (card.label_rule or hasattr(card, "prompt_fingerprint")) and card.own_prompts() != answered:
             of_gate, of_run = (p.fingerprint() if p else "the project's" for p in (card.own_prompts(), answered))
@@ -320,8 +319,7 @@ class StoredColumns:
                 raise UserError(
                     f"{file}: scores of another gate than {g.folder} holds; run eval/score.py again, by its name there"
                 )
-            trained = meta.get("trained_on")
-            if trained:
+            if trained := meta.get("trained_on"):
                 raise UserError(
                     f"{file}: scores of questions that gate '{g.name}' was trained on ({trained}) teach nothing; "
                     "remove it, or set fit_on to dev and score without allow_trained"

@@ -98,8 +98,7 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False, keep
     guarantee unless the new one promises as much; with ``keep`` one by another rule. One that is given again (rule
     ``given``) stays with what is known of it.
     """
-    stored = read_gate_json(folder).get("thresholds", {}).get(name)
-    if stored is None:
+    if (stored := read_gate_json(folder).get("thresholds", {}).get(name)) is None:
         set_threshold(folder, name, chosen)
         return ThresholdNote(chosen, False, None)
     old = Threshold.model_validate(stored)

@@ -175,8 +175,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def run_meta(self, run: str) -> dict[str, Any]:
         """The metadata with which a run was created. Raises :class:`UserError` for an unknown run."""
-        row = self._fetch("SELECT meta FROM runs WHERE name = ?", (run,))
-        if not row:
+        if not (row := self._fetch("SELECT meta FROM runs WHERE name = ?", (run,))):
             names = ", ".join(self.runs()) or "none yet"
             raise UserError(f"{at(self.path)}: no run '{run}'; runs in it: {names}")
         with contextlib.suppress(ValueError):

@@ -5,7 +5,6 @@ The file's own verdicts on its answers are compared with this project's grading:
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,13 +13,14 @@ from typing import Any
 
 from kbtrain.answers.grading import rule_verdict
 from kbtrain.answers.missing import is_missing
-from kbtrain.errors import UserError, quoted
+from kbtrain.errors import UserError
 from kbtrain.io.store import SampleStore
 from kbtrain.questions.answered import Answered
 from kbtrain.questions.base import NO_GOLD
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.collect import SHOWN, first_places, taken_for_english
 from kbtrain.questions.gold import GoldCounts
+from kbtrain.questions.rows import format_value
 from kbtrain.records import Condition, GateScore, Question, SampleSet
 
 
@@ -29,8 +29,7 @@ class StatedVerdicts:
     """One condition: agreement of kbtrain's verdicts with the file's; numbers and first ids of the other answers.
 
     ``ours_only``: right by kbtrain's grading, wrong by the file's; ``theirs_only`` the reverse.
-    ``n_without_verdict``: answers without a verdict by the rule; ``n`` does not count them. ``unfit``: answers that are
-    not right; ``fit``: texts that are right somewhere, and reference answers.
+    ``n_without_verdict``: answers without a verdict by the rule; ``n`` does not count them.
     """
 
     n: int = 0
@@ -40,15 +39,9 @@ class StatedVerdicts:
     theirs_only: int = 0
     n_without_verdict: int = 0
     first: list[str] = field(default_factory=list)
-    unfit: Counter[str] = field(default_factory=Counter)
-    fit: set[str] = field(default_factory=set)
 
-    def add(self, question: Question, answer: str, stated: bool | None) -> None:
-        """Grade one answer; ``stated`` is the file's verdict, None where it has none."""
-        right = rule_verdict(question, answer)
-        self.fit.update((answer,) if right else question.answers)
-        if not right and (answer in self.unfit or len(self.unfit) < _DIFFERENT):
-            self.unfit[answer] += 1
+    def add(self, question: Question, right: bool | None, stated: bool | None) -> None:
+        """Count one answer; ``stated`` is the file's verdict, None where it has none."""
         if right is None:
             self.n_without_verdict += 1
             return
@@ -62,17 +55,6 @@ class StatedVerdicts:
         if right != stated and len(self.first) < SHOWN:
             self.first.append(question.id)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("unfit", "fit")}
-
-    def warning(self, condition: Condition) -> list[str]:
-        """A line if one text is the answer to many questions, right for none, and may be an error in its place."""
-        n = self.n + self.n_without_verdict
-        many = ((text, times) for text, times in self.unfit.most_common() if times >= LEAST and times > MANY * n)
-        errors = (f"{quoted(text, 80)} to {times}" for text, times in many if text not in self.fit and _may_be(text))
-        asks = f"of {n} questions under '{condition}' is right for none; is it an error in place of an answer?"
-        return [f"warning: the answer {error} {asks}" for error in itertools.islice(errors, 1)]
-
     def line(self, condition: Condition) -> str:
         text = f"{condition}: {self.right} of {self.n} greedy answers right ({self.right / max(self.n, 1):.1%})"
         if self.n_without_verdict:
@@ -85,24 +67,21 @@ class StatedVerdicts:
                 f"{self.theirs_only})")  # fmt: skip
 
 
-def _may_be(error: str) -> bool:
-    """False for yes, no, a letter, and what says that something is not known; an error speaks of nobody."""
-    return len(error) > 3 and not is_missing(error) and not re.search(r"\bI\b|\b[Ss]orry\b", error)
-
-
 BATCH = 500  # question-conditions made durable at once
 MANY, LEAST = 0.05, 5  # share and number of questions from which on one wrong answer to all of them is told
-_DIFFERENT = 1_000  # wrong answers that are kept to be counted
+_SPOKEN = re.compile(r"\bI\b|\b[Ss]orry\b|^.{0,3}$")  # by a model, which does not know; or yes, no, a letter
 
 
 @dataclass
 class ImportCounts:
-    """Counts of an import so far: splits, the file's verdicts beside our grading, other gates' scores, and ``chinese``
-    questions that are taken for English."""
+    """Counts of an import so far: splits, the file's verdicts beside our grading, other gates' scores, ``chinese``
+    questions that are taken for English, and answers that are not right, of which those in ``fit`` may be."""
 
     splits: Counter[str] = field(default_factory=Counter)
     graded: dict[Condition, StatedVerdicts] = field(default_factory=dict)
     empty: Counter[Condition] = field(default_factory=Counter)  # or missing answers
+    unfit: Counter[tuple[Condition, str]] = field(default_factory=Counter)
+    fit: set[str] = field(default_factory=set)
     scores: list[GateScore] = field(default_factory=list)
     chinese: int = 0
     thoughts: int = 0  # answers that came with reasoning
@@ -139,31 +118,38 @@ class ImportCounts:
         self.scores += [GateScore(row.question.id, gate, score) for gate, score in row.scores.items()]
         self.empty.update(row.empty)
         for condition, answer in row.answers.items():
-            verdicts = self.graded.setdefault(condition, StatedVerdicts())
-            verdicts.add(row.question, answer.text, row.stated.get(condition))
+            right = rule_verdict(row.question, answer.text)
+            self.graded.setdefault(condition, StatedVerdicts()).add(row.question, right, row.stated.get(condition))
+            self.fit.update((answer.text,) if right else row.question.answers)
+            self.unfit[condition, answer.text] += not right
             self.thoughts += answer.thought
             self.thoughts_only += answer.finish == "thought"
 
     def as_dict(self) -> dict[str, Any]:
-        graded = {condition: stated.as_dict() for condition, stated in self.graded.items()}
+        graded = {condition: dict(vars(stated)) for condition, stated in self.graded.items()}
         return {"splits": dict(self.splits), "scores": Counter(s.gate for s in self.scores), "graded": graded,
                 "thoughts": self.thoughts, "thoughts_only": self.thoughts_only, "without_gold": self.without_gold,
-                "empty": dict(self.empty), **self.gold.as_dict()}  # fmt: skip
+                **self.gold.as_dict()}  # fmt: skip
 
     def lines(self) -> list[str]:
         """For people: one line a condition, then splits and scores."""
         splits = ", ".join(f"{split} {self.splits[split]}" for split in ("train", "dev", "test"))
         scores = ", ".join(f"{gate} {n}" for gate, n in self.as_dict()["scores"].items()) or "none"
-        lines = list(self.gold.lines())
+        lines, total = list(self.gold.lines()), self.splits.total()
         if self.without_gold:
             skipped = "warning: rows skipped that have no reference answer (none, empty or a placeholder)"
             lines.append(f"{skipped}: {self.without_gold}{first_places(self.first)}")
         if self.thoughts:
             alone = f"{self.thoughts_only} are reasoning alone: skipped"
             lines.append(f"reasoning stripped from {self.thoughts} answers; {alone}")
-        if self.empty:
-            counts = ", ".join(f"{n} under '{condition}'" for condition, n in sorted(self.empty.items()))
+        if counts := ", ".join(f"{n} under '{condition}'" for condition, n in sorted(self.empty.items())):
             lines.append(f"warning: empty or missing answers, which count as wrong: {counts}")
-        lines += itertools.chain.from_iterable(stated.warning(condition) for condition, stated in self.graded.items())
+        lines += [
+            f"warning: the answer {format_value(text, 80)} to {n} of {total} questions under '{condition}' is right "
+            "for none; is it an error in place of an answer?"
+            for (condition, text), n in self.unfit.most_common(int(2 / MANY))
+            if n >= LEAST and n > MANY * total and text not in self.fit
+            if not _SPOKEN.search(text) and not is_missing(text)
+        ]
         lines += [stated.line(condition) for condition, stated in self.graded.items()]
-        return [*lines, f"{self.splits.total()} questions ({splits}), scores: {scores}"]
+        return [*lines, f"{total} questions ({splits}), scores: {scores}"]

@@ -5,7 +5,6 @@ A tau is a number or a quantile of the training questions; a tau that gives one 
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,14 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out, silence
 from kbtrain.answers.writing import language_of
-from kbtrain.errors import UserError, quoted
+from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.indicators import MAX_EMPTY, quantile
 from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label, stated_answers
-from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, verdicts_on
+from kbtrain.questions.rows import format_value
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Label, Question, SampleSet, Split, Titles
 
 MANY_CUT = 0.05  # share of answers cut at the token limit above which labelling warns
@@ -136,8 +136,7 @@ def label_questions(
         counts["questions"] += 1
         judged = None if verdicts is None else verdicts_on(verdicts, question)
         parts = _indicators(store, run, question, tally, judged)
-        llm = parts.get("llm")
-        if llm is None:
+        if (llm := parts.get("llm")) is None:
             counts["questions_without_llm_samples"] += 1
             continue
         counts["labels"] += 1
@@ -155,12 +154,6 @@ def label_questions(
         verdicts.finish()
     for condition, left in tally.unread.items():
         counts[f"stored_{condition}_of_unknown_questions"] = left
-
-
-def verdicts_on(verdicts: Aligned[QuestionVerdicts], question: Question) -> grading.Verdicts:
-    """The judge's verdicts on the question's answers."""
-    record = verdicts.record_of(question)
-    return {} if record is None else record.right
 
 
 def _indicators(
@@ -214,7 +207,9 @@ def _indicated(
     counts[f"{condition}_{kind}_without_verdict"] += graded.n_abstained
     if graded.n_abstained and (place := f"{condition}_{kind}") not in tally.unreadable:
         text = next((one.text for one in stated if grading.rule_verdict(question, one.text) is None), "")
-        tally.unreadable[place] = f"{quoted(text, 80)} for {quoted(question.answers[0], 40)} (question {question.id})"
+        tally.unreadable[place] = (
+            f"{format_value(text, 80)} for {format_value(question.answers[0], 40)} (question {question.id})"
+        )
     return indicated
 
 
@@ -270,11 +265,10 @@ def passages_shown(evidence: Path, sampling: Mapping[str, Any]) -> tuple[Titles,
     held, by the evidence they were drawn with; "missing" and 0 where that is not here any more."""
     if not path_exists(evidence) or sampling.get("evidence") != file_sha256(evidence):
         return "missing", 0
-    rows = jsonl.read(Evidence, evidence)
-    first = next(rows, None)
-    if first is None:
-        return "missing", 0
-    return first.titles, max(len(row.hits) for row in itertools.chain([first], rows))
+    shown: tuple[Titles, int] = ("missing", 0)
+    for row in jsonl.read(Evidence, evidence):
+        shown = row.titles, max(shown[1], len(row.hits))
+    return shown
 
 
 def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:

@@ -110,9 +110,9 @@ R = TypeVar("R", Label, Evidence, QuestionVerdicts)
 class Aligned(Generic[R]):
     """A file of records in the order of the questions, read beside them; it may leave questions out."""
 
-    def __init__(self, kind: type[R], path: Path | str) -> None:
-        self._path = path
-        self._records: Iterator[tuple[int, R]] = jsonl.read_numbered(kind, path)
+    def __init__(self, kind: type[R], path: Path | str | None) -> None:
+        self._path = path or ""  # None: no records
+        self._records: Iterator[tuple[int, R]] = iter(()) if path is None else jsonl.read_numbered(kind, path)
         self._line = 0
         self._next: R | None = None
         self._advance()
@@ -138,22 +138,22 @@ class Aligned(Generic[R]):
         self._line, self._next = next(self._records, (0, None))
 
 
+def verdicts_on(verdicts: Aligned[QuestionVerdicts], question: Question) -> Verdicts:
+    """The judge's verdicts on the question's answers."""
+    record = verdicts.record_of(question)
+    return {} if record is None else record.right
+
+
 Row = tuple[Question, Label | None, Evidence | None]
 
 
 def side_by_side(questions: Path, labels: Path | None, evidence: Path | None) -> Iterator[Row]:
     """Each question with its label and its evidence, where files of them are given."""
-    label_file = None if labels is None else Aligned(Label, labels)
-    evidence_file = None if evidence is None else Aligned(Evidence, evidence)
+    label_file, evidence_file = Aligned(Label, labels), Aligned(Evidence, evidence)
     for _, question in read_questions(questions):
-        yield (
-            question,
-            None if label_file is None else label_file.record_of(question),
-            None if evidence_file is None else evidence_file.record_of(question),
-        )
-    for file in (label_file, evidence_file):
-        if file is not None:
-            file.finish()
+        yield question, label_file.record_of(question), evidence_file.record_of(question)
+    label_file.finish()
+    evidence_file.finish()
 
 
 ByQuestion = Mapping[str, Verdicts]
@@ -194,8 +194,7 @@ def read_run_verdicts(run: Path) -> ByQuestion | None:
 
     Raises :class:`UserError` for a file that was changed, and for verdicts on other questions.
     """
-    path = verdicts_file(run)
-    if path is None:
+    if (path := verdicts_file(run)) is None:
         return None
     check_current(path, run / "questions.jsonl")
     return {record.question_id: record.right for record in jsonl.read(QuestionVerdicts, path)}

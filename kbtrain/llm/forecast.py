@@ -127,8 +127,7 @@ class Forecast:
         rows = [f"requests  {what}, {self.answers:,} answers",
                  f"tokens    in about {self.tokens_in:,} ({per:,} each, by their bytes), out {out}"]  # fmt: skip
         name, by_price = prices
-        money = self.money(by_price)
-        if money is not None:
+        if (money := self.money(by_price)) is not None:
             most = "at most " if self.server and self.tokens_out is None else "about "
             digits = 4 if 0.00005 <= money < 0.1 else 2  # a few cents do not show as 0.00
             amount = f"{most}{by_price.currency} {money:,.{digits}f}"

@@ -18,7 +18,7 @@ from kbtrain.answers.thoughts import (
     silence,
     split_thought,
 )
-from kbtrain.errors import UserError, quoted
+from kbtrain.errors import UserError
 from kbtrain.records import Sample, SampleSet
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class AlikeAnswers:
         for counts, how in ((self._texts, "are"), (self._beginnings, "begin with")):
             text, n = max(counts.items(), key=lambda item: item[1] * bool(item[0]), default=("", 0))
             if text and n > _ALIKE * self.n and text not in {gold.strip().casefold() for gold in self._golds()}:
-                return f"{n / self.n:.0%} of the answers to {self.n} prompts {how} {quoted(text)}"
+                return f"{n / self.n:.0%} of the answers to {self.n} prompts {how} {text!r:.60}"
         return None
 
     def repeats(self) -> bool:

@@ -257,8 +257,7 @@ def check_refusals(store: SampleStore, job: SamplingJob) -> None:
 
 def refusal_text(store: SampleStore, run: str) -> str:
     """``3 (content_filter 2, context_length 1; first: WORDS)`` of a run's refusals; empty for none."""
-    refusals = store.refusals(run)
-    if not refusals:
+    if not (refusals := store.refusals(run)):
         return ""
     kinds = Counter(reason.partition(":")[0] for _, _, reason in refusals)
     listed = ", ".join(f"{kind} {n}" for kind, n in kinds.most_common())

@@ -84,17 +84,15 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     ids = FirstSeen()
     for file in data_files(path, (*OBJECTS, *TABLES)):
         for number, row in enumerate(any_rows(file), 1):
-            row_answers = _answered(row, number, file, columns)
-            check_question(row_answers.question, row.file, row.line, ids)
-            columns_with_values.update(columns.scores[gate] for gate in row_answers.scores)
-            columns_with_values.update(
-                columns.stated[c] for c, right in row_answers.stated.items() if right is not None
-            )
-            empty = row_answers.empty
+            made = _answered(row, number, file, columns)
+            check_question(made.question, row.file, row.line, ids)
+            columns_with_values.update(columns.scores[gate] for gate in made.scores)
+            columns_with_values.update(columns.stated[c] for c, right in made.stated.items() if right is not None)
+            empty = made.empty
             columns_with_values.update(columns.answers[c] for c in columns.answers if c not in empty)
             blank.update(empty if len(empty) == 1 else ())
             n, there = n + 1, row.data
-            yield row_answers
+            yield made
     if not n:
         raise UserError(f"{at(path)}: no rows in it")
     kinds: dict[str, Mapping[Any, str]] = {"answer": columns.answers, "score": columns.scores, "stated": columns.stated}

@@ -40,11 +40,9 @@ def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
 
 def check_question(question: Question, file: str, line: int, ids: FirstSeen) -> None:
     """Raise :class:`UserError` naming file, line and field for a duplicate of ``ids``, or :func:`problem_of` it."""
-    problem = problem_of(question)
-    if problem is not None:
+    if (problem := problem_of(question)) is not None:
         raise UserError(f"{at(file, line, problem[0])}: {problem[1]}")
-    earlier = ids.add(question.id, file, line)
-    if earlier is not None:
+    if (earlier := ids.add(question.id, file, line)) is not None:
         place = f"line {earlier[1]}" + (f" of {earlier[0]}" if earlier[0] != file else "")
         raise UserError(f"{at(file, line, 'id')}: duplicate {question.id!r}, first in {place}")
 

@@ -152,8 +152,7 @@ def propose_columns(path: Path, of_models: Collection[str] = ()) -> dict[str, st
     for a row without one of them, with their number.
     """
     found = (row for file in data_files(path, (*OBJECTS, *TABLES)) for row in any_rows(file))
-    rows = list(itertools.islice(found, LOOKED_AT))
-    if not rows:
+    if not (rows := list(itertools.islice(found, LOOKED_AT))):
         raise UserError(f"{at(path)}: no rows in it")
     columns = dict(ChainMap(*(row.data for row in rows)))
     row = rows[0].having({name: value for name, value in columns.items() if name not in of_models})
@@ -180,14 +179,14 @@ def _unnamed(row: SourceRecord, values: Mapping[str, Sequence[Any]], field: str)
     if without_header(row):
         return UserError(f"{at(row.file, 1)}: looks like a question; put the columns' names above it: question,answer")
     there, without = ", ".join(values), f"; {NO_GOLD}" * (field == "answers")
-    kinds, sign = ((str, list), -1) if without else ((str,), 1)
+    kinds = (str, list) if without else (str,)
     others = sorted(values.keys() - {*FIELDS, *_proposed(values).values()})
     texts = [name for name in others if all(isinstance(value, kinds) for value in values[name])]
-    marks = {name: sum("?" in value or "\uff1f" in value for value in values[name]) for name in texts}
     if not texts:
         what = "reference answers, which are needed" if without else "questions"
         return row.error(field, f"no column has {what}; there is {there}{without}")
-    likely = max(texts, key=lambda name: (sign * marks[name], sum(map(len, values[name]))))
+    asks = {name: sum("?" in value or "\uff1f" in value for value in values[name]) for name in texts}
+    likely = max(texts, key=lambda name: (-asks[name] if without else asks[name], sum(map(len, values[name]))))
     typed = _map(values).replace(f"THEIR_{field.upper()}", likely)
     return row.error(field, f'which column is it? There is {there}; name it: --columns "{typed}"{without}')
 
@@ -277,8 +276,7 @@ def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str,
     """A list of texts, one text or number, or a text that is a list as JSON, Python or numpy prints it."""
     if key not in row.data:
         raise row.error(key, "missing")
-    values = _listed(row, key)
-    if values is None:
+    if (values := _listed(row, key)) is None:
         return (row.having({key: plain(row.data[key])}).text(key),)
     return row.having({key: [plain(cell) for cell in values]}).texts(key, repeats)
 
@@ -399,8 +397,7 @@ def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
     splits' names."""
     columns = replace(reading.columns, split=reading.split)
     for name, rows in _splits(path, reading).items():
-        split = reading.split or SPLITS.get(name.lower())
-        if split is None:
+        if (split := reading.split or SPLITS.get(name.lower())) is None:
             problem = f"its split '{name}' is not train, dev or test"
             raise UserError(f"{at(path)}: {problem}; read it alone with only: {name} and a split of your choice")
         for number, data in _rows(rows, path, name):
@@ -434,13 +431,12 @@ def _split_word(name: str, path: Path, reading: Reading) -> str:
 
 def _rows(rows: Iterable[dict[str, Any]], path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number from 1, row); what fails while it is read is one line with the number of the last good row."""
-    stream, number = iter(rows), 0
-    while True:
-        with _one_line(Path(f"{path}/{name}:{number + 1}")):
+    stream = iter(rows)
+    for number in itertools.count(1):
+        with _one_line(Path(f"{path}/{name}:{number}")):
             row = next(stream, None)
         if row is None:
             return
-        number += 1
         yield number, dict(row)
 
 

@@ -50,8 +50,7 @@ def commonsense(file: DataFile) -> Iterator[Loaded]:
     ``{"instruction": "Please choose ...: QUESTION Answer1: ... Answer2: ... Answer format: ...", "answer": "answer2"}``
     """
     for number, row in enumerate(any_rows(file), 1):
-        parts = _INSTRUCTION.match(row.text("instruction"))
-        if not parts:
+        if not (parts := _INSTRUCTION.match(row.text("instruction"))):
             raise row.error("instruction", "expected 'QUESTION', 'Answer1: ...', 'Answer2: ...' and 'Answer format:'")
         options = tuple(option.strip() for option in _NEXT_OPTION.split(parts[2]))
         answer = row.text("answer")

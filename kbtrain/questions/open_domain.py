@@ -179,10 +179,9 @@ def sogouqa(file: DataFile) -> Iterator[Loaded]:
             yield _of_passages(file, row, "sogouqa", row.identifier("id"), row.text("question"), passages)
             continue
         name, text, answer = row.identifier("query_id"), row.text("query"), row.gold_answer("answer")
-        passages = []
-        for content in [inner.text("passage_text") for inner in row.rows("passages")]:
-            holds = not is_empty(answer) and answer in content
-            passages.append((context("sogouqa", "", content), (answer,) if holds else ()))
+        given = () if is_empty(answer) else (answer,)
+        texts = [inner.text("passage_text") for inner in row.rows("passages")]
+        passages = [(context("sogouqa", "", content), given if answer in content else ()) for content in texts]
         yield _of_passages(file, row, "sogouqa", name, text, passages, (answer,))
 
 
@@ -204,12 +203,10 @@ def _of_passages(
 
 def _evidences(row: SourceRecord) -> AnsweredPassages:
     inner = row.row("evidences")
-    passages = []
-    for name in inner.data:
-        evidence = inner.row(name)
-        answers = tuple(answer for answer in evidence.gold_answers("answer") if _is_answer(answer))
-        passages.append((context("webqa", "", evidence.text("evidence")), answers))
-    return passages
+    return [
+        (context("webqa", "", evidence.text("evidence")), tuple(filter(_is_answer, evidence.gold_answers("answer"))))
+        for evidence in map(inner.row, inner.data)
+    ]
 
 
 def _circulated(row: SourceRecord, dataset: str) -> AnsweredPassages:

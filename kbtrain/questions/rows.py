@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kbtrain.answers.writing import is_blank
-from kbtrain.errors import UserError, at, quoted
+from kbtrain.errors import UserError, at
 from kbtrain.records import Language
 
 Word = TypeVar("Word", bound=str)
@@ -93,8 +93,7 @@ class SourceRecord:
 
     def texts(self, key: str, repeats: bool = False) -> tuple[str, ...]:
         """A list of at least one text, none of them blank; without ``repeats`` each is kept once."""
-        values = self.values(key)
-        if not values:
+        if not (values := self.values(key)):
             raise self.error(key, "empty list")
         inner = self.having({f"{key}[{i}]": value for i, value in enumerate(values)})
         texts = tuple(inner.text(name) for name in inner.data)
@@ -177,9 +176,11 @@ def as_rows(value: Any) -> Any:
     return value
 
 
-def format_value(value: Any) -> str:
-    """A value in a message: on one line, and short."""
-    return quoted(value) if isinstance(value, str) else f"{value[:80] if isinstance(value, list) else value!r:.60}"
+def format_value(value: Any, most: int = 60) -> str:
+    """A value in a message: on one line, and short; a text that is cut ends with its quote."""
+    text = repr(value[:most] if isinstance(value, str | list) else value)
+    end = text[0] if isinstance(value, str) else ""
+    return text if len(text) <= most else f"{text[: most - 2]}\u2026{end}"
 
 
 def plain(value: Any) -> Any:

@@ -158,17 +158,14 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
     if audit.turns is not None:
         gate = load_gate(audit.folder, audit.key)
         texts = [text for text in read_questions_file(audit.turns, audit.field) if isinstance(text, str)]
-        ruled = [text for text in texts if utterance_kind(text) is not None]
-        texts = [text for text in texts if utterance_kind(text) is None]
-        if ruled:
-            left_out[BY_A_RULE] = len(ruled)
-        turns = list(zip(texts, gate.score(texts), strict=True)) if texts else []
+        asked = [text for text in texts if utterance_kind(text) is None]
+        left_out += Counter({BY_A_RULE: len(texts) - len(asked)})  # none is not noted
+        turns = list(zip(asked, gate.score(asked), strict=True)) if asked else []
         gates[gate.name] += len(turns)
     else:
         assert audit.log is not None
         for row in gate_rows(read_log(audit.log), names_of(audit.folder, audit.key), left_out):
-            text = row.get("question")
-            if text is None:
+            if (text := row.get("question")) is None:
                 left_out["without the question's text (start the server with --log-text)"] += 1
             else:
                 gates[str(row["gate"]).partition("@")[0]] += 1
@@ -243,8 +240,7 @@ def _answer_commands(audit: Audit) -> list[str]:
 def answers_cost(folder: Path, n: int, prices: Path = PRICES) -> str:
     """Cost of answering ``n`` questions with and without passages, by the answers of the gate's run folder."""
     run = folder.parent
-    used = answered_usage(run, RUN)
-    if used is None:
+    if (used := answered_usage(run, RUN)) is None:
         return f"cost: {n} searches and {2 * n} answers; tokens are unknown, since {run} has no counted answers"
     read, written = (used.llm_in + used.rag_in).mean(), (used.llm_out + used.rag_out).mean()
     price = read_prices(prices)

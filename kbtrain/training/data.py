@@ -109,8 +109,7 @@ def check_disjoint(
 
 
 def _read_split(path: Path, split: Split) -> tuple[GateExample, ...]:
-    examples = tuple(read(GateExample, path))
-    if not examples:
+    if not (examples := tuple(read(GateExample, path))):
         raise UserError(f"{at(path)}: no examples in it")
     for example in examples:
         if example.split != split:
