@@ -1,6 +1,5 @@
 """``kbtrain fit``: from a file of questions to a decision, both forms, killed and resumed."""
 
-import csv
 import json
 import time
 from pathlib import Path
@@ -97,15 +96,13 @@ def test_one_command_leads_from_two_files_to_a_decision_and_resumes_after_a_kill
 
 def write_answers(folder, breaks):
     """160 questions: the model knows the capitals, passages help with the codes, and ``breaks``: spoil capitals."""
-    path = folder / "answers.csv"
-    with path.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["prompt", "gold", "plain", "with_passages"])
-        for i in range(160):
-            capital, noise = i % 2 == 0, i % 10 == 1
-            text = f"What is the {'capital of the famous' if capital else 'code of the internal'} thing {i}?"
-            helped = i % 4 == 0 if capital and breaks else not noise
-            rows.writerow([text, f"ans{i}", f"ans{i}" if capital else "no", f"it is ans{i}" if helped else "no idea"])
+    path, lines = folder / "answers.csv", ["prompt,gold,plain,with_passages"]
+    for i in range(160):
+        capital, noise = i % 2 == 0, i % 10 == 1
+        text = f"What is the {'capital of the famous' if capital else 'code of the internal'} thing {i}?"
+        helped = i % 4 == 0 if capital and breaks else not noise
+        lines.append(f"{text},ans{i},{f'ans{i}' if capital else 'no'},{f'it is ans{i}' if helped else 'no idea'}")
+    path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
 
@@ -145,9 +142,7 @@ def test_answers_that_are_there_make_a_gate_without_a_model(tmp_path, capsys):
 def test_a_search_that_only_helps_or_harms_ends_with_advice(tmp_path, capsys):
     made = kbtrain.fit(write_answers(tmp_path, breaks=False), tmp_path / "run", answers=ANSWERS)
     assert made.gate is None and made.results is None and made.decision.startswith("A search helps: it repairs ")
-    with pytest.raises(
-        UserError, match=r"samples\.db: 160 questions have the same .*; both columns hold the same text"
-    ):
+    with pytest.raises(UserError, match=r"samples\.db: 160 questions have .*; both columns hold the same text; name"):
         kbtrain.fit(tmp_path / "answers.csv", tmp_path / "same", answers={"llm": "plain", "rag": "plain"})
     kbtrain.fit(tmp_path / "answers.csv", tmp_path / "turned", answers={"llm": "with_passages", "rag": "plain"})
     assert "next: do not search; should passages help? Then see that --answers" in capsys.readouterr().err

@@ -31,12 +31,7 @@ FIGURE_9_ZH = (
     "问题: 浮士德是谁写的?\n"
     "答案: "
 )  # fmt: skip
-FIGURE_10_EN = (
-    "Here's some background information: Some {text}.\n"
-    "Given the following question, give the concise sentence/phrase/noun/entity as answer:\n"
-    "question: Who wrote Faust?\n"
-    "answer: "
-)  # fmt: skip
+FIGURE_10_EN = "Here's some background information: Some {text}.\n" + FIGURE_9_EN
 FIGURE_10_ZH = (
     "这里有一些背景资料: Some {text}.\n"
     "现在给定以下问题,给出最简洁的短语/名词/实体作为答案:\n"

@@ -193,10 +193,10 @@ def test_a_name_that_is_right_is_no_copy(tmp_path):
 
 
 def test_an_error_in_place_of_many_answers_is_told_and_short_or_honest_answers_are_not(tmp_path):
-    usual = ["no", "I don't know.", "It is not mentioned in the documents.", "town 40", "The answer is yes, certainly."]
-    rows = [{"question": f"Where is town {i}?", "answers": f"town {i}" if i else "yes", "llm": usual[i % 5],
+    usual = ["It is yes, certainly.", "no", "I don't know.", "It is not mentioned in the documents.", "town 40"]
+    rows = [{"question": f"Where is town {i}?", "answers": f"town {i}" if i else "yes",
+             "llm": usual[i % 5] if i != 1 else None,
              "rag": f"town {i}" if i % 3 else "Error: 4\n29" * 9} for i in range(41)]  # fmt: skip
-    rows[0]["llm"], rows[1]["llm"] = usual[4], None
     done = imported(tmp_path, rows)
     assert "warning: empty or missing answers, which count as wrong: 1 under 'llm'\n" in done.stdout
     cut = "'Error: 4\\n29Error: 4\\n29Error: 4\\n29Error: 4\\n29Error: 4\\n29Error: 4\\n29Error\u2026'"

@@ -22,19 +22,11 @@ def files(tmp_path, monkeypatch):
     """Questions that are not mastered where they are long; the gate is in GATES."""
     monkeypatch.setitem(GATES, "length", "support.length_gate:KIND")
     for split in ("train", "dev"):
-        rows = []
-        for i in range(30):
-            rows.append(
-                replace(
-                    GateExample.ask(f"What is the {split} {i}?" + " And why is that so?" * (i % 2)),
-                    id=f"{split}{i}",
-                    question_id=f"{split}{i}",
-                    split=split,
-                    mastery=i % 2 == 0,
-                    benefit=i % 2 == 1,
-                )
-            )
-        jsonl.write(tmp_path / f"{split}.jsonl", rows)
+        asked = [GateExample.ask(f"What is the {split} {i}?" + " And why is that so?" * (i % 2)) for i in range(30)]
+        jsonl.write(tmp_path / f"{split}.jsonl", [
+            replace(e, id=f"{split}{i}", question_id=f"{split}{i}", split=split, mastery=not i % 2, benefit=i % 2 == 1)
+            for i, e in enumerate(asked)
+        ])  # fmt: skip
     return [
         word for name in ("train", "dev") for word in (f"--{name}", tmp_path / f"{name}.jsonl")
     ] + ["--output", tmp_path / "length", "--gate", "length", "--labels", "hard"]  # fmt: skip

@@ -1,6 +1,5 @@
 """An audit of a log, step by step: the draw, the blind sheet, figures by hand, the threshold and its way back."""
 
-import csv
 import json
 import os
 import shutil
@@ -8,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from serve_support import probe_folder
+from support.files import judge
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
@@ -63,19 +63,6 @@ def answer(run):
         store.put("main", sets)
     write_meta(run / "samples.db", stage="sample", config={}, inputs=[])
     return questions
-
-
-def judge(sheet, most=None):
-    """Fill in a sheet as people would, who see no arm."""
-    with open(sheet) as file:
-        rows = list(csv.DictReader(file))
-    for row in rows[:most]:
-        row |= {f"{side}_right": str(int(row[f"answer_{side}"] == "good")) for side in "ab"}
-    with open(sheet, "w") as file:
-        table = csv.DictWriter(file, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
-    return rows
 
 
 def run_audit(capsys, *words):

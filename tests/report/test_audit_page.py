@@ -1,6 +1,5 @@
 """docs/howto/audit.md, followed to the letter: from pages and questions alone to a threshold in service."""
 
-import csv
 import hashlib
 import io
 import itertools
@@ -14,6 +13,7 @@ import pytest
 from model_server import ModelServer
 from serve_support import serving
 from support import scripts
+from support.files import judge
 from support.servers import wait_until
 
 from kbtrain.cli import main
@@ -75,17 +75,6 @@ def ask_all(config, explored):
         wait_until(lambda: sum(1 for _ in read_log(config["log"])) >= TURNS * (1 + explored))
 
 
-def judge(sheet):
-    with open(sheet) as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        row |= {f"{side}_right": str(int(row[f"answer_{side}"] == GOLD[row["question"]])) for side in "ab"}
-    with open(sheet, "w") as file:
-        table = csv.DictWriter(file, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
-
-
 def run_command(words, folder):
     """What a command prints."""
     if words[0] in HERE and "--answer" not in words:
@@ -114,7 +103,7 @@ def followed(tmp_path_factory):
                 continue
             shown.append(run_command(words, folder))
             if "sheet.html" in shown[-1]:
-                judge("runs/audit/sheet.csv")
+                judge("runs/audit/sheet.csv", right=lambda row: GOLD[row["question"]])
         yield folder, shown
 
 

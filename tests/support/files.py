@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kbtrain.io.provenance import file_sha256
+
+
+def judge(sheet: Path, most: int | None = None, right: Callable[..., str] = lambda _: "good") -> list[dict[str, str]]:
+    """Fill in a sheet of an audit as people would, who see no arm and know what is ``right``."""
+    with open(sheet) as file:
+        rows = list(csv.DictReader(file))
+    for row in rows[:most]:
+        row |= {f"{side}_right": str(int(row[f"answer_{side}"] == right(row))) for side in "ab"}
+    with open(sheet, "w") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    return rows
 
 
 def keep_change(path: Path) -> None:

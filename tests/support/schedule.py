@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadFileScheduling
 
+_WAITING = (
+    "llm/test_lying_servers.py",
+    "llm/test_openai_llm.py",
+    "push/test_hub.py",
+    "benchmarks/test_serving_benchmark.py",
+    "test_store.py",
+)
 # Files that take more than about 2 s of CPU or of waiting, child processes included, the dearest first.
 SLOW = (
     "test_wheel.py",
@@ -22,11 +29,7 @@ SLOW = (
     "recipes/test_train_kbm.py",
     "recipes/test_train_classifiers.py",
     "recipes/test_train_ragate_peft.py",
-    "llm/test_lying_servers.py",  # as the cluster before them, these wait while others compute
-    "llm/test_openai_llm.py",
-    "push/test_hub.py",
-    "benchmarks/test_serving_benchmark.py",
-    "test_store.py",
+    *_WAITING,  # as the cluster before them, these wait while others compute
     "recipes/test_deepspeed.py",
     "eval/test_write_report.py",
     "eval/test_run_seakr.py",
@@ -83,13 +86,7 @@ SLOW = (
 TOGETHER = {  # files whose slow fixture is one for the process, and files that must not wait at the same time
     "ray": ("distributed/test_ray_score.py", "distributed/test_ray_engine.py"),
     "installed": ("test_wheel.py", "test_own_data.py", "test_chain.py"),
-    "waiting": (
-        "llm/test_lying_servers.py",
-        "llm/test_openai_llm.py",
-        "push/test_hub.py",
-        "benchmarks/test_serving_benchmark.py",
-        "test_store.py",
-    ),
+    "waiting": _WAITING,
 }
 PLACE = {name: place for place, name in enumerate(SLOW)}
 
