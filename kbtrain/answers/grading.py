@@ -405,7 +405,8 @@ def _is_of_list(answer: str, question: Question) -> bool:
 
 _NEXT_ITEM = re.compile(r"\s*;\s+(?=[A-Z\d])|(?<=\S)\s+(?=\d{1,2}[.)]\s)")  # Paris; Lyon. 1. Paris 2. Lyon
 _RATE = re.compile(
-    r"\b(?:per|an?|each|every|/)\s?(hour|day|week|month|year|annum)\b|\b(hour|dai|week|month|year|annual)ly\b|\b(once|total)\b",
+    r"\b(?:per|an?|each|every|/)\s?(hour|day|week|month|year|annum)\b|\b(hour|dai|week|month|year|annual)ly\b"
+    r"|\b(once|total)\b",
     re.I,
 )
 _SAME_RATE = {"annum": "year", "annual": "year", "dai": "day"}
