@@ -52,12 +52,13 @@ def test_a_gate_that_asks_a_server_is_paid_by_tokens_and_not_by_the_machine():
 
 
 def test_a_pass_that_the_answer_goes_on_from_costs_where_a_search_follows():
-    """0.4 s of two questions, one of them searched for: 0.2 s in the mean; the break-even ratio pays for its own."""
-    found = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(2.0, within_answer=True))
+    """4 s of two questions, one of them searched for: 2 s in the mean; the break-even ratio pays for its own."""
+    found = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(4.0, within_answer=True))
+    assert found.bill == bill(USED, np.array([1.0, 0.0]), PRICES, GateCost(2.0))
     assert found.break_even is not None and 0 < found.break_even < 1
     at_even = bill(USED, np.full(2, found.break_even), PRICES, GateCost(4.0 * found.break_even))
     assert at_even.money == pytest.approx(bill(USED, np.ones(2), PRICES).money)
-    never = gate_bill("gate", USED, np.zeros(2), 0.5, PRICES, GateCost(0.0, within_answer=True))
+    never = gate_bill("gate", USED, np.zeros(2), 0.5, PRICES, GateCost(3.0, within_answer=True))
     assert never.break_even == 1.0
 
 
