@@ -311,7 +311,7 @@ def test_readme_counts_the_answers_of_three_hundred_questions():
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     each = 2 * (Fit.samples + 1)
     n = Fit.pilot * (1 + len(KS)) + 225 * each + 75 * 2 - 2 * Fit.pilot  # those of the pilot with the best search
-    assert f"for 300 questions about {n:,} answers. First it asks {Fit.pilot} questions without passages" in readme
+    assert f"for 300 questions about {n:,} answers. A pilot asks {Fit.pilot} of them with 0, 1, 2, 3 and 5" in readme
     assert f"{each} answers to each of 225 questions and 2 to each of 75," in readme
 
 

@@ -84,7 +84,7 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path):
     figures.store_run(store, tmp_path)
     demo = store["demo"]
     assert demo["pilot"][1] == ["1, chosen", "50.0 [10.0, 90.0]", "1", "0", "60"]
-    assert demo["front"][-2] == ["the best gate on dev, probe benefit", "600", "60.0", "+10.0 [+7.0, +12.0]"]
+    assert demo["front"][-2] == ["probe, the best gate on dev", "600", "60.0", "+10.0 [+7.0, +12.0]"]
     assert demo["gates"]["rows"][2][:2] == ["probe benefit", "40.0 [30.0, 50.0]"]
     assert demo["closing"][-1].endswith("open runs/demo/report.html")
     assert demo["right"] == {"never search": "25.0", "always search": "50.0", "probe benefit": "60.0"}

@@ -49,7 +49,7 @@ _FRONT = ("", "searches per thousand questions", "right answers, %", "against al
 _FRONT_ROWS = {
     "llm_only": "never",
     "all_rag": "always, one passage",
-    "relation_only": "the kind of question alone",
+    "relation_only": "a rule by kind of question",
     "features_benefit": "`features`, which calls no model",
     "oracle": "a perfect gate",
 }
@@ -206,7 +206,7 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     demo["effect"] = best[3]
     demo["front"] = [front_row(label, gates[name]) for name, label in _FRONT_ROWS.items() if name in gates]
     # as the report prints it
-    row = [*front_row(f"the best gate on dev, {best[0]}", one)[:-1], best[3]]
+    row = [*front_row(f"{best[0].removesuffix(' benefit')}, the best gate on dev", one)[:-1], best[3]]
     if one["gate"] in _FRONT_ROWS:  # it has a row already
         place = [name for name in _FRONT_ROWS if name in gates].index(one["gate"])
         demo["front"][place] = [f"{_FRONT_ROWS[one['gate']]}; the best gate on dev", *row[1:]]
@@ -262,8 +262,9 @@ def store_found(store: dict[str, Any], run: Path) -> None:
     demo = store["demo"]
     demo["counts"] = count_decisions(run, demo["gate"])
     demo["bills"] = bills = bills_of(run)
-    saved = bills["all_rag"]["money"] - bills[demo["gate"]]["money"]  # of a thousand questions
-    demo["saved"] = f"{round(5 * 365 * saved, -1):.0f}"
+    named = {"best": demo["gate"], "features": "features_benefit"}
+    saved = {name: bills["all_rag"]["money"] - bills[gate]["money"] for name, gate in named.items()}
+    demo["saved"] = {name: f"{round(5 * 365 * of_thousand, -1):.0f}" for name, of_thousand in saved.items()}
     areas = {name: gate["oracle_normalised_area"] for name, gate in results_of(run).items()}
     known = re.compile("relation_only|.*_(mastery|certainty|benefit)")
     demo["areas"] = {name: f"{area:.2f}" for name, area in areas.items() if known.fullmatch(name)}
