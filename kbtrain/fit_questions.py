@@ -34,6 +34,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.io.text_files import plain_name
+from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm.backends import read_llm_config
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
@@ -157,7 +158,7 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     named = {result.gate: result for result in results.gates}
     stored = at_threshold(run, named[gate.name], gate.threshold_or(None))  # calibrate may have chosen it since
     decided = decision(stored, named["llm_only"], named["all_rag"])
-    follows = next_command(settings, stored, stored_dev(run, gate.name), gate.promise)
+    follows = next_command(settings, stored, stored_dev(run, gate.name), gate.promise, decided.startswith("Use"))
     follows = _no_search(settings) if decided.startswith("Never") else follows
     _tell(*aligned_block({"decision": decided, "next": follows}))
     return Fitted(decided, gate, results)
@@ -293,10 +294,13 @@ def compare_answers(run: Path) -> tuple[SettingResult, SettingResult]:
     setting = SearchSetting("passages", 0)
     names = {"llm": search_pilot.NEVER, "rag": setting.name}
     correct: dict[str, dict[str, bool | None]] = {name: {} for name in names.values()}
+    path = run / "verdicts.jsonl"  # a judge's, by which the gate's labels are graded, too
+    judged = {one.question_id: one.right for one in jsonl.read(QuestionVerdicts, path)} if path_exists(path) else {}
     with SampleStore(run / "samples.db", read_only=True) as store:
         for row in store.iterate("main"):
             if row.question_id in by_id and row.condition in names:
-                correct[names[row.condition]][row.question_id] = grade(by_id[row.question_id], row).correct
+                graded = grade(by_id[row.question_id], row, judged.get(row.question_id))
+                correct[names[row.condition]][row.question_id] = graded.correct
     nevers, results = compare_settings([setting], correct, {name: dict.fromkeys(by_id, 0) for name in correct})
     return nevers[search_pilot.PLAIN], results[0]
 
@@ -363,10 +367,11 @@ def _no_search(settings: Fit) -> str:
     return "do not search" + swapped * (settings.answers is not None)
 
 
-def next_command(settings: Fit, gate: GateResult, dev: Dev, promise: str = "") -> str:
-    """The trial that loses nothing: search always, and log what the gate would do; then its decisions. For a gate that
-    always searches: a threshold with a promise, unless its own has one (``promise``)."""
-    trial = "--policy always --log decisions.jsonl; after a trial --policy gate"
+def next_command(settings: Fit, gate: GateResult, dev: Dev, promise: str = "", use: bool = True) -> str:
+    """The trial that loses nothing: search always, and log what the gate would do; then its decisions, where they are
+    of ``use``. For a gate that always searches: a threshold with a promise, unless its own has one (``promise``)."""
+    then = "after a trial --policy gate" if use else "these questions do not show that the gate should decide"
+    trial = f"--policy always --log decisions.jsonl; {then}"
     folder, upstream = settings.run / settings.gate, f"--upstream {settings.server or 'URL'}"
     if gate.retrieval_ratio == 1:
         stored = f"the threshold with a promise is stored: {promise}"

@@ -23,6 +23,7 @@ from kbtrain.fit_questions import (
     _requests,
     _search_steps,
     agree,
+    compare_answers,
     decision,
     fit_questions,
     needed_questions,
@@ -147,6 +148,11 @@ def test_a_search_that_only_helps_or_harms_ends_with_advice(tmp_path, capsys):
     kbtrain.fit(tmp_path / "answers.csv", tmp_path / "turned", answers={"llm": "with_passages", "rag": "plain"})
     assert "next: do not search; should passages help? Then see that --answers" in capsys.readouterr().err
     assert not (tmp_path / "run/labels.jsonl").exists()
+    rows = scripts.here("data_gen/judge.py", "--run", tmp_path / "run", "--judge", "rules")
+    assert rows.returncode == 0, rows.stderr
+    verdicts = tmp_path / "run/verdicts.jsonl"
+    verdicts.write_text(verdicts.read_text().replace("true", "false"), encoding="utf-8")  # a judge's word, here as well
+    assert [result.right for result in compare_answers(tmp_path / "run")] == [0, 0]
 
 
 def test_too_few_questions_are_refused_before_anything_is_made_of_them(tmp_path):

@@ -240,7 +240,8 @@ def roll_back(folder: Path, key: str | None = None) -> str:
         if "before" in threshold.evidence and (key is None or gate.endswith(f"_{key}"))
     }
     if not replaced:
-        remedy = "run 'kbtrain run calibrate' again, or 'kbtrain run end_to_end' with --replace-thresholds"
+        options = "--threshold-rule best_accuracy --replace-thresholds true"
+        remedy = f"run 'kbtrain run calibrate' again, or 'kbtrain run end_to_end' with {options}"
         raise UserError(
             f"{folder}: nothing to roll back from an audit or a log; to replace another threshold, {remedy}"
         )
