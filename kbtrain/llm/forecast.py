@@ -77,12 +77,14 @@ class ForecastConfig(Config):
 
 @dataclass(frozen=True)
 class Measurement:
-    """A short measurement: ``prompts`` question-conditions took ``seconds``, their answers ``tokens`` in all."""
+    """A short measurement: ``prompts`` question-conditions took ``seconds``, their answers ``tokens`` in all.
+    ``beyond``: tokens of a prompt beyond those estimated from its bytes, as a chat template adds some."""
 
     prompts: int
     seconds: float
     tokens: int
     silent: SilentAnswers
+    beyond: float
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,10 @@ class Forecast:
     def lines(self, prices: PriceList) -> list[str]:
         per = round(self.tokens_in / self.requests) if self.requests else 0
         out = f"at most {self.tokens_most:,}" if self.tokens_out is None else f"about {self.tokens_out:,}"
+        how = "their bytes and the prompts that were sent" if self.measured else "their bytes"
         what = f"{self.requests:,} HTTP requests" if self.server else f"{self.requests:,} prompts"
         rows = [f"requests  {what}, {self.answers:,} answers",
-                 f"tokens    in about {self.tokens_in:,} ({per:,} each, by their bytes), out {out}"]  # fmt: skip
+                 f"tokens    in about {self.tokens_in:,} ({per:,} each, by {how}), out {out}"]  # fmt: skip
         name, by_price = prices
         if (money := self.money(by_price)) is not None:
             most = "at most " if self.server and self.tokens_out is None else "about "
@@ -157,7 +160,7 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
         answers += request.n + request.greedy
         each = math.ceil(request.n / (most or request.n or 1)) + request.greedy if server else 1
         sent += each
-        n_bytes += each * len(((request.system or "") + request.text(request.evidence)).encode())
+        n_bytes += each * _bytes_of(request)
     tokens_most = answers * config.sampling().max_output_tokens
     counted = Forecast(prompts, sent, answers, round(n_bytes / _BYTES_A_TOKEN), tokens_most, server)
     if not measure or not prompts:
@@ -168,7 +171,12 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
     step = len(by_condition) // size
     chosen = [by_condition[i * len(by_condition) // size + draw.randrange(step)] for i in range(size)]
     measured = _time_requests(config, chosen)
-    return replace(counted, measured=measured if measured.silent.n else None)
+    tokens_in = counted.tokens_in + round(sent * measured.beyond)
+    return replace(counted, tokens_in=tokens_in, measured=measured) if measured.silent.n else counted
+
+
+def _bytes_of(request: AnswerRequest) -> int:
+    return len(((request.system or "") + request.text(request.evidence)).encode())
 
 
 def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measurement:
@@ -179,4 +187,6 @@ def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measur
     seconds = time.perf_counter() - start
     samples, silent = [sample for sample_set in sets for sample in sample_set.answers()], SilentAnswers()
     silent.add(samples)
-    return Measurement(len(sets), seconds, sum(sample.n_tokens for sample in samples), silent)
+    read, tokens = (sum(one.prompt_tokens for one in sets), sum(sample.n_tokens for sample in samples))
+    beyond = (read - sum(map(_bytes_of, chosen)) / _BYTES_A_TOKEN) / len(sets) if read else 0.0  # 0: not counted there
+    return Measurement(len(sets), seconds, tokens, silent, beyond)

@@ -46,7 +46,9 @@ def caption(results: Results) -> str:
         + (f" {percent(meta['max_loss'])} points" if meta["threshold_rule"] == "max_loss" else "")
         + f"; intervals draw {bootstrap_units(meta)}"
         + (f"; area of the sampled answers' own benefit {area(reachable)}" if reachable is not None else "")
-        + "".join(f"; {excluded[key]} questions {why} skipped" for key, why in skipped.items() if excluded.get(key))
+        + "".join(
+            f"; {n} questions (dev, test) {why} skipped" for key, why in skipped.items() if (n := excluded.get(key))
+        )
         + (f"; {shared} dev questions share an entity with test" if shared else "")
         + (f"; {ruled} are small talk, arithmetic or instructions, for which no gate in use searches" if ruled else "")
         + (f"; {', '.join(late)}: decides after every search and saves only reading" if late else "")

@@ -416,7 +416,7 @@ def with_evidence(
     injection: Injection = "user",
 ) -> Body:
     """The request with the passages in it; the same object if there is nothing to change. ``own``: the gate's."""
-    if gated.query is None or (evidence is None and not asks_whole(rule, own)):
+    if gated.query is None or (evidence is None and (gated.kind is not None or not asks_whole(rule, own))):
         return body
     language = language_of(gated.query)
     if evidence is not None and not asks_whole(rule, own):

@@ -149,6 +149,8 @@ class HttpUpstream:
             if not 200 <= response.status < 600:
                 self._metrics.upstream_failures.labels("status").inc()
                 raise Refused(502, "upstream_unreachable", f"the upstream answers with a status {response.status}")
+            if response.status >= 500:
+                self._metrics.upstream_failures.labels("server-error").inc()
             lower = ((key.lower(), value) for key, value in response.raw_headers)
             returned = [
                 (key, value)

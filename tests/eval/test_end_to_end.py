@@ -214,7 +214,7 @@ def test_missing_answers_are_refused_or_counted(script, run_folder, capsys):
     assert {reason: n for reason, n in excluded.items() if n} == {"without_stored_answers": 1}
     assert document["gates"][0]["n"] == 199
     said = capsys.readouterr().out
-    assert "1 question (new)" in said and "1 questions without stored answers skipped" in said
+    assert "1 question (new)" in said and "1 questions (dev, test) without stored answers skipped" in said
 
 
 def test_a_judge_that_made_the_labels_grades_the_answers_too(script, sampled_run, capsys):
