@@ -6,11 +6,12 @@ import functools
 import html
 import re
 
-from kbtrain.answers.words import pattern
+from kbtrain.answers.words import LISTS, any_of, names_by_word, pattern
 
 _CITATION = pattern("citation", re.DOTALL)
 _ASIDE, _SECOND_QUESTION = pattern("aside", re.DOTALL), pattern("second_question")
 _LIST = re.compile(r"^[ \t]*(?:[-*][ \t]+)?\(?(\d{1,2})[.)][ \t]+(?=\S)", re.MULTILINE)
+_DATE = re.compile(rf"\W*1\. (?:{any_of(LISTS['months'].keys() | names_by_word('months'))})\b(?!.*\n)", re.I)
 _BLANKS = re.compile(r"([^\S\n]{3})[^\S\n]+|(\n{3})\n+")  # patterns would try each place of a long run
 _REPEATED = re.compile(r"\s*(\d\S*)(?:\s+\1)+\s*")  # 366 366 366 is one number
 _GIVEN = pattern("given", re.DOTALL)
@@ -36,4 +37,4 @@ def _without_list_numbers(text: str) -> str:
     """Text without the numbers of a list: two lines or more that count from 1, or one line that begins with 1."""
     numbers = [int(match[1]) for match in _LIST.finditer(text)]
     counts = numbers == list(range(1, len(numbers) + 1))
-    return _LIST.sub("", text) if numbers and counts else text
+    return _LIST.sub("", text) if numbers and counts and not _DATE.match(text) else text

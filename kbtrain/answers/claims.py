@@ -160,8 +160,9 @@ def _is_of_another(marked: Sequence[str], place: _Place, asked: _Asked, raw: str
         return True
     if kind := _kind(marked[begin]):
         rivals = [i for i, word in enumerate(marked) if word.endswith(f"{kind}other") and marked[i - 1 : i] != ["of"]]
-        if any(_counts(marked, i, asked) for i in rivals) and not _counts(marked, begin, asked):
-            return True
+        aside = 0 in rivals and marked[1] == _COMMA and any(_is_candidate(word, asked) for word in marked[2:begin])
+        if aside or (any(_counts(marked, i, asked) for i in rivals) and not _counts(marked, begin, asked)):
+            return True  # 14 euro (half a day 28)
     return False
 
 

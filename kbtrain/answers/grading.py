@@ -272,7 +272,7 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
     if question.answers and all(placeholder_key(gold) in PLACEHOLDERS for gold in question.answers):
         missing = is_missing(answer) or placeholder_key(answer) in PLACEHOLDERS
         return None if not missing and _NEGATED.search(answer) else missing
-    polar = yes_no.polarity(question.answers, question.text)
+    polar = yes_no.polarity(yes_no.bare(question.answers, answer, question.text), question.text)
     if polar is not None:
         answered_yes = yes_no.says_yes(answer, question.text)
         if answered_yes is None and (is_missing(answer) or yes_no.says_nothing(answer)):
@@ -307,6 +307,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
     """Answer and gold answers as they are compared: quantities by their values, all else by its words."""
     asked, answers = question.text, tuple(map(html.unescape, question.answers))
     aliases = len(answers) > 1 and _ASKS_MEANING.search(asked)  # what VAT stands for: an alias "VAT" does not say it
+    answer = _VERSION.sub("v", answer) if any(re.match(r"v\d", gold) for gold in answers) else answer
     parts = ((gold, part) for gold in answers for part in (gold, *alternatives(gold)))
     doubtful = (((aliases and part.isupper()) or (part != gold and gold[-1:] == ")"), part) for gold, part in parts)
     told = [part for doubt, part in doubtful if not (doubt and repeats(part, asked))]
@@ -332,7 +333,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
             yield restate(answer, counted, question.text), (restate(gold, counted, question.text),)
 
 
-_ASKS_MEANING = pattern("asks_meaning")
+_ASKS_MEANING, _VERSION, _RATE = pattern("asks_meaning"), pattern("version"), pattern("rate")
 _TOWARDS = re.compile(r"(?:to|in|at|from|by|into|on) (?:the )?(?=[A-Z]\D+$)|[a-z] ?= ?(?=[-\d])")
 
 
@@ -404,11 +405,6 @@ def _is_of_list(answer: str, question: Question) -> bool:
 
 
 _NEXT_ITEM = re.compile(r"\s*;\s+(?=[A-Z\d])|(?<=\S)\s+(?=\d{1,2}[.)]\s)")  # Paris; Lyon. 1. Paris 2. Lyon
-_RATE = re.compile(
-    r"\b(?:per|an?|each|every|/)\s?(hour|day|week|month|year|annum)\b|\b(hour|dai|week|month|year|annual)ly\b"
-    r"|\b(once|total)\b",
-    re.I,
-)
 _SAME_RATE = {"annum": "year", "annual": "year", "dai": "day"}
 
 
@@ -435,7 +431,6 @@ _ALONE = r"(?:^|\b[a-z]+[,.:;]? |[(*\"']|\bThe ){}(?:s|'s)?\b(?! [A-Z])"  # no o
 _IN_PLACE = re.compile(r"[A-Z][^,]+, [A-Z][a-z]{3}[^,]*")  # Espoo, Finland
 _BUT = re.compile(r"\b(?:but|however|still|though|from memory)\b")
 _CONTRAST = re.compile(r"\b(?:while|whereas|but)\b")
-_SAYS_UNKNOWN = re.compile(r"^(?:un(?:known|clear|certain|determined|specified)|not \w+ed|not (?:known|given))\b", re.I)
 _FORMULA = re.compile(r"sqrt|\u03c0|\^|\d[a-z]\b")
 _FACTOR = re.compile(r"(?:(?<!\w)\d\w*\s*|[/^*])$")
 _GOES_ON = re.compile(r"\)?\s*[/^*]|\w")
@@ -485,14 +480,13 @@ _MONTHS_GO_ON = r"\s*(?:$|[.,;:!)]|\d|(?:is|was|and|to|in|of)\b)"  # behind a mo
 
 
 _DENIES = re.compile(r"\b(?:no|not|none|cannot)\b")
-_NEGATED = pattern("negated")
+_NEGATED, _DAY_FIRST, _SAYS_UNKNOWN = map(pattern, ("negated", "day_first", "says_unknown"))
 _ASIDE = {  # Yes, it is Genesis; June Peters; a spring
     frozenset("yes no sorry well ok right so help".split()): r"^\W*{}\s*[,!]",
     frozenset(LISTS["months"]): "{} [A-Z][a-z]+",
     frozenset({"spring", "fall"}): forms_of("season_aside")[0],
     frozenset({"a"}): r"\b{} [a-z]+",
 }
-_DAY_FIRST = re.compile(r"\b(\d\d?)/(\d\d?)/(?=\d{4})")
 _AS_VERB = r"\s(?:me|us|him|her|them|you|it|this|that|to|there|up|out|off|away|\w{3,}ly)\b"  # behind: "lead me"
 _BEFORE_VERB = r"\b(?:I|they|we|you|who|to|will|would|can|could|should|must|not)\s"
 _WHO = re.compile(rf"\b(?:who|(?:which|what) (?:{any_of(LISTS['asking']['names'])}))\b", re.IGNORECASE)

@@ -142,7 +142,8 @@ def either_or(gold: str) -> tuple[str, ...]:
 def as_named(answer: str, name: str, person: bool, question: str) -> str:
     """An answer with the gold name where it has another writing of it: initials, all of a person's names, a prefix."""
     others, (_, comma, state) = _others(name, person), name.rpartition(", ")
-    answer = others.sub(lambda one: one[0] if repeats(one[0], question) else name, answer) if others else answer
+    if others:  # "x": behind it goes a longer number on
+        answer = others.sub(lambda m: m[0] if repeats(m[0], question) else name + "x" * bool(m.lastindex), answer)
     return as_named(answer, state, person, question) if comma and "." not in state else answer  # Cambridge, MA
 
 
@@ -165,8 +166,9 @@ def _others(name: str, person: bool) -> re.Pattern[str] | None:
     ]
     patterns += _all_names(name, person) if " " in name or "." in name else _inflected(name)
     if CODE.fullmatch(name):  # a telephone number in other groups
-        digits = "[ ./()-]{0,2}".join(re.sub(r"\W", "", name))
-        patterns = [rf"(?<!\d[ ./()-])(?:(?:\+|00)?\(?|\(){digits}\)?(?![ ./()-]{{0,2}}\d)"]
+        digits = r"(?:[ ./-]?\(0\))?[ ./()-]{0,2}".join(re.sub(r"\W", "", name))
+        more = r"((?:[ -]\d+)+(?=\W*$))?(?![ ./()-]{0,2}\d)"  # of a longer one
+        patterns = [rf"(?<!\d[ ./()-])(?:(?:\+|00)?\(?|\()(?i:{digits})\)?{more}"]
     if negated := _NEGATED.fullmatch(name):
         patterns.append(rf"(?:not|never)(?: been| at all| yet)? {negated[1]}")
     return re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)") if patterns else None

@@ -57,7 +57,8 @@ def _read_units() -> tuple[dict[str, str], dict[str, list[_Unit]], frozenset[str
 
 
 UNITS, _MEASURES, MONEY = _read_units()
-_MEASURES |= {unit: [_Unit(unit, Fraction(1), Fraction(0))] for unit in ("clock", "season", "ratio", "label")}
+_OF_NO_MEASURE = ("clock", "season", "ratio", "label")
+_MEASURES |= {unit: [_Unit(unit, Fraction(1), Fraction(0))] for unit in _OF_NO_MEASURE}
 _MEASURES["lasting"] = [
     _Unit("time", Fraction(1), Fraction(0)),
     _Unit("clock", Fraction(1, 60), Fraction(0)),
@@ -84,8 +85,7 @@ _CLOCK = re.compile(
     r"|(?P<named>\b(?:noon|midday|midnight)\b)",
     re.IGNORECASE,
 )
-_SEASON, _LASTING, _ABOUT, _SCIENTIFIC = map(pattern, ("season", "lasting", "about", "scientific"))
-_RATIO = re.compile(r"(?<![\w:.])(\d+):(\d+)(?![\w:]|\.\d)")
+_SEASON, _LASTING, _ABOUT, _SCIENTIFIC, _RATIO = map(pattern, ("season", "lasting", "about", "scientific", "ratio"))
 _PROPORTION = re.compile(rf"\b(\d+|{_WORD}) (?:to|in|for every) (\d+|{_WORD})\b", re.IGNORECASE)
 _TALL = pattern("tall")
 _MONTH_NAMES = any_of(LISTS["months"].keys() | names_by_word("months"))
@@ -199,21 +199,21 @@ _FALLS_BY = re.compile(
     re.IGNORECASE,
 )
 _IN_DOUBT = "whether"  # before one end of a span (10-12), which states neither
-_SPAN, _YEARS = pattern("span"), re.compile(r"[12]\d{3}(?:\W{1,3}| to )[12]\d{3}(?!\d)")
-_BEGINS = re.compile(r"\b(?:beg[iau]n|start|born|birth|found|open|launch)", re.I)
+_SPAN, _BEGINS, _HOW_MANY, _ASKED_SCALE = map(pattern, ("span", "begins", "how_many", "asked_scale"))
+_YEARS = re.compile(r"[12]\d{3}(?:\W{1,3}| to )[12]\d{3}(?!\d)")
 _BEFORE = 80  # characters that are read in front of a quantity
 _OF_THINGS = re.compile(r"\s(?!(?:for|and|each|was|were|which|including|plus|only|with|per)\b)[^\W\d_]{3,}")
 _BELOW = re.compile(rf"\s*(?:{any_of(LISTS['falling']['behind'])})\b", re.IGNORECASE)
 _VALUES = names_by_word("numerals")
 _NUMERALS = re.compile(rf"\b(?:{any_of(_VALUES)})\b", re.IGNORECASE)
 UNIT_NAMES = re.compile(rf"(?<!\w)(?:{any_of(UNITS)})(?!\w)")
-_HOW_MANY = re.compile(r"how many|wie viele|cuánt[oa]s|hur många|сколько", re.I)
-_ASKED_SCALE = re.compile(r"\bhow many (thousand|million|billion|trillion)s?\b", re.I)
 
 
 def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
     """True for equal values of like units. A unit may be left out where it is money or a share, or the question names
     it; it may be added to a bare gold number, but a share only where the question asks for one."""
+    if _rounds_to(quantity, gold):
+        return True
     measured, rounded = quantity.measured(), bool(gold.unit) and quantity.unit not in (gold.unit, "year")
     for what, values in gold.measured().items():
         if any(_are_close(value, other, rounded) for value in values for other in measured.get(what, ())):
@@ -247,6 +247,14 @@ def is_equal(quantity: Quantity, gold: Quantity, question: str) -> bool:
     if unit == "percent":
         return gold.unit == unit or re.search(r"percent|%|per cent|share|rate\b|proportion", question, re.I) is not None
     return unit in asked or not (gold.unit or asked or many)
+
+
+def _rounds_to(quantity: Quantity, gold: Quantity) -> bool:
+    """True for a measure with two more decimals, or more, that the gold one leaves out: 2.20462 pounds for 2.2."""
+    value, other, dimensions = min(quantity.values), min(gold.values), len(_MEASURES.get(gold.unit, ()))
+    n = next((n for n in range(1, 7) if (other * 10**n).denominator == 1), 0) if other.denominator > 1 else 0
+    alike = quantity.unit == gold.unit not in ("", *_OF_NO_MEASURE) and dimensions > (gold.unit in MONEY)
+    return n > 0 and alike and (value * 10 ** (n + 1)).denominator > 1 and round(value, n) == other
 
 
 def _are_close(value: Fraction, other: Fraction, rounded: bool) -> bool:

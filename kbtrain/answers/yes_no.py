@@ -15,10 +15,7 @@ from kbtrain.answers import forms
 from kbtrain.answers.words import LISTS, any_of, normalise, patterns, words
 from kbtrain.answers.writing import CJK, has_chinese, simplified
 
-_YES = frozenset("yes,true,是,是 的,对,对 的,正 确,正 确 的,有,会,能,可 以,真".split(","))
-_NO = frozenset("no,false,不 是,否,不 对,错,错 误,错 误 的,不 正 确,没 有,不 会,不 能,不 可 以,假".split(","))
-_YES |= LISTS["yes_no"]["gold_yes"]
-_NO |= LISTS["yes_no"]["gold_no"]
+_YES, _NO = LISTS["yes_no"]["gold_yes"], LISTS["yes_no"]["gold_no"]
 
 _FORMS = patterns("yes_no_")
 _SAYS_YES, _SAYS_NO = (any_of(LISTS["yes_no"][name]) for name in ("yes", "no"))
@@ -27,12 +24,6 @@ _LEAD = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _PLAIN_LEAD = re.compile(r"\W*(?:yes|no|true|false)\W*(?:$|[,.])", re.IGNORECASE)
-_BOTH_ALONE = re.compile(r"\W*both(?: of them)?\W*", re.IGNORECASE)
-_NEITHER_OR_ONLY = re.compile(r"^\W*(?:neither|none|only)\b(?! (?:because|if|when))", re.IGNORECASE)
-_TURN = re.compile(r",?\s*\b(?:but|while|whereas|however|although|though)\b", re.IGNORECASE)
-_BOTH = re.compile(r"\b(?:both|same|also|all|share|two)\b", re.IGNORECASE)
-_CALLED_ALIKE = re.compile(r"(?<!\bis )(?<!\bwas )(?<!\bhas )\b(?:both|same|share)\b", re.IGNORECASE)
-_SAME = re.compile(r"\b(?:same|share|common)\b", re.IGNORECASE)
 _IDLE = LISTS["yes_no"]["idle"]
 
 
@@ -72,9 +63,9 @@ def says_yes(answer: str, question: str) -> bool | None:
     short = _FORMS["short"].match(sentence)
     if short:
         return not short["denied"]
-    if _BOTH_ALONE.fullmatch(sentence) and _BOTH.search(question):
+    if _FORMS["both_alone"].match(sentence) and _FORMS["both"].search(question):
         return True
-    if _NEITHER_OR_ONLY.match(sentence) and _BOTH.search(question):
+    if _FORMS["neither_or_only"].match(sentence) and _FORMS["both"].search(question):
         return False
     return _read_statement(sentence, statement)
 
@@ -90,7 +81,20 @@ def says_nothing(answer: str) -> bool:
 def restates(answer: str, question: str) -> bool:
     """True for a question's own words: "The law does not mention it" says no where it is asked whether it does."""
     asked = words(re.sub(f"{_PARTICLE}|了|是否|有没有", "", question))
-    return _in_order([word for word in asked if word not in _IDLE], words(answer))
+    silent = _FORMS["says_nothing"].search(answer)
+    lacks = words(silent[0].replace("unknown", "known"))[-1:] if silent else ()  # no evidence, if that is asked for
+    named = any(word.startswith(lacks) for word in asked)
+    restated = named or _in_order([word for word in asked if word not in _IDLE], words(answer))
+    return restated and not _FORMS["own_doubt"].match(answer)
+
+
+def bare(golds: tuple[str, ...], answer: str, question: str) -> tuple[str, ...]:
+    """Yes, of "Yes, since March 2024", for an answer that says no more, or the contrary; else the gold answers."""
+    heads = tuple(gold.partition(",")[0] for gold in golds)
+    if heads == golds or not _FORMS["echo"].match(question) or (polar := polarity(heads, question)) is None:
+        return golds
+    no_more = {*words(_FORMS["not"].sub(" ", answer))} <= {*words(question), "answer"} | _IDLE | _YES | _NO
+    return heads if says_yes(answer, question) is (polar if no_more else not polar) else golds
 
 
 def _lead(text: str) -> bool | None:
@@ -124,15 +128,15 @@ def _read_statement(sentence: str, question: str) -> bool | None:
     )
     if re.search(contrary, sentence, re.IGNORECASE):
         return False if _in_order(question_words, words(sentence)) else None
-    sentence = _TURN.split(sentence, maxsplit=1)[0]
+    sentence = _FORMS["turn"].split(sentence, maxsplit=1)[0]
     denied = len(_FORMS["not"].findall(sentence))
     stated = [word for word in words(_FORMS["not"].sub(" ", sentence)) if word not in _IDLE]
     if not question_words or denied > 1:
         return None
     if _in_order(question_words, stated):
         return not denied
-    if _SAME.search(question):  # no other predicate: of the same nationality
-        return not denied if _CALLED_ALIKE.search(sentence) else None
+    if _FORMS["same"].search(question):  # no other predicate: of the same nationality
+        return not denied if _FORMS["called_alike"].search(sentence) else None
     if re.match(r"\W*(?:both|they)\b", sentence, re.IGNORECASE) and stated and _in_order(stated, question_words):
         return not denied if _same_stem(stated[-1], question_words[-1]) else None  # Both are American
     return True if not denied and _both_are(sentence, question) else None
@@ -144,7 +148,7 @@ def _both_are(sentence: str, question: str) -> bool:
     "X is both a singer and an actor" says it of one alone.
     """
     names, _, predicate = question.partition(" both ")
-    if not predicate or not _CALLED_ALIKE.search(sentence):
+    if not predicate or not _FORMS["called_alike"].search(sentence):
         return False
     predicate_words = [word for word in words(predicate) if word not in _IDLE]
     stated = words(sentence)
