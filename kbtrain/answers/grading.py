@@ -265,7 +265,8 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
     the gold answer or be another form of it (:mod:`kbtrain.answers.yes_no`, ``claims``, ``near``); a judge can grade
     it. An empty one, and one that says that it does not know, is wrong.
     """
-    answer = answer_text(answer)
+    # a model in a loop repeats its words up to the limit, and each place would be compared with all others
+    answer = answer_text(_LOOP.sub(r"\1\1\1", answer) if len(answer) > 1_000 else answer)
     question = _with_options(question)
     if question.grading == "option":
         return named_option(question, answer) in question.answers
@@ -334,6 +335,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
 
 
 _ASKS_MEANING, _VERSION, _RATE = pattern("asks_meaning"), pattern("version"), pattern("rate")
+_LOOP = pattern("loop")
 _TOWARDS = re.compile(r"(?:to|in|at|from|by|into|on) (?:the )?(?=[A-Z]\D+$)|[a-z] ?= ?(?=[-\d])")
 
 

@@ -9,7 +9,9 @@ A context that is too long loses its oldest turns, never half a turn.
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
 from kbtrain.records import Utterance
@@ -21,25 +23,8 @@ RAGATE_PROMPTS: dict[str, tuple[Shots, bool]] = {
     f"ragate_prompt_{shots}{know}": (shots, bool(know)) for know in ("", "_know") for shots in get_args(Shots)
 }
 
-_TASK = (
-    "Below is an instruction that describes a task. Please respond with 'True' or 'False' only that appropriately "
-    "completes the request.\n\n"
-    "Instruction: Analyse the conversational context so far. Generate an appropriate response. Consider the invovled "
-    "entites. Estimate if augmenting the response with external knowledge is helpful with an output of 'True' or "
-    "'False' only.\n"
-)
-_EXAMPLES = (
-    "\nExample 1: USER: I'm planning a trip, can you help me look for a flight? SYSTEM: Which day are you planning to "
-    "return and from which city? USER: I want to go from NYC the day after tomorrow and return on the 13th of this "
-    "month. SYSTEM: Where would you like to go? USER: I want to go to Vancouver, BC. Can you look for a Premium "
-    "Economy class ticket. SYSTEM: I found 1 flight for you. It is a Delta Airlines flight that takes off at 6 am and "
-    "returns at 2:50 am. The price is $505. USER: What is the departure airport, and how many stops does the flight "
-    "have?\n\n"
-    "Response: True\n\n"
-    "Example 2: USER: Get me bus tickets to a Cher event on March 6th. SYSTEM: How many to buy? USER: only one, "
-    "please.\n\n"
-    "### Response: False\n"
-)
+_TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TASK, _EXAMPLES = _TEXTS["task"], _TEXTS["examples"]
 _INPUT = "### Input: {context}\n"
 _LINES: dict[PeftFeature, str] = {
     "resp": "### System response: {value}\n",

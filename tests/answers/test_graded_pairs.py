@@ -61,3 +61,10 @@ def test_a_quantity_is_read_with_value_and_unit(text, values, unit):
 @pytest.mark.parametrize("text", ["F16", "1990s", "5th", "one of them", "007", "R2D2"])
 def test_names_and_ordinals_are_no_quantities(text):
     assert quantities(text) == []
+
+
+def test_a_model_in_a_loop_is_graded_by_what_it_says():
+    """Ten thousand places of the gold answer would be compared with each other."""
+    question = Question("q", "Which city is it?", ("Paris",), "test", "pairs")
+    said = {"It is Paris. ": True, "It is Lyon. ": False, "It is not Paris. ": False}
+    assert {text: rule_verdict(question, 10_000 * text) for text in said} == said
