@@ -23,7 +23,7 @@ RAGATE_PROMPTS: dict[str, tuple[Shots, bool]] = {
     f"ragate_prompt_{shots}{know}": (shots, bool(know)) for know in ("", "_know") for shots in get_args(Shots)
 }
 
-_TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _TASK, _EXAMPLES = _TEXTS["task"], _TEXTS["examples"]
 _INPUT = "### Input: {context}\n"
 _LINES: dict[PeftFeature, str] = {
