@@ -102,7 +102,7 @@ def claim(answer: str, golds: Iterable[str], question: str = "") -> bool | None:
     clear = (
         place
         for place in claimed
-        if not _is_turned(marked, place, negative, asked.words)
+        if not _is_turned(marked, place, negative, question.lower())
         and not _is_of_another(marked, place, asked, raw)
         and not _says_opposite(marked, place, asked, parts)
         and not _is_overtaken(marked, place, asked, raw, parts)
@@ -297,11 +297,11 @@ def _is_nearer(marked: Sequence[str], first: range, own: range, place: _Place, a
     return bare or (adds and nearer) or _IT_IS.match(" ".join(begun)) is not None
 
 
-def _is_turned(marked: Sequence[str], place: _Place, negative: bool, asked: frozenset[str]) -> bool:
-    """True if the clause of a place may say the contrary; bounds that were ``asked`` for are none: after how many."""
+def _is_turned(marked: Sequence[str], place: _Place, negative: bool, question: str) -> bool:
+    """True if the clause of a place may say the contrary; a bound is none where it is asked for: after how many."""
     begin, end, _ = place
     before = "".join(marked[begin - 1 : begin]) if begin else ""
-    if before in _TURNING["towards"] or (before in _TURNING["beside"] - asked and not marked[begin][0].isdigit()):
+    if before in _TURNING["towards"] or (before in _TURNING["beside"] and not marked[begin][0].isdigit()):
         return True
     left = list(itertools.takewhile(lambda word: word not in _PART_BOUNDS, reversed(marked[:begin])))[::-1]
     right = list(itertools.takewhile(lambda word: word not in _PART_BOUNDS, marked[end:]))
@@ -317,8 +317,9 @@ def _is_turned(marked: Sequence[str], place: _Place, negative: bool, asked: froz
     if (negative and elsewhere and right) or _ONLY.search(" ".join(sentence)):
         return True
     bound = _FORMS["bound"].search(f" {' '.join(left)} ")
-    told = bound and not asked.issuperset(bound[0].split())
-    if marked[begin][0].isdigit() and (told or _FORMS["beyond"].match(" ".join(right))):
+    said = bound[0].strip() if bound else ""
+    asked = re.search(rf"\b{said} (?:how|what|which)\b", question) or (said.startswith("at ") and said in question)
+    if marked[begin][0].isdigit() and ((bound and not asked) or _FORMS["beyond"].match(" ".join(right))):
         return True
     if _TURNING["plans"] & {*left, *right} and "but" in behind[:2]:
         return True

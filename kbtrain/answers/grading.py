@@ -327,7 +327,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
     if texts:
         is_person = (ASKS_PERSON.search(question.text) or _WHO.search(question.text)) is not None
         for gold in texts:
-            answer = as_named(answer, gold, is_person, asked)
+            answer = as_named(answer, gold, is_person, asked if _ASKS_MEANING.search(asked) else "")
         yield plain_digits(answer), tuple(map(plain_digits, texts))
     for gold in texts:  # 120k people, for 120,000 people
         if counted := quantities(plain_digits(gold)):

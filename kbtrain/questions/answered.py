@@ -100,7 +100,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
         if column not in columns_with_values:
             none = f"{kind} '{name}': no row has a value under '{column.removeprefix('-')}'"
             raise UserError(f"{at(path)}: {none}; there is {', '.join(list(there)[:20])}")
-    if len(blank) > 1 and sum(blank.values()) > n / 2:
+    if len(columns.answers) > 1 and sum(blank.values()) > n / 2:
         both = "both arms are needed: answer each question both ways, or skip those with one answer"
         raise UserError(f"{at(path)}: in {sum(blank.values())} of {n} rows one of both answers is empty; {both}")
 
