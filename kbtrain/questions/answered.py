@@ -80,7 +80,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     at the end for a column of answers, scores or verdicts that is missing in all rows."""
     columns_with_values: set[str] = set()
     blank: Counter[Condition] = Counter()  # rows in which this arm's answer alone is empty
-    n, there = 0, dict[str, object]()
+    n, one_arm, there = 0, 0, dict[str, object]()
     ids = FirstSeen()
     for file in data_files(path, (*OBJECTS, *TABLES)):
         for number, row in enumerate(any_rows(file), 1):
@@ -91,6 +91,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
             empty = made.empty
             columns_with_values.update(columns.answers[c] for c in columns.answers if c not in empty)
             blank.update(empty if len(empty) == 1 else ())
+            one_arm += sum(row.reached(column) is None for column in columns.answers.values()) == 1
             n, there = n + 1, row.data
             yield made
     if not n:
@@ -100,9 +101,11 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
         if column not in columns_with_values:
             none = f"{kind} '{name}': no row has a value under '{column.removeprefix('-')}'"
             raise UserError(f"{at(path)}: {none}; there is {', '.join(list(there)[:20])}")
-    if len(columns.answers) > 1 and sum(blank.values()) > n / 2:
+    if one_arm > n / 2 or (len(blank) > 1 and sum(blank.values()) > n / 2):
         both = "both arms are needed: answer each question both ways, or skip those with one answer"
-        raise UserError(f"{at(path)}: in {sum(blank.values())} of {n} rows one of both answers is empty; {both}")
+        raise UserError(
+            f"{at(path)}: in {max(one_arm, sum(blank.values()))} of {n} rows one of both answers is empty; {both}"
+        )
 
 
 def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
