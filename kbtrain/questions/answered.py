@@ -91,7 +91,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
             empty = made.empty
             columns_with_values.update(columns.answers[c] for c in columns.answers if c not in empty)
             blank.update(empty if len(empty) == 1 else ())
-            one_arm += sum(row.reached(column) is None for column in columns.answers.values()) == 1
+            one_arm += sum(_found(row, column) is None for column in columns.answers.values()) == 1
             n, there = n + 1, row.data
             yield made
     if not n:
@@ -101,11 +101,10 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
         if column not in columns_with_values:
             none = f"{kind} '{name}': no row has a value under '{column.removeprefix('-')}'"
             raise UserError(f"{at(path)}: {none}; there is {', '.join(list(there)[:20])}")
-    if one_arm > n / 2 or (len(blank) > 1 and sum(blank.values()) > n / 2):
+    lacking = max(one_arm, sum(blank.values()) * (len(blank) > 1))
+    if lacking > n / 2:
         both = "both arms are needed: answer each question both ways, or skip those with one answer"
-        raise UserError(
-            f"{at(path)}: in {max(one_arm, sum(blank.values()))} of {n} rows one of both answers is empty; {both}"
-        )
+        raise UserError(f"{at(path)}: in {lacking} of {n} rows one of both answers is empty; {both}")
 
 
 def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
@@ -136,11 +135,16 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
     return columns.splits[word]
 
 
+def _found(row: SourceRecord, column: str) -> Any:
+    """The value under a column; None for a field that this row lacks."""
+    with contextlib.suppress(UserError):
+        return reach(row, column)
+    return None
+
+
 def _answer(row: SourceRecord, column: str) -> ReadAnswer:
     """The answer without its reasoning; an empty or missing one is an answer (a wrong one)."""
-    value: Any = None
-    with contextlib.suppress(UserError):  # a field that only this row lacks
-        value = plain_answer(reach(row, column))
+    value = plain_answer(_found(row, column))
     value = "" if value is None else value
     if not isinstance(value, str):
         raise row.error(column, f"expected an answer (text), found {type(value).__name__} {format_value(value)}")
