@@ -4,6 +4,8 @@ Median and 95th percentile, in milliseconds: of the gate opened in Python (`load
 of `POST /v1/gate` of a `kbtrain serve` that holds it. The answer is the model's greedy one without a search, drawn
 alone. Behind vLLM the pass of a probe is the answer's own prefill: ``--upstream`` measures whole chat requests, that is
 decision and answer, through a `kbtrain serve` of each gate. Nothing is searched; vLLM forgets its prefixes each time.
+The last column says from how many tokens of an answer on the median of what a gate adds is at most a tenth of it.
+``--at-once`` sends that many chats together, and times them until the last answer.
 
 Examples:
   python benchmarks/one_decision.py --run runs/demo
@@ -15,10 +17,12 @@ Examples:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
@@ -51,6 +55,7 @@ class OneDecisionConfig(Config):
     max_new_tokens: int = Field(64, ge=1, description="longest answer, in tokens")
     questions: int = Field(100, ge=1, description="test questions to ask")
     upstream: str | None = Field(None, description="vLLM's server: whole chat requests to it are timed")
+    at_once: int = Field(1, ge=1, description="upstream: chats that are sent together")
     output: Path = Field(Path("runs/bench/one_decision.json"), description="where the numbers go")
 
 
@@ -58,9 +63,10 @@ def main(config: OneDecisionConfig) -> None:
     asked = [question for _, question in read_questions(config.run / "questions.jsonl") if question.split == "test"]
     asked = asked[: config.questions]
     if config.upstream:
-        chats = time_chats(config, config.upstream, asked)
-        write(config, chats)
-        print(aligned(CHAT_HEAD, [chat_row(name, times, chats[config.gates[0]]) for name, times in chats.items()]))
+        chats, tokens = time_chats(config, config.upstream, asked)
+        write(config, {**chats, "tokens": tokens})
+        base = chats[config.gates[0]]
+        print(aligned(CHAT_HEAD, [chat_row(name, times, base, tokens) for name, times in chats.items()]))
         return
     answer = time_answer(config, asked)
     measured = {"the model's plain answer": {"python": answer}}
@@ -114,38 +120,51 @@ def time_served(folder: Path, questions: Sequence[Question]) -> tuple[float, flo
         return timed(ask, questions)
 
 
-CHAT_HEAD = ["gate", "decision and answer: median, ms", "95 %", "median on top of the first gate, ms", "%"]
+CHAT_HEAD = ["gate", "decision and answer: median, ms", "95 %", "median on top of the first gate, ms", "%",
+             "a tenth from, tokens"]  # fmt: skip
 
 
-def chat_row(name: str, times: Sequence[float], base: Sequence[float]) -> list[str]:
-    """One line of the table: ``base`` are the milliseconds of the same questions through the first gate."""
+def chat_row(name: str, times: Sequence[float], base: Sequence[float], tokens: Sequence[float]) -> list[str]:
+    """One line of the table: ``base`` are the milliseconds of the same questions through the first gate, whose answers
+    have these ``tokens``."""
     on_top = float(np.median(np.subtract(times, base)))
+    each, start = np.polyfit(tokens, base, 1) if len(set(tokens)) > 1 else (np.nan, np.nan)
     return [name, *(f"{np.quantile(times, share):.0f}" for share in (0.5, 0.95)), f"{on_top:.1f}",
-            f"{100 * on_top / np.median(base):.1f}"]  # fmt: skip
+            f"{100 * on_top / np.median(base):.1f}", f"{max(0.0, (10 * on_top - start) / each):.0f}"]  # fmt: skip
 
 
-def time_chats(config: OneDecisionConfig, upstream: str, questions: Sequence[Question]) -> dict[str, list[float]]:
-    """Milliseconds of each question by gate. The gates take turns at every question, so that all meet the same load."""
+def time_chats(
+    config: OneDecisionConfig, upstream: str, questions: Sequence[Question]
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Milliseconds of each question by gate, and the mean tokens of its answer through the first one; of each group of
+    questions where several are sent at once. The gates take turns, so that all meet the same load."""
     model = httpx2.get(f"{upstream}/models", timeout=60).json()["data"][0]["id"]
     with contextlib.ExitStack() as servers:
         # no score is above 1: nothing is searched
         more = [f"--upstream={upstream}", "--prompt=trained", "--threshold=1"]
         ports = {name: servers.enter_context(kbtrain(config.run / name, None, *more))[0] for name in config.gates}
-        spent: dict[str, list[float]] = {name: [] for name in ports}
-        for number, question in enumerate([*questions[:WARM], *questions]):
+        senders = servers.enter_context(ThreadPoolExecutor(config.at_once))
+
+        def answer_tokens(name: str, question: Question) -> int:
             body = {"model": model, "temperature": 0, "max_tokens": config.max_new_tokens,
                     "messages": [{"role": "user", "content": question.text}]}  # fmt: skip
-            for name, port in ports.items():
+            reply = httpx2.post(f"http://127.0.0.1:{ports[name]}/v1/chat/completions", json=body, timeout=300)
+            if reply.status_code != HTTPStatus.OK or reply.headers.get("x-kbtrain-score") is None:
+                raise UserError(f"{name}: the server answered {reply.status_code} without a score: {reply.text[:99]}")
+            return int(reply.json()["usage"]["completion_tokens"])
+
+        spent: dict[str, list[float]] = {name: [] for name in ports}
+        tokens: list[float] = []
+        groups = [questions[i : i + config.at_once] for i in range(0, len(questions), config.at_once)]
+        for number, group in enumerate([*groups[:WARM], *groups]):
+            for name in ports:
                 httpx2.post(f"{upstream.removesuffix('/v1')}/reset_prefix_cache", timeout=60).raise_for_status()
                 start = time.perf_counter()
-                reply = httpx2.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=300)
+                counted = list(senders.map(answer_tokens, itertools.repeat(name), group))
                 if number >= WARM:
                     spent[name].append(1000 * (time.perf_counter() - start))
-                if reply.status_code != HTTPStatus.OK or reply.headers.get("x-kbtrain-score") is None:
-                    raise UserError(
-                        f"{name}: the server answered {reply.status_code} without a score: {reply.text[:99]}"
-                    )
-    return spent
+                    tokens += [float(np.mean(counted))] if name == config.gates[0] else []
+    return spent, tokens
 
 
 def timed(ask: Callable[[Question], object], questions: Sequence[Question]) -> tuple[float, float]:

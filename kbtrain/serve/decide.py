@@ -304,7 +304,7 @@ class _Waiting(Generic[R]):
 
 
 class GateWorker(Generic[R]):
-    """Batches of at most ``most`` inputs; the first of a batch waits ``seconds`` for others at the longest.
+    """Batches of at most ``most`` inputs; where one takes more than ``seconds``, a batch waits as long for others.
 
     With several ``threads`` a batch does not wait for those before it: for a gate that waits for a server. A batch is
     smaller where it would take over half of ``deadline`` seconds at the speed of the batch before.
@@ -390,7 +390,7 @@ class GateWorker(Generic[R]):
             while True:
                 while not self._waiting and not self._closed:
                     self._changed.wait()
-                until = time.monotonic() + self._seconds
+                until = time.monotonic() + (self._seconds if self._each > self._seconds else 0.0)
                 most = max(1, int(min(self._most, self._deadline / 2 / (self._each or 1e-9))))
                 while len(self._waiting) < most and not self._closed:
                     left = until - time.monotonic()
