@@ -360,3 +360,33 @@ def test_a_gate_that_waits_for_a_server_has_several_batches_under_way():
     finally:
         worker.close()
     assert not worker.alive
+
+
+def test_a_batch_waits_for_others_where_an_input_takes_longer_than_the_wait():
+    batches = []
+
+    def score(values):
+        batches.append(values)
+        time.sleep(max(values))
+        return values
+
+    async def scenario(*values):
+        asked = []
+        for value in values:
+            asked.append(asyncio.ensure_future(worker.score([value])))
+            await asyncio.sleep(0.01)
+        return [await one for one in asked]
+
+    worker = GateWorker(score, 8, 5.0, 8, deadline=4.0)  # a wait would end in the deadline
+    try:
+        assert [asyncio.run(scenario(0.0)) for _ in range(2)] == [[[0.0]]] * 2
+    finally:
+        worker.close()
+    batches.clear()
+    worker = GateWorker(score, 8, 0.5, 8)
+    try:
+        assert asyncio.run(scenario(0.6)) == [[0.6]]
+        assert asyncio.run(scenario(0.1, 0.2)) == [[0.1], [0.2]]
+    finally:
+        worker.close()
+    assert batches == [[0.6], [0.1, 0.2]]
