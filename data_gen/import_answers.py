@@ -108,8 +108,9 @@ def main(config: ImportConfig) -> None:
            "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
            "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
     copies = CopiedGold()
+    # a broken line stops here, before a store is bound to this file
     for row in progress_bar(read_answered(config.path, columns), desc="check", unit="questions"):
-        copies.add(row.question, row.texts)  # and a broken line stops here, before a store is bound to this file
+        copies.add(row.question, {condition: answer.text for condition, answer in row.answers.items()})
     if (problem := copies.problem()) and config.copied_gold == "refuse":
         raise UserError(
             f"{at(config.path)}: {problem}; name a column of answers that people wrote or checked, give thumbs to "

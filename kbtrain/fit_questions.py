@@ -295,12 +295,12 @@ def compare_answers(run: Path) -> tuple[SettingResult, SettingResult]:
     names = {"llm": search_pilot.NEVER, "rag": setting.name}
     correct: dict[str, dict[str, bool | None]] = {name: {} for name in names.values()}
     path = run / "verdicts.jsonl"  # a judge's, by which the gate's labels are graded, too
-    judged = {one.question_id: one.right for one in jsonl.read(QuestionVerdicts, path)} if path_exists(path) else {}
+    judged = {one.question_id: one.right for one in jsonl.read(QuestionVerdicts, path)} if path_exists(path) else None
     with SampleStore(run / "samples.db", read_only=True) as store:
         for row in store.iterate("main"):
             if row.question_id in by_id and row.condition in names:
-                graded = grade(by_id[row.question_id], row, judged.get(row.question_id))
-                correct[names[row.condition]][row.question_id] = graded.correct
+                verdicts = None if judged is None else judged.get(row.question_id, {})
+                correct[names[row.condition]][row.question_id] = grade(by_id[row.question_id], row, verdicts).correct
     nevers, results = compare_settings([setting], correct, {name: dict.fromkeys(by_id, 0) for name in correct})
     return nevers[search_pilot.PLAIN], results[0]
 

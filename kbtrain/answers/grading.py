@@ -541,7 +541,7 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
     key = normalise(answer)
     if key not in verdicts:
         raise UserError(
-            f"question '{question.id}': no verdict on the answer {answer!r:.60}; run data_gen/judge.py again"
+            f"question '{question.id}': no verdict on the answer {answer!r:.60}; run data_gen/judge.py again, or add it"
         )
     return verdicts[key]
 

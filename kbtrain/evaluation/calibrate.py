@@ -111,9 +111,13 @@ def stored_dev(run: Path, gate: str) -> Dev:
 
 def at_threshold(run: Path, result: GateResult, threshold: float) -> GateResult:
     """A gate's result at another threshold on the same test questions, as its folder may hold one by now."""
+    if threshold == result.threshold:
+        return result
     values, rows = _stored(run, result.gate, "test")
     given = GateInput(result.gate, np.empty(0), values, fixed=threshold)
-    (made,) = decisions.measure(answers(rows, "greedy"), [decide(given, [], DevRule())], draws=2_000, seed=0)
+    (made,) = decisions.measure(
+        answers(rows, "greedy"), [decide(given, [], DevRule())], draws=Settings.bootstrap_draws, seed=0
+    )
     return replace(result, threshold=threshold, **vars(made.point))
 
 

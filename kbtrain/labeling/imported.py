@@ -68,8 +68,8 @@ class StatedVerdicts:
 
 
 BATCH = 500  # question-conditions made durable at once
-MANY, LEAST = 0.05, 5  # share and number of questions from which on one wrong answer to all of them is told
-_SPOKEN = re.compile(r"\bI\b|\b[Ss]orry\b|^.{0,3}$")  # by a model, which does not know; or yes, no, a letter
+MANY, LEAST, LONGEST = 0.05, 5, 300  # share and number of questions with one wrong answer that is told; its characters
+_SPOKEN = re.compile(r"\bI\b(?!/)|\b[Ss]orry\b|^.{0,3}$")  # by a model, which does not know; or yes, no, a letter
 
 
 @dataclass
@@ -79,15 +79,15 @@ class ImportCounts:
 
     splits: Counter[str] = field(default_factory=Counter)
     graded: dict[Condition, StatedVerdicts] = field(default_factory=dict)
-    empty: Counter[Condition] = field(default_factory=Counter)  # or missing answers
+    empty: Counter[Condition] = field(default_factory=Counter)
     unfit: Counter[tuple[Condition, str]] = field(default_factory=Counter)
     fit: set[str] = field(default_factory=set)
     scores: list[GateScore] = field(default_factory=list)
     chinese: int = 0
     thoughts: int = 0  # answers that came with reasoning
     thoughts_only: int = 0  # reasoning that no answer follows
-    without_gold: int = 0  # rows that are skipped
-    first: list[str] = field(default_factory=list)  # the places of some of these
+    without_gold: list[str] = field(default_factory=list)  # places of rows that are skipped, as those of the next
+    one_armed: list[str] = field(default_factory=list)  # without both answers
     gold: GoldCounts = field(default_factory=GoldCounts)
 
     def into(self, store: SampleStore, run: str, rows: Iterable[Answered]) -> Iterator[Question]:
@@ -96,9 +96,8 @@ class ImportCounts:
         waiting: list[SampleSet] = []
         texts = FirstSeen()
         for row in rows:
-            if not row.question.answers:
-                self.without_gold += 1
-                self.first += [row.place] if len(self.first) < SHOWN else []
+            if not (row.question.answers and row.has_both):
+                (self.one_armed if row.question.answers else self.without_gold).append(row.place)
                 continue
             self._count(row)
             self.gold.add(row.question, row.left_out, texts)
@@ -108,7 +107,7 @@ class ImportCounts:
                 waiting = []
             yield row.question
         if not self.splits:
-            skipped = f"{self.without_gold} rows skipped{first_places(self.first)}"
+            skipped = f"{len(self.without_gold)} rows skipped{first_places(self.without_gold)}"
             raise UserError(f"no question has a reference answer; {skipped}; {NO_GOLD}")
         store.put(run, waiting)
 
@@ -116,34 +115,35 @@ class ImportCounts:
         self.splits[row.question.split] += 1
         self.chinese += taken_for_english(row.question)
         self.scores += [GateScore(row.question.id, gate, score) for gate, score in row.scores.items()]
-        self.empty.update(row.empty)
         for condition, answer in row.answers.items():
             right = rule_verdict(row.question, answer.text)
             self.graded.setdefault(condition, StatedVerdicts()).add(row.question, right, row.stated.get(condition))
-            self.fit.update((answer.text,) if right else row.question.answers)
-            self.unfit[condition, answer.text] += not right
+            if len(answer.text) <= LONGEST:
+                self.fit.update((answer.text,) if right else row.question.answers)
+                self.unfit[condition, answer.text] += not right
+            self.empty[condition] += not (answer.text or answer.thought)
             self.thoughts += answer.thought
             self.thoughts_only += answer.finish == "thought"
 
     def as_dict(self) -> dict[str, Any]:
         graded = {condition: dict(vars(stated)) for condition, stated in self.graded.items()}
         return {"splits": dict(self.splits), "scores": Counter(s.gate for s in self.scores), "graded": graded,
-                "thoughts": self.thoughts, "thoughts_only": self.thoughts_only, "without_gold": self.without_gold,
-                **self.gold.as_dict()}  # fmt: skip
+                "thoughts": self.thoughts, "thoughts_only": self.thoughts_only, "without_gold": len(self.without_gold),
+                "one_armed": len(self.one_armed), **self.gold.as_dict()}  # fmt: skip
 
     def lines(self) -> list[str]:
         """For people: one line a condition, then splits and scores."""
         splits = ", ".join(f"{split} {self.splits[split]}" for split in ("train", "dev", "test"))
         scores = ", ".join(f"{gate} {n}" for gate, n in self.as_dict()["scores"].items()) or "none"
         lines, total = list(self.gold.lines()), self.splits.total()
-        if self.without_gold:
-            skipped = "warning: rows skipped that have no reference answer (none, empty or a placeholder)"
-            lines.append(f"{skipped}: {self.without_gold}{first_places(self.first)}")
+        for places, lack in ((self.without_gold, "have no reference answer (none, empty or a placeholder)"),
+                             (self.one_armed, "lack one of both answers (null, no field, an empty cell)")):  # fmt: skip
+            lines += [f"warning: rows skipped that {lack}: {len(places)}{first_places(places)}"] * bool(places)
+        if counts := ", ".join(f"{n} under '{condition}'" for condition, n in (+self.empty).items()):
+            lines.append(f"warning: empty answers, which count as wrong: {counts}")
         if self.thoughts:
             alone = f"{self.thoughts_only} are reasoning alone: skipped"
             lines.append(f"reasoning stripped from {self.thoughts} answers; {alone}")
-        if counts := ", ".join(f"{n} under '{condition}'" for condition, n in sorted(self.empty.items())):
-            lines.append(f"warning: empty or missing answers, which count as wrong: {counts}")
         lines += [
             f"warning: the answer {format_value(text, 80)} to {n} of {total} questions under '{condition}' is right "
             "for none; is it an error in place of an answer?"

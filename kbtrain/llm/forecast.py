@@ -188,5 +188,7 @@ def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measur
     samples, silent = [sample for sample_set in sets for sample in sample_set.answers()], SilentAnswers()
     silent.add(samples)
     read, tokens = (sum(one.prompt_tokens for one in sets), sum(sample.n_tokens for sample in samples))
-    beyond = (read - sum(map(_bytes_of, chosen)) / _BYTES_A_TOKEN) / len(sets) if read else 0.0  # 0: not counted there
+    counted = {(one.question_id, one.condition) for one in sets if one.prompt_tokens}  # not one that was refused
+    n_bytes = [_bytes_of(request) for request in chosen if (request.question.id, request.condition) in counted]
+    beyond = (read - sum(n_bytes) / _BYTES_A_TOKEN) / len(n_bytes) if n_bytes else 0.0
     return Measurement(len(sets), seconds, tokens, silent, beyond)

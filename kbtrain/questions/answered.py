@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from kbtrain.answers.thoughts import ReadAnswer, read_answer, split_thought
+from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import Columns, LeftOutAnswers
 from kbtrain.questions.checks import FirstSeen, check_question, leak_key
@@ -19,7 +18,7 @@ from kbtrain.questions.columns import mapped, reach
 from kbtrain.questions.files import DataFile, data_files
 from kbtrain.questions.gold import without_placeholders
 from kbtrain.questions.rows import SourceRecord, format_value, plain_answer
-from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
+from kbtrain.questions.tables import OBJECTS, TABLES, any_rows, cell_value
 from kbtrain.records import GREEDY, Condition, Question, Sample, SampleSet, Split
 
 
@@ -46,7 +45,7 @@ class AnswerColumns:
 
 @dataclass(frozen=True)
 class Answered:
-    """A question, its answers and the file's verdicts on them by condition, and the scores that its row has.
+    """A question, the answers that its row has and the file's verdicts on them by condition, and its scores.
 
     ``gold`` of the question is "none" where the row has no reference answer: such a question gets no label.
     """
@@ -59,13 +58,9 @@ class Answered:
     place: str = ""  # file and line
 
     @property
-    def texts(self) -> dict[Condition, str]:
-        return {condition: answer.text for condition, answer in self.answers.items()}
-
-    @property
-    def empty(self) -> list[Condition]:
-        """Conditions whose answer is empty or missing; reasoning alone is neither."""
-        return [c for c, answer in self.answers.items() if not (answer.text.strip() or answer.thought)]
+    def has_both(self) -> bool:
+        """True if it was answered without and with passages; else the row says nothing about a search."""
+        return {"llm", "rag"} <= self.answers.keys()
 
     def sample_sets(self) -> list[SampleSet]:
         """As the store keeps them: greedy answers alone. Numbers of tokens and probabilities are not known: 0."""
@@ -79,8 +74,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     """Stream a file's (archive's, folder's) rows, each checked. Raises :class:`UserError` with file, line and column;
     at the end for a column of answers, scores or verdicts that is missing in all rows."""
     columns_with_values: set[str] = set()
-    blank: Counter[Condition] = Counter()  # rows in which this arm's answer alone is empty
-    n, one_arm, there = 0, 0, dict[str, object]()
+    n, with_gold, lacking, there = 0, 0, 0, dict[str, object]()
     ids = FirstSeen()
     for file in data_files(path, (*OBJECTS, *TABLES)):
         for number, row in enumerate(any_rows(file), 1):
@@ -88,10 +82,9 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
             check_question(made.question, row.file, row.line, ids)
             columns_with_values.update(columns.scores[gate] for gate in made.scores)
             columns_with_values.update(columns.stated[c] for c, right in made.stated.items() if right is not None)
-            empty = made.empty
-            columns_with_values.update(columns.answers[c] for c in columns.answers if c not in empty)
-            blank.update(empty if len(empty) == 1 else ())
-            one_arm += sum(_found(row, column) is None for column in columns.answers.values()) == 1
+            columns_with_values.update(columns.answers[c] for c, a in made.answers.items() if a.text or a.thought)
+            with_gold += bool(made.question.answers)
+            lacking += bool(made.question.answers) and not made.has_both
             n, there = n + 1, row.data
             yield made
     if not n:
@@ -101,10 +94,10 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
         if column not in columns_with_values:
             none = f"{kind} '{name}': no row has a value under '{column.removeprefix('-')}'"
             raise UserError(f"{at(path)}: {none}; there is {', '.join(list(there)[:20])}")
-    lacking = max(one_arm, sum(blank.values()) * (len(blank) > 1))
-    if lacking > n / 2:
-        both = "both arms are needed: answer each question both ways, or skip those with one answer"
-        raise UserError(f"{at(path)}: in {lacking} of {n} rows one of both answers is empty; {both}")
+    if lacking > with_gold / 2:
+        raise UserError(
+            f"{at(path)}: {lacking} of {with_gold} rows lack an answer; answer each without and with passages"
+        )
 
 
 def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
@@ -118,7 +111,8 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
         question = dataclasses.replace(question, split=split_of(loaded.group or leak_key(question), columns.shares))
     elif question.split == "train" and share_of(question.id) < columns.dev_share:
         question = dataclasses.replace(question, split="dev")
-    answers = {condition: _answer(row, column) for condition, column in columns.answers.items()}
+    found = ((condition, _answer(row, column, file)) for condition, column in columns.answers.items())
+    answers = {condition: answer for condition, answer in found if answer is not None}
     stated = {condition: _verdict(row, column) for condition, column in columns.stated.items()}
     return Answered(question, answers, stated, _scores(row, columns.scores), loaded.left_out, at(row.file, row.line))
 
@@ -135,17 +129,16 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
     return columns.splits[word]
 
 
-def _found(row: SourceRecord, column: str) -> Any:
-    """The value under a column; None for a field that this row lacks."""
-    with contextlib.suppress(UserError):
-        return reach(row, column)
-    return None
-
-
-def _answer(row: SourceRecord, column: str) -> ReadAnswer:
-    """The answer without its reasoning; an empty or missing one is an answer (a wrong one)."""
-    value = plain_answer(_found(row, column))
-    value = "" if value is None else value
+def _answer(row: SourceRecord, column: str, file: DataFile) -> ReadAnswer | None:
+    """The answer without its reasoning; None where the row has none: no such field, null, or a table's empty cell."""
+    try:
+        value = plain_answer(reach(row, column))
+    except UserError:
+        if (parent := cell_value(row.data.get(column.partition(".")[0]))) and not isinstance(parent, dict):
+            raise  # a text is no object that lacks the field
+        return None
+    if value is None or (file.suffix in TABLES and is_blank(str(value))):
+        return None
     if not isinstance(value, str):
         raise row.error(column, f"expected an answer (text), found {type(value).__name__} {format_value(value)}")
     return read_answer(split_thought(row.check_text(column, value)), "eos")

@@ -115,7 +115,7 @@ def pick_questions(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally
 
 
 def first_places(places: Sequence[str]) -> str:
-    return f" (first at {', '.join(places)})" if places else ""
+    return f" (first at {', '.join(places[:SHOWN])})" if places else ""
 
 
 def taken_for_english(question: Question) -> bool:

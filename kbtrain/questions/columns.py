@@ -174,19 +174,20 @@ def _bare(name: str) -> str:
 
 
 def _unnamed(row: SourceRecord, values: Mapping[str, Sequence[Any]], field: str) -> UserError:
-    """The error of a column that no name tells; ``row``: the first one; ``values``: of each column. Proposed is one of
-    texts: for questions that with most question marks, for answers that with fewest, then the longest."""
+    """The error of a column that no name tells; ``row``: the first one; ``values``: of each column. Proposed is for
+    questions the shortest texts with most question marks, for answers the longest values with fewest."""
     if without_header(row):
         return UserError(f"{at(row.file, 1)}: looks like a question; put the columns' names above it: question,answer")
     there, without = ", ".join(values), f"; {NO_GOLD}" * (field == "answers")
-    kinds = (str, list) if without else (str,)
+    kinds = (str, list, int, float) if without else (str,)
     others = sorted(values.keys() - {*FIELDS, *_proposed(values).values()})
-    texts = [name for name in others if all(isinstance(value, kinds) for value in values[name])]
-    if not texts:
+    fitting = [name for name in others if all(isinstance(value, kinds) for value in values[name])]
+    if not others:
         what = "reference answers, which are needed" if without else "questions"
         return row.error(field, f"no column has {what}; there is {there}{without}")
-    asks = {name: sum("?" in value or "\uff1f" in value for value in values[name]) for name in texts}
-    likely = max(texts, key=lambda name: (-asks[name] if without else asks[name], sum(map(len, values[name]))))
+    written, sign = {name: [*map(str, values[name])] for name in others}, -1 if without else 1
+    asks = {name: sign * sum("?" in text or "\uff1f" in text for text in written[name]) for name in others}
+    likely = max(fitting or others, key=lambda name: (asks[name], -sign * sum(map(len, written[name]))))
     typed = _map(values).replace(f"THEIR_{field.upper()}", likely)
     return row.error(field, f'which column is it? There is {there}; name it: --columns "{typed}"{without}')
 

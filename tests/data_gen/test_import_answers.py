@@ -198,9 +198,11 @@ def test_an_error_in_place_of_many_answers_is_told_and_short_or_honest_answers_a
              "llm": usual[i % 5] if i != 1 else None,
              "rag": f"town {i}" if i % 3 else "Error: 4\n29" * 9} for i in range(41)]  # fmt: skip
     done = imported(tmp_path, rows)
-    assert "warning: empty or missing answers, which count as wrong: 1 under 'llm'\n" in done.stdout
+    assert (
+        "warning: rows skipped that lack one of both answers (null, no field, an empty cell): 1 (first" in done.stdout
+    )
     cut = "'Error: 4\\n29Error: 4\\n29Error: 4\\n29Error: 4\\n29Error: 4\\n29Error: 4\\n29Error\u2026'"
-    assert f"warning: the answer {cut} to 14 of 41 questions under 'rag' is right for none; is it" in done.stdout
+    assert f"warning: the answer {cut} to 14 of 40 questions under 'rag' is right for none; is it" in done.stdout
     assert done.stdout.count("is right for none") == 1
 
 
@@ -212,13 +214,43 @@ def test_labels_warn_of_gold_that_repeats_an_arm(tmp_path, script):
     assert "warning: 40 of 40 reference answers are word for word the model's own (rag 40, llm 20)" in done.stdout
 
 
-@pytest.mark.parametrize("absent", [None, ...])
-def test_logs_with_one_arm_a_question_are_one_line(tmp_path, absent):
-    arms = [{"plain": "x", "with_passages": absent}, {"plain": absent, "with_passages": "x"}]
-    rows = [{"question": f"{i}?", "gold": "x", **arm} for i, arm in enumerate(arms)]
-    path = tmp_path / "logs.jsonl"
-    given = ({key: value for key, value in row.items() if value is not ...} for row in rows)
-    path.write_text("".join(json.dumps(row) + "\n" for row in given))
-    columns = AnswerColumns(Columns({"answers": "gold"}), {"llm": "plain", "rag": "with_passages"})
-    with pytest.raises(UserError, match=r"logs\.jsonl: in 2 of 2 rows one of both answers is empty; both arms are"):
-        list(read_answered(path, columns))
+def of_arms(folder, name, rows):
+    path, columns = folder / name, AnswerColumns(Columns({"answers": "gold"}), {"llm": "plain", "rag": "found.text"})
+    rows = [{"question": f"{i}?", "gold": "x", "found": {"text": "x"}, **row} for i, row in enumerate(rows)]
+    if name.endswith(".csv"):
+        cells = [[row.get("plain") or "", json.dumps(row["found"])] for row in rows]
+        lines = ["question,gold,plain,found", *(f'{i}?,x,{plain},"{found.replace(chr(34), 2 * chr(34))}"'
+                                                for i, (plain, found) in enumerate(cells))]  # fmt: skip
+    else:
+        lines = [json.dumps({key: value for key, value in row.items() if value is not ...}) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return path, list(read_answered(path, columns))
+
+
+@pytest.mark.parametrize(("name", "absent"), [("logs.jsonl", None), ("logs.csv", ""), ("logs.csv", "\u200b")])
+def test_a_row_without_both_answers_is_skipped_and_in_most_rows_refused(tmp_path, name, absent):
+    half = [{"plain": "x" if i % 2 else absent} for i in range(8)]
+    _, found = of_arms(tmp_path, name, half)
+    assert [row.has_both for row in found] == [False, True] * 4
+    counts = ImportCounts()
+    with SampleStore(tmp_path / "samples.db") as store:
+        store.begin("main", {})
+        assert len(list(counts.into(store, "main", iter(found)))) == 4
+    assert "lack one of both answers (null, no field, an empty cell): 4 (first at" in "\n".join(counts.lines())
+    assert counts.graded["llm"].n == counts.graded["rag"].n == 4
+    for more in ({"plain": absent}, {"plain": absent, "found": {"text": absent}}, {"plain": "x", "found": {}}):
+        with pytest.raises(UserError, match=f"{name}: 5 of 9 rows lack an answer; answer each"):
+            of_arms(tmp_path, name, [*half, more])
+    _, found = of_arms(tmp_path, name, [*half, {"plain": absent, "gold": ""}] if name.endswith("l") else half)
+    assert len(found) >= 8  # rows without a reference answer do not count
+
+
+def test_a_text_where_an_object_is_expected_is_an_error_with_its_place(tmp_path):
+    with pytest.raises(UserError, match=r"logs\.jsonl:2: field 'found\.text': missing"):
+        of_arms(tmp_path, "logs.jsonl", [{"plain": "x"}, {"plain": "x", "found": "Internal Server Error"}])
+    _, found = of_arms(
+        tmp_path,
+        "logs.jsonl",
+        [{"plain": "x"}] * 3 + [{"plain": "x", "found": {"error": 500}}, {"plain": "x", "found": ...}],
+    )
+    assert [row.has_both for row in found] == [True] * 3 + [False] * 2

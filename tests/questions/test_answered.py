@@ -34,13 +34,13 @@ def texts(answered):
 
 def test_a_row_is_a_question_with_its_greedy_answers(tmp_path):
     lacking = {key: value for key, value in row(2).items() if key != "found"}
-    found, *others = read(tmp_path, [row(1, plain=""), lacking, row(3, plain=None), *map(row, range(4, 7))])
-    assert [(made.empty, texts(made)["rag"]) for made in others[:2]] == [(["rag"], ""), (["llm"], "ann 3.")]
+    found, *others = read(tmp_path, [row(1), lacking, row(3, plain=""), *map(row, range(4, 7))])
+    assert [texts(made) for made in others[:2]] == [{"llm": "Bob"}, {"llm": "", "rag": "ann 3."}]
     assert (found.question.id, found.question.text, found.question.answers) == ("q1", "Who wrote book 1?", ("Ann 1",))
     assert (found.question.split, found.question.grading) == ("train", "contains")
-    assert texts(found) == {"llm": "", "rag": "ann 1."} and found.stated == {"llm": False, "rag": True}
+    assert texts(found) == {"llm": "Bob", "rag": "ann 1."} and found.stated == {"llm": False, "rag": True}
     llm, rag = found.sample_sets()
-    assert (llm.condition, llm.samples, llm.greedy.text) == ("llm", (), "")
+    assert (llm.condition, llm.samples, llm.greedy.text) == ("llm", (), "Bob")
     assert (rag.condition, rag.greedy.text, rag.greedy.index) == ("rag", "ann 1.", -1)
 
 
@@ -51,7 +51,7 @@ def test_a_table_has_its_verdicts_as_words_or_not_at_all(tmp_path):
     columns = AnswerColumns(Columns({"answers": "gold"}), arms, verdicts)
     found = list(read_answered(path, columns))
     assert [one.question.id for one in found] == ["logs-1", "logs-2"]
-    assert [texts(one) for one in found] == [{"llm": "Bob", "rag": ""}, {"llm": "now", "rag": "now"}]
+    assert [texts(one) for one in found] == [{"llm": "Bob"}, {"llm": "now", "rag": "now"}]
     assert [one.stated for one in found] == [{"llm": False, "rag": None}, {"llm": True, "rag": True}]
     path.write_text("question,gold,plain,found,sure\nWho?,Ann,Bob,Ann, \nWhen?,now,now,now,2\n")
     scored = AnswerColumns(Columns({"answers": "gold"}), arms, scores={"theirs": "sure"})
