@@ -226,6 +226,12 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path):
     for name, lines, says in (
         ("q.jsonl", rows[:1], r":1: .*There is query, solved; name it: --columns .*answers: solved"),
         ("q.jsonl", [other], r":1: field 'text': which column is it\?.*--columns .{text: words, answers: gold"),
+        (
+            "q.jsonl",
+            ['{"anfrage": "a?", "verlauf": "Hello? a?", "jahr": 1989}'],
+            "--columns .{text: anfrage, answers: ",
+        ),
+        ("q.jsonl", ['{"query": "a?", "jahr": 1989, "about": {"a": 1}}'], "--columns .{text: query, answers: jahr}"),
         ("q.jsonl", rows[1:], r":2: field 'answer': missing in 1 of the first 2 rows; there is query; write \"\""),
         ("q.jsonl", [rows[2], rows[2], rows[1]], ":1: field 'answer': missing in 2 of the first 3 rows"),
         ("q.jsonl", rows[2:], ":1: .*no column has reference answers, which are needed; .*audit.md"),

@@ -155,6 +155,9 @@ def test_a_dry_run_tells_requests_tokens_and_money_and_stores_nothing(make_run, 
         with_passages = {json.dumps([{"role": "user", "content": answer_prompt(a.question, a.condition, a.evidence)}])
                          for a in plan.requests() if a.condition == "rag"}  # fmt: skip
         assert len(with_passages & set(asked)) == 3  # half of both conditions
+        every = forecast(config, plan.requests, 6).tokens_in
+        server.forbids = lambda prompt: any(str(a.evidence)[:40] in prompt for a in plan.requests())
+        assert forecast(config, plan.requests, 6).tokens_in > 0.8 * every  # refused ones say nothing of the others
     assert not (folder / "samples.db").exists()
 
 
