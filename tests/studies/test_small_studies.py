@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import asked_turns
 import mha_networks
 import numpy as np
 import pytest
@@ -227,7 +228,7 @@ def test_inputs_are_trained_with_each_seed_by_the_recipe_and_compared_on_test(tm
         Recipe("ragate_mha")(command[2:])
         return Done
 
-    monkeypatch.setattr(mha_networks.subprocess, "run", run)
+    monkeypatch.setattr(mha_networks, "subprocess", SimpleNamespace(run=run))
     keys = {"epochs": 1, "vocabulary": 300, "max_length": 64, "device": "cpu"}
     config = mha_networks.MhaNetworksConfig(
         turns=tmp_path / "turns.jsonl", test=True, output=tmp_path / "out", layers=(1,), heads=(2,), sizes=(8,),
@@ -244,3 +245,13 @@ def test_inputs_are_trained_with_each_seed_by_the_recipe_and_compared_on_test(tm
     mha_networks.main(config)
     assert capsys.readouterr().out.count("finished already") == 4
     assert (tmp_path / "out" / "networks.md").read_text() == text
+
+
+def test_asked_models_are_compared_on_the_turns_that_have_scores(tmp_path, capsys):
+    write(tmp_path / "turns.jsonl", [turn(i, label=i % 3 == 0) for i in range(12)])
+    ids = [json.loads(line)["id"] for line in (tmp_path / "turns.jsonl").read_text().splitlines()]
+    rows = [{"turn": name, "one": 0.6, "two": 0.9 - 0.3 * (i % 3)} for i, name in enumerate(ids[:9])]
+    (tmp_path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = asked_turns.AskedTurnsConfig(turns=tmp_path / "turns.jsonl", scores=tmp_path / "scores.jsonl")
+    asked_turns.main(config)
+    assert "9 turns, 3 of them enriched" in (said := capsys.readouterr().out) and "two - one, AUC: 0.5000 [" in said
