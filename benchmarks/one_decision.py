@@ -129,8 +129,9 @@ def chat_row(name: str, times: Sequence[float], base: Sequence[float], tokens: S
     have these ``tokens``."""
     on_top = float(np.median(np.subtract(times, base)))
     each, start = np.polyfit(tokens, base, 1) if len(set(tokens)) > 1 else (np.nan, np.nan)
+    tenth = f"{max(0.0, (10 * on_top - start) / each):.0f}" if each > 0 else "-"
     return [name, *(f"{np.quantile(times, share):.0f}" for share in (0.5, 0.95)), f"{on_top:.1f}",
-            f"{100 * on_top / np.median(base):.1f}", f"{max(0.0, (10 * on_top - start) / each):.0f}"]  # fmt: skip
+            f"{100 * on_top / np.median(base):.1f}", tenth]  # fmt: skip
 
 
 def time_chats(

@@ -86,8 +86,9 @@ class Filter:
         headers = {"content-type": "application/json"}
         if self.valves.key:
             headers["authorization"] = f"Bearer {self.valves.key}"
+        texts = [{"role": message["role"], "content": _text(message.get("content"))} for message in messages]
         try:
-            connection.request("POST", f"{url.path}/v1/gate", json.dumps({"messages": _texts(messages)}), headers)
+            connection.request("POST", f"{url.path}/v1/gate", json.dumps({"messages": texts}), headers)
             reply = connection.getresponse()
             answer = json.loads(reply.read())
         finally:
@@ -98,11 +99,6 @@ class Filter:
             raise OSError(f"status {reply.status}")
         decision: dict[str, Any] = answer["decisions"][0]
         return None if decision["retrieve"] is None else decision
-
-
-def _texts(messages: Any) -> list[dict[str, Any]]:
-    """Role and text of each message; of pictures and files only that there are some."""
-    return [{"role": message["role"], "content": _text(message.get("content"))} for message in messages]
 
 
 def _text(content: Any) -> Any:

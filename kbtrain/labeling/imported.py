@@ -13,6 +13,7 @@ from typing import Any
 
 from kbtrain.answers.grading import rule_verdict
 from kbtrain.answers.missing import is_missing
+from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError
 from kbtrain.io.store import SampleStore
 from kbtrain.questions.answered import Answered
@@ -118,10 +119,10 @@ class ImportCounts:
         for condition, answer in row.answers.items():
             right = rule_verdict(row.question, answer.text)
             self.graded.setdefault(condition, StatedVerdicts()).add(row.question, right, row.stated.get(condition))
-            if len(answer.text) <= LONGEST:
-                self.fit.update((answer.text,) if right else row.question.answers)
-                self.unfit[condition, answer.text] += not right
-            self.empty[condition] += not (answer.text or answer.thought)
+            begin = answer.text[:LONGEST]
+            self.fit.update((begin,) if right else row.question.answers)
+            self.unfit[condition, begin] += not right
+            self.empty[condition] += not answer.thought and is_blank(answer.text)
             self.thoughts += answer.thought
             self.thoughts_only += answer.finish == "thought"
 

@@ -82,7 +82,8 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
             check_question(made.question, row.file, row.line, ids)
             columns_with_values.update(columns.scores[gate] for gate in made.scores)
             columns_with_values.update(columns.stated[c] for c, right in made.stated.items() if right is not None)
-            columns_with_values.update(columns.answers[c] for c, a in made.answers.items() if a.text or a.thought)
+            said = [c for c, answer in made.answers.items() if answer.thought or not is_blank(answer.text)]
+            columns_with_values.update(columns.answers[condition] for condition in said)
             with_gold += bool(made.question.answers)
             lacking += bool(made.question.answers) and not made.has_both
             n, there = n + 1, row.data
@@ -111,8 +112,7 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
         question = dataclasses.replace(question, split=split_of(loaded.group or leak_key(question), columns.shares))
     elif question.split == "train" and share_of(question.id) < columns.dev_share:
         question = dataclasses.replace(question, split="dev")
-    found = ((condition, _answer(row, column, file)) for condition, column in columns.answers.items())
-    answers = {condition: answer for condition, answer in found if answer is not None}
+    answers = {c: answer for c, name in columns.answers.items() if (answer := _answer(row, name, file)) is not None}
     stated = {condition: _verdict(row, column) for condition, column in columns.stated.items()}
     return Answered(question, answers, stated, _scores(row, columns.scores), loaded.left_out, at(row.file, row.line))
 
@@ -134,7 +134,10 @@ def _answer(row: SourceRecord, column: str, file: DataFile) -> ReadAnswer | None
     try:
         value = plain_answer(reach(row, column))
     except UserError:
-        if (parent := cell_value(row.data.get(column.partition(".")[0]))) and not isinstance(parent, dict):
+        inner: Any = row.data
+        for part in column.split("."):
+            inner = cell_value(inner.get(part)) if isinstance(inner, dict) else inner
+        if inner is not None and not (is_blank(str(inner)) or inner == "null"):
             raise  # a text is no object that lacks the field
         return None
     if value is None or (file.suffix in TABLES and is_blank(str(value))):

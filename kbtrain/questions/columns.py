@@ -180,7 +180,7 @@ def _unnamed(row: SourceRecord, values: Mapping[str, Sequence[Any]], field: str)
         return UserError(f"{at(row.file, 1)}: looks like a question; put the columns' names above it: question,answer")
     there, without = ", ".join(values), f"; {NO_GOLD}" * (field == "answers")
     kinds = (str, list, int, float) if without else (str,)
-    others = sorted(values.keys() - {*FIELDS, *_proposed(values).values()})
+    others = [name for name in sorted(values.keys() - {*FIELDS, *_proposed(values).values()}) if values[name]]
     fitting = [name for name in others if all(isinstance(value, kinds) for value in values[name])]
     if not others:
         what = "reference answers, which are needed" if without else "questions"

@@ -347,7 +347,7 @@ class GateWorker(Generic[R]):
             if self._closed or len(self._waiting) + len(items) > self._room:
                 raise Busy(f"{len(self._waiting)} questions wait for the gate")
             self._waiting.extend(items)
-            self._changed.notify()
+            self._changed.notify(len(items))
         try:
             within = None if self._deadline == math.inf else self._deadline
             answers = [item.answer for item in items]
