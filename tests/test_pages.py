@@ -155,6 +155,5 @@ def test_gates_score_the_splits_that_were_collected():
     collected = set(re.findall(r"run collect --run .* --split (\w+)", REPRODUCE))
     scored = re.findall(r"^kbtrain run score .*$", REPRODUCE, re.MULTILINE)
     assert collected == {"test"} and [re.findall(r'--splits "\[(.*?)\]"', line) for line in scored] == [["test"]]
-    assert (
-        "`--by greedy` for `kbtrain run label`" in REPRODUCE
-    )  # without sampled answers there are no others to label by
+    # without sampled answers there are no others to label by
+    assert "`--by greedy` for `kbtrain run label`" in REPRODUCE

@@ -263,9 +263,10 @@ def store_found(store: dict[str, Any], run: Path) -> None:
     demo["counts"] = count_decisions(run, demo["gate"])
     demo["bills"] = bills = bills_of(run)
     named = {"best": demo["gate"], "features": "features_benefit"}
-    saved = {name: bills["all_rag"]["money"] - bills[gate]["money"] for name, gate in named.items()}
-    saved["always"] = bills["all_rag"]["money"]
-    demo["saved"] = {name: f"{round(5 * 365 * of_thousand, -1):,.0f}" for name, of_thousand in saved.items()}
+    always = bills["all_rag"]["money"]
+    saved = {name: always - bills[gate]["money"] for name, gate in named.items()}
+    yearly = {"always": always, **{f"{name} saves": money for name, money in saved.items()}}
+    demo["yearly"] = {name: f"{round(5 * 365 * of_thousand, -1):,.0f}" for name, of_thousand in yearly.items()}
     areas = {name: gate["oracle_normalised_area"] for name, gate in results_of(run).items()}
     known = re.compile("relation_only|.*_(mastery|certainty|benefit)")
     demo["areas"] = {name: f"{area:.2f}" for name, area in areas.items() if known.fullmatch(name)}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kbtrain.answers.words import is_empty, pattern
+from kbtrain.answers.writing import is_blank
 from kbtrain.records import Finish, Sample
 
 _WORD = r"think(?:ing)?|thoughts?|reasoning|scratchpad|reflection|thought_process|inner_monologue|chain_of_thought"
@@ -119,6 +120,10 @@ class ReadAnswer:
     text: str
     finish: Finish
     thought: bool
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.thought and is_blank(self.text)
 
 
 def read_answer(split: SplitText, finish: Finish, stop: Sequence[str] = ()) -> ReadAnswer:

@@ -13,7 +13,6 @@ from typing import Any
 
 from kbtrain.answers.grading import rule_verdict
 from kbtrain.answers.missing import is_missing
-from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError
 from kbtrain.io.store import SampleStore
 from kbtrain.questions.answered import Answered
@@ -69,7 +68,7 @@ class StatedVerdicts:
 
 
 BATCH = 500  # question-conditions made durable at once
-MANY, LEAST, LONGEST = 0.05, 5, 300  # share and number of questions with one wrong answer that is told; its characters
+MANY, LEAST, LONGEST = 0.05, 5, 300  # of one wrong answer: share and number of questions for a warning; characters
 _SPOKEN = re.compile(r"\bI\b(?!/)|\b[Ss]orry\b|^.{0,3}$")  # by a model, which does not know; or yes, no, a letter
 
 
@@ -122,7 +121,7 @@ class ImportCounts:
             begin = answer.text[:LONGEST]
             self.fit.update((begin,) if right else row.question.answers)
             self.unfit[condition, begin] += not right
-            self.empty[condition] += not answer.thought and is_blank(answer.text)
+            self.empty[condition] += answer.is_empty
             self.thoughts += answer.thought
             self.thoughts_only += answer.finish == "thought"
 

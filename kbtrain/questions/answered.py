@@ -18,7 +18,7 @@ from kbtrain.questions.columns import mapped, reach
 from kbtrain.questions.files import DataFile, data_files
 from kbtrain.questions.gold import without_placeholders
 from kbtrain.questions.rows import SourceRecord, format_value, plain_answer
-from kbtrain.questions.tables import OBJECTS, TABLES, any_rows, cell_value
+from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import GREEDY, Condition, Question, Sample, SampleSet, Split
 
 
@@ -82,8 +82,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
             check_question(made.question, row.file, row.line, ids)
             columns_with_values.update(columns.scores[gate] for gate in made.scores)
             columns_with_values.update(columns.stated[c] for c, right in made.stated.items() if right is not None)
-            said = [c for c, answer in made.answers.items() if answer.thought or not is_blank(answer.text)]
-            columns_with_values.update(columns.answers[condition] for condition in said)
+            columns_with_values.update(columns.answers[c] for c, answer in made.answers.items() if not answer.is_empty)
             with_gold += bool(made.question.answers)
             lacking += bool(made.question.answers) and not made.has_both
             n, there = n + 1, row.data
@@ -131,15 +130,7 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
 
 def _answer(row: SourceRecord, column: str, file: DataFile) -> ReadAnswer | None:
     """The answer without its reasoning; None where the row has none: no such field, null, or a table's empty cell."""
-    try:
-        value = plain_answer(reach(row, column))
-    except UserError:
-        inner: Any = row.data
-        for part in column.split("."):
-            inner = cell_value(inner.get(part)) if isinstance(inner, dict) else inner
-        if inner is not None and not (is_blank(str(inner)) or inner == "null"):
-            raise  # a text is no object that lacks the field
-        return None
+    value = plain_answer(reach(row, column, optional=True))
     if value is None or (file.suffix in TABLES and is_blank(str(value))):
         return None
     if not isinstance(value, str):

@@ -19,6 +19,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator
 
+from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.text_files import first_line
 from kbtrain.questions.base import (
@@ -248,10 +249,11 @@ def _own_column(row: SourceRecord, key: str) -> str:
     return key if key in row.data and (row.has(key) or not row.has(synonym)) else synonym
 
 
-def reach(row: SourceRecord, column: str) -> Any:
+def reach(row: SourceRecord, column: str, optional: bool = False) -> Any:
     """The value under ``column``, or under the path ``a.b``; ``a.b`` of a list of objects is the list of their values.
 
-    Objects without the field are skipped: of KILT's ``output`` some have only the provenance of the answer.
+    Objects without the field are skipped: of KILT's ``output`` some have only the provenance of the answer. Raises
+    :class:`UserError` for any other one without it; if ``optional`` None, and an error for a text in its place alone.
     """
     if column in row.data:
         return row.data[column]
@@ -260,8 +262,10 @@ def reach(row: SourceRecord, column: str) -> Any:
         value = cell_value(value)
         if isinstance(value, list) and all(isinstance(inner, dict) for inner in value):
             value = _flat([inner.get(part) for inner in value])
-        elif isinstance(value, dict) and part in value:
-            value = value[part]
+        elif isinstance(value, dict) and (optional or part in value):
+            value = value.get(part)
+        elif optional and (is_blank(str(value)) or value == "null"):  # a table's cell without an object
+            return None
         elif value is not None:
             raise row.error(column, f"missing; there is {', '.join(list(row.data)[:20])}")
     return value
