@@ -48,7 +48,7 @@ class MixedDataConfig(Config):
     k: int = Field(5, ge=1, description="passages found for each question, of which the pilot takes the best number")
 
     def writes(self) -> tuple[Path, ...]:
-        return (self.run / "questions.jsonl",)
+        return (self.run / "corpus.jsonl",)  # the stages guard what they write
 
 
 def main(config: MixedDataConfig) -> None:

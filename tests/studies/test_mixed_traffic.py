@@ -26,7 +26,8 @@ def test_every_stage_takes_its_keys(tmp_path, name):
         config = study.MixedDataConfig(data=tmp_path, run=tmp_path / "mixed")
         steps = [*study.collecting(config, tmp_path / "c.csv"), *study.pooling(config, tmp_path / "corpus.jsonl")]
     for step in steps:
-        assert parse_args(scripts.config_class(Path(step.command()[1])), step.arguments)
+        stage = parse_args(scripts.config_class(Path(step.command()[1])), step.arguments)
+        assert not {*config.writes()} & {*stage.writes()}  # a stage would wait for its own parent
 
 
 def test_published_verdicts_become_a_table(tmp_path, capsys):
