@@ -35,13 +35,13 @@ from kbtrain.answers.names import (
 )
 from kbtrain.answers.near import ASKS_PERSON, may_be_same, may_count_same
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
-from kbtrain.answers.words import LISTS, any_of, folded, forms_of, normalise, pattern, words
+from kbtrain.answers.words import LISTS, any_of, folded, forms_of, normalise, pattern, verdict_key, words
 from kbtrain.answers.words import is_empty as is_empty
 from kbtrain.answers.writing import has_chinese, has_unspaced, simplified
 from kbtrain.errors import UserError
 from kbtrain.records import Question
 
-Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
+Verdicts = Mapping[str, bool | None]  # key of an answer -> a judge's verdict; None: it abstained
 
 NORMALISATION = "quantities-claims-near-yes-no/16"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
@@ -538,11 +538,10 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
         return rule_verdict(question, answer)
     if is_empty(answer):
         return False
-    key = normalise(answer)
+    key = verdict_key(answer)
     if key not in verdicts:
-        raise UserError(
-            f"question '{question.id}': no verdict on the answer {answer!r:.60}; run data_gen/judge.py again, or add it"
-        )
+        what = f"question '{question.id}': no verdict on the answer {answer!r:.60}"
+        raise UserError(f"{what}; run data_gen/judge.py again, or add {key!r:.60}")
     return verdicts[key]
 
 

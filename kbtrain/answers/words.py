@@ -172,6 +172,7 @@ _MINUS = re.compile(r"(?<!\d)(?<!\d )\b(?:minus|negative)\s+(?=\d)|负(?=\d)")
 _THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:[,']\d{3})+(?!\d)")  # 1,000 and 1'000 are 1000; "1990,1991" are two years
 _RAISED = re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u00bc-\u00be\u2150-\u215e])")
 _DROPPED = re.compile(r"(?<![0-9])\.|\.(?![0-9])|[^a-z0-9.]")  # of plain text in small letters
+_OF_AMOUNTS = regex.compile(r"[\p{Sc}%\u2030<>\u2264\u2265]")
 _DROPPED_ANY = regex.compile(r"(?<!\p{Nd})\.|\.(?!\p{Nd})|[^\p{L}\p{N}\p{M}.]")
 
 
@@ -185,6 +186,12 @@ def normalise(text: str) -> str:
     zero-width spaces) are dropped.
     """
     return without_articles(words(text)) or folded(text).strip()
+
+
+def verdict_key(answer: str) -> str:
+    """Answers with the same key share a judge's verdict: the normalised answer, and behind it the signs of currencies,
+    shares and limits that normalising drops ("$40", "€40", "40%" and "<40" are four answers)."""
+    return " ".join([normalise(answer), *_OF_AMOUNTS.findall(folded(answer))])
 
 
 def without_articles(words: Sequence[str]) -> str:

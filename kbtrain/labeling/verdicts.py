@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kbtrain.answers import grading
 from kbtrain.answers.grading import Verdicts, rules_of
-from kbtrain.answers.words import normalise
+from kbtrain.answers.words import verdict_key
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists, script_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QuestionVerdicts:
-    """Normalised answer -> right, wrong, or None (the judge abstained); empty answers are not in it."""
+    """Key of an answer (:func:`verdict_key`) -> right, wrong, or None (the judge abstained); no empty answers."""
 
     question_id: str
     right: dict[str, bool | None]
@@ -43,12 +43,12 @@ def check_answers(path: Path, run: str) -> None:
 
 
 def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[str, str]:
-    """Normalised answer -> its first spelling, over all conditions, greedy answers included."""
+    """Key of an answer -> its first spelling, over all conditions, greedy answers included."""
     texts: dict[str, str] = {}
     for stored in filter(None, (store.get(run, question.id, condition) for condition in CONDITIONS)):
         for answer in stored.answers():
             if not grading.is_empty(answer.text):
-                texts.setdefault(normalise(answer.text), answer.text)
+                texts.setdefault(verdict_key(answer.text), answer.text)
     return texts
 
 
@@ -80,7 +80,7 @@ def judge_answers(
 
 class _WaitingVerdict(NamedTuple):
     question: Question
-    answers: dict[str, str]  # to be judged: normalised answer -> its first spelling
+    answers: dict[str, str]  # to be judged: key of an answer -> its first spelling
     said: grading.Verdicts
 
 

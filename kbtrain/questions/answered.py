@@ -139,7 +139,7 @@ def _answer(row: SourceRecord, column: str, file: DataFile) -> ReadAnswer | None
 
 
 def _verdict(row: SourceRecord, column: str) -> bool | None:
-    value = row.reached(column)
+    value = reach(row, column, optional=True)
     if value is None or not str(value).strip():  # a table has texts alone; few people press a thumb
         return None
     return row.having({column: value}).flag(column)
@@ -149,7 +149,7 @@ def _scores(row: SourceRecord, columns: Mapping[str, str]) -> dict[str, float]:
     scores = {}
     for gate, column in columns.items():
         name = column.removeprefix("-")
-        value = row.reached(name)
+        value = reach(row, name, optional=True)
         if value is not None and str(value).strip():  # a table has texts alone
             number = row.having({name: value}).number(name)
             scores[gate] = -number if column.startswith("-") else number

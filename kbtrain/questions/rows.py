@@ -50,13 +50,6 @@ class SourceRecord:
         """True if the field is there and not null."""
         return self.data.get(key) is not None
 
-    def reached(self, path: str) -> Any:
-        """The value under a field, or under ``a.b`` within objects; None if missing."""
-        value: Any = self.data
-        for part in [path] if path in self.data else path.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        return value
-
     def text(self, key: str) -> str:
         """Text with a visible character, without white space at its ends."""
         value = self.data.get(key)

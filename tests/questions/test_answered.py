@@ -75,7 +75,8 @@ def test_scores_stand_where_the_row_has_them_and_turn_round_by_a_minus(tmp_path)
     rows = [row(1), row(2, sure={"energy": 3.5}), row(3, sure=None), row(4, sure={"energy": -1, "flat.x": 2})]
     found = read(tmp_path, rows, scores={"energy": "-sure.energy"})
     assert [made.scores for made in found] == [{}, {"energy": -3.5}, {}, {"energy": 1.0}]
-    assert found[1].scores == {"energy": -3.5}
+    with pytest.raises(UserError, match=r":2: field 'sure\.energy': missing"):
+        read(tmp_path, [row(1), row(2, sure="high")], scores={"energy": "-sure.energy"})
 
 
 @pytest.mark.parametrize(
