@@ -68,6 +68,8 @@ def main(config: OneDecisionConfig) -> None:
         base = chats[config.gates[0]]
         print(aligned(CHAT_HEAD, [chat_row(name, times, base, tokens) for name, times in chats.items()]))
         return
+    if config.at_once > 1:
+        raise UserError("key 'at_once': chats go to a server together; name it by --upstream")
     answer = time_answer(config, asked)
     measured = {"the model's plain answer": {"python": answer}}
     for name in config.gates:
