@@ -73,17 +73,10 @@ def signed(value: float) -> str:
 
 # Okabe and Ito's palette, safe for the colour-blind; the page may lighten a colour for a dark background
 COLOURS = {
-    "blue": "#0072b2",
-    "orange": "#e69f00",
-    "green": "#009e73",
-    "red": "#d55e00",
-    "purple": "#cc79a7",
-    "sky": "#56b4e9",
-    "grey": "#8c8c8c",
-    "ink": "#1b1b1f",
-    "grid": "#d7d7dc",
+    "blue": "#0072b2", "orange": "#e69f00", "green": "#009e73", "red": "#d55e00", "purple": "#cc79a7", "sky": "#56b4e9",
+    "grey": "#8c8c8c", "ink": "#1b1b1f", "grid": "#d7d7dc",
     "paper": "#fefefe",  # not quite white, which matplotlib's own defaults are full of
-}
+}  # fmt: skip
 FILE_WIDTH = 5.0  # inches of a figure in a file: its text is legible on a phone, which shows it at three quarters
 _PAD = 0.04  # inches around all
 _MOST = 0.9  # of the figure may be labels

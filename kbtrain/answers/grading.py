@@ -13,7 +13,7 @@ import html
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from kbtrain.answers import forms, yes_no
@@ -43,7 +43,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # key of an answer -> a judge's verdict; None: it abstained
 
-NORMALISATION = "quantities-claims-near-yes-no/16"
+NORMALISATION = "quantities-claims-near-yes-no/17"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
@@ -282,11 +282,15 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
     gives = _is_exactly if question.grading == "exact" else _gives
     verdicts = [gives(replace(question, answers=golds), text) for text, golds in _comparisons(question, answer)]
     if True in verdicts:
-        loose = question.grading != "exact"
-        return None if loose and (_is_of_list(answer, question) or _has_other_rate(answer, question)) else True
-    if None in verdicts or question.grading == "exact" or is_missing(answer):
+        spans, said = _rates(" ".join(question.answers)), _rates(answer)
+        other = bool(spans and said) and spans.isdisjoint(said)  # $48 per month for $48 per year
+        return None if question.grading != "exact" and (other or _is_of_list(answer, question)) else True
+    if question.grading == "exact" or is_missing(answer):
         return None if None in verdicts else False
-    return None if any(may_count_same(answer, gold, question.text) for gold in question.answers) else False
+    by_rate = _verdict_by_rate(question, answer)
+    if by_rate or None in verdicts:
+        return by_rate or None
+    return None if any(may_count_same(answer, gold, question.text) for gold in question.answers) else by_rate
 
 
 _OPTION = re.compile(r"(?:^|[\s(])([A-J])[.):]\s+(\S.*?)(?=[;,]?\s+\(?[A-J][.):]\s|\s*$)", re.DOTALL)
@@ -380,8 +384,10 @@ def _gives(question: Question, answer: str) -> bool | None:
             return None
         answer_text = answer = before_disclaimer(answer_text)
     lists = [listed(gold) for gold in golds if " and " in gold or ("," in gold and re.search(r"[^\d,]\s?\d", gold))]
-    if any(parts and all(_gives(_part_of(question, part, parts), answer) for part in parts) for parts in lists):
-        return None if _CONTRAST.search(answer) else True
+    for parts in filter(None, lists):  # of one part the others are no rivals
+        told = replace(question, text=f"{question.text} {' '.join(parts)}")
+        if all(_gives(replace(told, answers=(part,)), answer) for part in parts):
+            return None if _CONTRAST.search(answer) else True
     held = [gold for gold in golds if _holds(answer_text, gold) and _in_capitals(answer, gold, question.text)]
     held = [gold for gold in held if not _FORMULA.search(gold) or _is_whole_formula(answer, gold)]
     others = [may_name_another(answer, gold) for gold in held]
@@ -407,13 +413,19 @@ def _is_of_list(answer: str, question: Question) -> bool:
 
 
 _NEXT_ITEM = re.compile(r"\s*;\s+(?=[A-Z\d])|(?<=\S)\s+(?=\d{1,2}[.)]\s)")  # Paris; Lyon. 1. Paris 2. Lyon
-_SAME_RATE = {"annum": "year", "annual": "year", "dai": "day"}
+_SAME_RATE = {"annum": "year", "annual": "year", "a": "year", "dai": "day"}
 
 
-def _has_other_rate(answer: str, question: Question) -> bool:
-    """True if an answer gives a gold quantity by another span of time: $48 per month for $48 per year."""
-    golds, said = _rates(" ".join(question.answers)), _rates(answer)
-    return bool(golds and said) and golds.isdisjoint(said)
+def _verdict_by_rate(question: Question, answer: str) -> bool | None:
+    """Verdict on an answer that gives a gold quantity by its span of time in other words: annually, for per year.
+    None where neither answer nor question names the span, or the answer one more; False where it names another."""
+    golds = [gold for gold in question.answers if re.search(r"\d", plain_digits(gold))]
+    spans, said = _rates(" ".join(golds)), _rates(plain_digits(answer))
+    bare = tuple(text for text in (_RATE.sub("", gold) for gold in golds) if not is_empty(text))
+    if not (spans and bare) or (said and spans.isdisjoint(said)):
+        return False
+    verdict = rule_verdict(replace(question, answers=bare), _RATE.sub("", answer))
+    return verdict and ((said or spans & _rates(question.text)) == spans or None)
 
 
 def _rates(text: str) -> set[str]:
@@ -422,11 +434,6 @@ def _rates(text: str) -> set[str]:
 
 
 _ITEM = re.compile(r"^(?:\(?\w[.)]\s+|(?:the|an?|and)\s+|[^\w\s]+)+", re.IGNORECASE)
-
-
-def _part_of(question: Question, part: str, parts: Sequence[str]) -> Question:
-    """A question for one part of a list, beside which the others are no rivals."""
-    return replace(question, answers=(part,), text=f"{question.text} {' '.join(parts)}")
 
 
 _ALONE = r"(?:^|\b[a-z]+[,.:;]? |[(*\"']|\bThe ){}(?:s|'s)?\b(?! [A-Z])"  # no other name around it

@@ -103,11 +103,11 @@ def held_out_log_odds(
     columns: Columns, need: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
 ) -> list[float]:
     """As :func:`kbtrain.gates.features.additive.held_out_log_odds`, of this regression."""
-    return additive.held_out_log_odds(columns, need, seed, groups, fit_linear, _rows)
 
+    def rows(table: Columns, places: Sequence[int]) -> Columns:
+        return {name: [values[i] for i in places] for name, values in table.items()}
 
-def _rows(columns: Columns, places: Sequence[int]) -> Columns:
-    return {name: [values[i] for i in places] for name, values in columns.items()}
+    return additive.held_out_log_odds(columns, need, seed, groups, fit_linear, rows)
 
 
 def _shape(values: Sequence[float]) -> Input:
