@@ -82,7 +82,7 @@ def main(config: JoinConfig) -> None:
     sizes = ", ".join(f"{len(joined[split])} {split}" for split in reversed(SPLITS))
     skipped = ", ".join(f"{n} {kind}" for kind, n in left_out.items()) or "nothing"
     shares_text = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-    print(f"{sizes} examples; train: {shares_text}; found in two splits: {skipped} -> {config.output / 'examples'}")
+    print(f"{sizes} examples; train: {shares_text}; found twice: {skipped} -> {config.output / 'examples'}")
 
 
 def read_all(paths: Sequence[Path], runs: Sequence[Path]) -> list[GateExample]:
@@ -173,7 +173,12 @@ def separate_splits(
     counts: Counter[str] = Counter()
     for split, rows in splits.items():
         apart_rows[split] = []
+        in_split: set[tuple[str, str | None]] = set()
         for row in rows:
+            if (asked := (_key(row), row.reference)) in in_split:
+                counts[f"{split} examples that another run has, too"] += 1
+                continue
+            in_split.add(asked)
             same = questions.get(_key(row))
             near = next((entities[name] for name in row.entities if name in entities), None)
             twin, rule = (same, on_leak) if same else (near, on_shared_entity)

@@ -12,7 +12,7 @@ are written to results_without_yes_no.json or results_only_yes_no.json; outcomes
 Examples:
   kbtrain run end_to_end --run runs/demo
   kbtrain run end_to_end --config end_to_end_public --yes-no without
-  kbtrain run end_to_end --config end_to_end_demo --threshold-rule best_accuracy
+  kbtrain run end_to_end --run runs/demo --threshold-rule best_accuracy --resample entities
   kbtrain run end_to_end --run runs/demo --threshold-rule given --thresholds "{kbm_mastery: 0.4}"
 """
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, meta_path, write_meta
 from kbtrain.metrics.significance import wilson
 from kbtrain.questions.checks import FirstSeen
+from kbtrain.questions.columns import reach
 from kbtrain.questions.files import data_files
 from kbtrain.questions.rows import SourceRecord, format_value
 from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
@@ -100,13 +101,15 @@ def main(config: ImportDecisionsConfig) -> None:
     stray = next((row for row in decisions.rows if row.id not in splits), None)
     if stray is not None and config.other_questions == "error":
         raise UserError(f"{stray.place}: the run has no question '{stray.id}'; other_questions: drop skips them")
-    sign = -1.0 if config.lower_means_search else 1.0
-    scores = [GateScore(row.id, config.gate, sign * row.score) for row in decisions.rows if row.id in splits]
+    if config.lower_means_search:
+        turn = 1.0 if {row.score for row in decisions.rows} <= {0.0, 1.0} else 0.0  # a no becomes a yes
+        decisions = replace(decisions, rows=[replace(row, score=turn - row.score) for row in decisions.rows])
+    scores = [GateScore(row.id, config.gate, row.score) for row in decisions.rows if row.id in splits]
     if not scores:
         raise UserError(f"{config.path}: no row names a question of {questions}")
+    check_free(config)
     if config.as_gate:
         check_every_question(config, splits, {row.question_id for row in scores})
-        check_free(config)
         other_scores, notes = [], {"added": [config.gate], **costs(config)}
     else:
         other_scores, notes = others_of(config), {"added": sorted({*added_gates(target), config.gate})}
@@ -228,7 +231,7 @@ def read_decisions(
     Raises :class:`UserError` with file, line and field: a missing or duplicate id, an invalid value.
     """
     rows: list[DecisionRow] = []
-    without = 0
+    without, found = 0, False
     ids = FirstSeen()
     for file in data_files(path, (*OBJECTS, *TABLES)):
         for row in any_rows(file):
@@ -240,7 +243,8 @@ def read_decisions(
             earlier = ids.add(name, row.file, row.line)
             if earlier is not None:
                 raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
-            value = row.reached(column)
+            value = reach(row, column, optional=True)
+            found = found or value is not None
             if tools:
                 calls = float(_calls_one(row, column, value, tools))
                 rows.append(DecisionRow(name, calls, at(row.file, row.line)))
@@ -248,7 +252,7 @@ def read_decisions(
                 without += 1
             else:
                 rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))
-    if not rows:
+    if not found or not rows:
         raise UserError(f"{at(path)}: key 'column': no row has '{column}'")
     return Decisions(rows, without)
 

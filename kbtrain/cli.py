@@ -270,31 +270,23 @@ def _add_use(parsers: Parsers) -> None:
 
 def _add_traffic(parsers: Parsers) -> None:
     audit = _command(
-        parsers,
-        "audit",
-        commands.audit,
+        parsers, "audit", commands.audit,
         "judge a sample of logged turns: needless and missed searches, and a proposed threshold, with intervals",
-    )
+    )  # fmt: skip
     _add(audit, "folder", "FOLDER", "the gate's folder", type=Path)
     _add(audit, "--run", "RUN", "run folder of the audit", type=Path, dest="run_folder")
     _add(audit, "--log", "FILE", "decision log to draw from, written with --log-text", type=Path)
     _add(audit, "--turns", "FILE", "instead of --log: a file of questions, which the gate scores", type=Path)
     _add(audit, "--field", "NAME", "the question's field or column in --turns")
     _add(audit, "--n", "N", "turns to draw", type=_count, default=100)
-    _add(audit, "--seed", "N", "seed of the draw", type=int, default=0)
+    _add(audit, "--seed", "N", "seed of the draw", type=_within(int, 0, math.inf, "a whole number from 0"), default=0)
     _add(audit, "--gold", "FILE", "reference answers: columns question and answers", type=Path)
     _add(audit, "--verdicts", "FILE", "the sheet with people's verdicts, filled in from the top", type=Path)
     _add(audit, "--judge", "FILE", "a judge model's verdicts on all turns, in the sheet's format", type=Path)
     audit.add_argument("--goal", choices=("best_accuracy", "max_loss"), default="best_accuracy",
                        help="goal of the proposed threshold (default: best_accuracy)")  # fmt: skip
-    _add(
-        audit,
-        "--max-loss",
-        "SHARE",
-        "goal max_loss: largest share of right answers lost against always searching, promised with probability 0.9",
-        type=_share,
-        default=0.05,
-    )
+    _add(audit, "--max-loss", "SHARE", "goal max_loss: largest share of right answers lost against always searching, "
+         "promised with probability 0.9", type=_share, default=0.05)  # fmt: skip
     _add(audit, "--prices", "FILE", "price list", type=Path, default=argparse.SUPPRESS)
     _flag(audit, "--answer", "answer the drawn turns with the model and settings of the gate's run")
     _flag(audit, "--apply", "store the proposed threshold in the gate's folder")

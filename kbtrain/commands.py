@@ -195,7 +195,7 @@ def calibrate(args: argparse.Namespace) -> None:
     from kbtrain.report.traffic import calibrate_traffic, roll_back
 
     if args.rollback:
-        sys.stdout.write(roll_back(Path(args.folder), args.key) + "\n")
+        sys.stdout.write(roll_back(Path(args.folder), args.key, args.dry_run) + "\n")
         return
     if args.log is None:
         raise UserError("command line: --log: name the decision log of kbtrain serve")
@@ -215,7 +215,7 @@ def audit(args: argparse.Namespace) -> None:
     from kbtrain.report.traffic import roll_back
 
     if args.rollback:
-        sys.stdout.write(roll_back(args.folder, args.key) + "\n")
+        sys.stdout.write(roll_back(args.folder, args.key, args.dry_run) + "\n")
         return
     if args.run_folder is None:
         raise UserError("command line: --run: name a folder for the audit, such as runs/audit")

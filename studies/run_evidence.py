@@ -40,7 +40,7 @@ def run_evidence(data: Path, say: Callable[[str], None]) -> None:
     for name in (*OUTCOMES, "closed_book/songs.jsonl", "ketod", "passages.jsonl"):
         if not (data / name).exists():
             raise UserError(f"{data / name}: not there; KBTRAIN_TEST_DATA names its folder (studies/notes/evidence.md)")
-    follow(evidence_chain(data), Path("runs/evidence"), say, "evidence.md", _evidence_block, forks=True)
+    follow(evidence_chain(data), Path("runs/evidence"), say, "evidence.md", _evidence_block)
 
 
 def _evidence_block(page: Path) -> list[str]:

@@ -166,12 +166,14 @@ def answered_usage(run: Path, sampling_run: str) -> Usage | None:
     return Usage(*columns) if used.has_tokens.any() else None
 
 
-def share_cost(run: Path, sampling_run: str, share: float, prices: Prices) -> str:
-    """A sentence: the bill for a thousand questions with a search for a ``share`` of them, without the gate's own."""
+def share_cost(run: Path, sampling_run: str, share: float, prices: Prices, asking: GateCost = NO_GATE) -> str:
+    """A sentence: the bill for a thousand questions with passages for a ``share`` of them, without the gate's own."""
     if (used := answered_usage(run, sampling_run)) is None:
+        share = 1.0 if asking.after_search else share
         money = f"{1000 * share * prices.search:,.2f} {prices.currency}"
         return f"A thousand questions: {1000 * share:,.0f} searches, {money} for them; {run} has no tokens of answers"
-    return f"{thousand_questions(used, np.full(len(used.llm_in), share), prices)} The gate's own cost is not in it."
+    costs = thousand_questions(used, np.full(len(used.llm_in), share), prices, asking)
+    return f"{costs} The gate's own cost is not in it."
 
 
 def asking_of(stored: StoredScores, gate: str) -> GateCost:

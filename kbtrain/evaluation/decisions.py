@@ -37,7 +37,8 @@ class GateInput:
     ``fixed`` is the threshold of a gate that has nothing to choose (always, never, oracle); ``midpoint`` the neutral
     score for rule ``0.5``. ``gate_seconds``, ``gate_requests``, ``gate_samples`` and ``gate_tokens`` (generated) are
     for all evaluated questions together. ``given`` is the threshold of rule ``given``; ``seen`` questions that its
-    training knew. ``within_answer``: the plain answer continues the gate's pass. ``train``: its training questions.
+    training knew. ``within_answer``: the plain answer continues the gate's pass. ``after_search``: it reads what was
+    found. ``train``: its training questions.
     """
 
     name: str
@@ -48,6 +49,7 @@ class GateInput:
     gate_samples: int = 0
     gate_tokens: int = 0
     within_answer: bool = False
+    after_search: bool = False
     midpoint: float = 0.5
     fixed: float | None = None
     given: float | None = None

@@ -15,7 +15,6 @@ from kbtrain.evaluation.outcomes import Correctness, Resample
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.evaluation.scores import ByGate, in_order
 from kbtrain.metrics.significance import Delta, draw_policies
-from kbtrain.metrics.thresholds import Dev, choose
 
 DRAWS, SEED = 5_000, 20_243
 
@@ -58,10 +57,10 @@ def second_threshold(rule: str, searched: NDArray[np.bool_], with_reference: Flo
     judgement is for. Rule ``0.5`` needs no dev; without a searched dev question it is 0.5 as well."""
     if rule == "0.5" or not searched.any():
         return 0.5
-    # "retrieve" of the rule, which prefers few of them, is "pass the chunks on" here: the scores change their sign
-    passed_on = Dev(-with_reference[searched], answers.llm[searched], answers.rag[searched])
-    # passed on: -score > value; judge_twice passes on what is not above the second threshold
-    return float(np.nextafter(-choose("best_accuracy", passed_on).value, -np.inf))
+    scores, gains = with_reference[searched], (answers.rag - answers.llm)[searched]
+    values = np.unique(scores)
+    cuts = np.concatenate([[np.nextafter(values[0], -np.inf)], (values[:-1] + values[1:]) / 2, values[-1:]])
+    return float(max(cuts, key=lambda cut: (gains[scores <= cut].sum().round(9), -cut)))
 
 
 def judge_twice(

@@ -157,7 +157,7 @@ def _cost(decision: GateDecisions, answers: Correctness, test: Sequence[Outcome]
         drafted = float((retrieve * _draft_tokens(tokens[:, 0], gate.gate_tokens)).sum())
     requests = round(added * gate.gate_requests)
     return Cost(
-        searches=round(float(retrieve.sum())),
+        searches=len(test) if gate.after_search else round(float(retrieve.sum())),
         llm_requests=len(test) + requests,
         gate_requests=requests,
         generated_tokens=round(used),

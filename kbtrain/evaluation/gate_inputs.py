@@ -70,7 +70,8 @@ def _input(
     # Not timed: a rule's lookup costs nothing beside an answer, and what a clock reads would differ on every run.
     chosen_on, evaluated = ([example(question, None) for question in part.questions] for part in (dev, test))
     scores = np.array(gate.score(evaluated), dtype=np.float64)
-    return GateInput(gate.name, np.array(gate.score(chosen_on)), scores, midpoint=midpoint, fixed=fixed)
+    return GateInput(gate.name, np.array(gate.score(chosen_on)), scores, midpoint=midpoint, fixed=fixed,
+                     after_search=gate.name in RETRIEVER_SCORES)  # fmt: skip
 
 
 def scored_gates(stored: StoredScores, dev: Sequence[str], test: Sequence[str]) -> list[GateInput]:
@@ -90,6 +91,7 @@ def scored_gates(stored: StoredScores, dev: Sequence[str], test: Sequence[str]) 
                 gate_samples=round(n * spent.get("samples", 0.0)),
                 gate_tokens=round(n * spent.get("tokens", 0.0)),
                 within_answer=stored.has("within_answer", name),
+                after_search=stored.has("after_search", name),
                 seen=seen_of(stored.meta, name),
             )
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD
+from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.gates.thresholds_store import Source, has_other_gate, missing_reason, source_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -144,7 +145,7 @@ class StoredScores:
 
     def has(self, fact: str, gate: str) -> bool:
         """True for a gate that asks a ``server``, or is asked ``after_search`` or ``within_answer``."""
-        return bool(self.meta.get(fact, {}).get(gate))
+        return bool(self.meta.get(fact, {}).get(gate)) or (fact == "after_search" and gate in RETRIEVER_SCORES)
 
 
 _OF_GATES = (

@@ -69,14 +69,10 @@ BACKENDS: dict[str, Backend] = {
     "transformers": Backend("transformers", _open_transformers, model_files=True, passes=True, states=True),
     "vllm": Backend("vllm", _open_vllm, model_files=True, states=True, only_keys=("vllm_extra",)),
     "openai": Backend(
-        "openai (a server that speaks its protocol)",
-        _open_server,
-        server=True,
-        states=True,
-        only_keys=("server_url", "server_model", "server_extra"),
-    ),
+        "openai (a server that speaks its protocol)", _open_server, server=True, states=True,
+        only_keys=("server_url", "server_model", "server_extra")),
     "scripted": Backend("scripted (no model)", lambda config: ScriptedLLM(config.model, config.sampling())),
-}
+}  # fmt: skip
 
 
 class LLMConfig(Config):

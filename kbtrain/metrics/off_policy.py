@@ -1,13 +1,13 @@
 """Value of any gate and threshold from logs with one answer a question (off-policy evaluation).
 
 The log must have been written with exploration: each of the two actions had a known probability above 0. A policy is a
-decision for each logged question. Questions are grouped by the probability with which the log did what the policy does:
-with one rate of exploration these are two groups, "the policy agrees with the gate in service" and "it differs".
+decision for each logged question. Two groups of questions: "the policy agrees with the gate in service", and "it
+differs", whose logged action has a probability below 0.5.
 
 The estimate is self-normalised (Hajek 1971; Swaminathan and Joachims 2015) within each group: its share of all
-questions times the share of right answers among those whose logged action is the policy's. Its interval adds Wilson's
-intervals of the groups: it holds with few explored questions, where the normal interval of the weighted mean is too
-narrow (``benchmarks/interval_coverage.py``).
+questions times the weighted share of right answers among those whose logged action is the policy's. Its interval adds
+Wilson's intervals of the groups, for Kish's effective size: it holds with few explored questions, where the normal
+interval of the weighted mean is too narrow (``benchmarks/interval_coverage.py``).
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ def policy_value(logged: Logged, searches: Bools) -> PolicyValue:
     of_policy = np.where(agrees, logged.propensity, 1 - logged.propensity).round(9)
     weights = agrees / of_policy
     parts, matches = [], []
-    for probability in np.unique(of_policy):
-        group = of_policy == probability
-        matched = group & agrees
-        matches.append(int(matched.sum()))
-        right = share(float(logged.right[matched].sum()), matches[-1]) if matches[-1] else Delta(0.5, 0.0, 1.0)
-        parts.append((float(group.mean()), right))
-    effective = float(weights.sum()) ** 2 / float((weights**2).sum()) if weights.any() else 0.0
-    return PolicyValue(float(searches.mean()), weighted_sum(parts), effective, min(matches))
+    for group in filter(np.any, (of_policy < 0.5, of_policy >= 0.5)):
+        size, matched = _effective_size(weights[group]), weights * group
+        matches.append(int(np.count_nonzero(matched)))
+        right = min(float(logged.right @ matched / matched.sum()), 1.0) if size else 0.5
+        parts.append((float(group.mean()), share(right * size, size) if size else Delta(0.5, 0.0, 1.0)))
+    return PolicyValue(float(searches.mean()), weighted_sum(parts), _effective_size(weights), min(matches))
+
+
+def _effective_size(weights: Floats) -> float:
+    return float(weights.sum()) ** 2 / float(weights @ weights) if weights.any() else 0.0

@@ -24,11 +24,12 @@ from pydantic_core import to_json
 from kbtrain.answers.writing import language_of
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, best_threshold, draw_turns
-from kbtrain.evaluation.cost import answered_usage, stored_usage, thousand_questions
+from kbtrain.evaluation.cost import GateCost, answered_usage, stored_usage, thousand_questions
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.gate.card import Threshold, promise_text, set_threshold
 from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.decide import read_questions_file
+from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -102,6 +103,8 @@ def audit_lines(audit: Audit) -> list[str]:
         if begun != "audit" and (begun is not None or path_exists(audit.run / "questions.jsonl")):
             raise UserError(f"{audit.run}: a run folder that is not an audit's; give another --run")
         lines = _draw(audit)
+    elif audit.log or audit.turns or audit.gold:
+        lines = [f"{audit.run}: its turns are drawn; --log, --turns, --gold, --n and --seed are not read again"]
     if not path_exists(meta_path(audit.run / "samples.db")):  # written by the last answer
         return [*lines, *([] if audit.dry_run else _answer_commands(audit))]
     check_unchanged(audit.run / "questions.jsonl")
@@ -109,7 +112,10 @@ def audit_lines(audit: Audit) -> list[str]:
     answers, left_out = read_answers(audit.run, list(questions.values()))
     people, judges = (read_sheet(path, answers) if path else {} for path in (audit.verdicts, audit.judge))
     judges = judges or gold_verdicts(audit.run, questions, answers)
-    if not people and not judges:
+    if judges and people and not people.keys() <= judges.keys():
+        left_out.append("people's verdicts alone count: the judge, or a reference answer, has none on some of these")
+        judges = {}
+    if not people and not audit.judge and len(judges) < LEAST:
         return [*lines, *left_out, *_write_sheets(audit, questions, answers)]
     return [*lines, *left_out, *_estimate(audit, answers, people or judges, judges if people else {})]
 
@@ -122,7 +128,8 @@ def _draw(audit: Audit) -> list[str]:
         raise UserError(f"command line: --n {audit.n}: at least {LEAST} turns are needed")
     gate, turns, left_out = logged_turns(audit)
     rng = np.random.default_rng(audit.seed)
-    drawn = [turns[place] for place in draw_turns(np.array([score for _, score in turns]), audit.n, rng)]
+    places = draw_turns(np.array([score for _, score in turns]), audit.n, rng)
+    drawn = [turns[place] for place in rng.permutation(places)]  # the sheet's order: its begin is a random part
     gold = {} if audit.gold is None else _read_gold(audit.gold)
     questions = {}
     for text, _ in drawn:  # a question that was asked often may be drawn twice: it is judged once, and counts twice
@@ -139,7 +146,8 @@ def _draw(audit: Audit) -> list[str]:
         nothing = f"dry run: nothing was written; {2 * len(questions)} answers would be generated and judged"
         return [line, nothing, answers_cost(audit.folder, len(questions), audit.prices)]
     audit.run.mkdir(parents=True, exist_ok=True)
-    extra = {"gate": gate, "turns": len(turns), "drawn": len(drawn), "left_out": dict(left_out)}
+    extra = {"gate": gate, "turns": len(turns), "drawn": len(drawn), "left_out": dict(left_out),
+             "scores_of": f"{gate}@{gate_identity(audit.folder)}"}  # fmt: skip
     options = {"folder": str(audit.folder), "n": audit.n, "seed": audit.seed}
     rows = [AuditTurn(question_hash(text), score) for text, score in drawn]
     for name, records in (("turns.jsonl", rows), ("questions.jsonl", list(questions.values()))):
@@ -152,7 +160,7 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
     """The gate's name, the logged turns with their scores, and rows that are skipped, by reason."""
     if (audit.log is None) == (audit.turns is None):
         raise UserError(
-            f"{audit.run}: nothing drawn yet: give --log (a decision log), or --turns (a file of questions)"
+            f"{audit.run}: nothing drawn yet: give one of --log (a decision log) and --turns (a file of questions)"
         )
     turns, left_out, gates = list[tuple[str, float]](), Counter[str](), Counter[str]()
     if audit.turns is not None:
@@ -315,11 +323,9 @@ def read_sheet(path: Path, answers: Answers) -> Verdicts:
 
 
 def _write_sheets(audit: Audit, questions: Mapping[str, Question], answers: Answers) -> list[str]:
-    """Write the sheet as CSV and as a page, in random order: a part of it is a random part."""
-    names = sorted(answers)
+    """Write the sheet as CSV and as a page, in the random order of the turns: a part of it is a random part."""
     rows = []
-    for place in np.random.default_rng(audit.seed).permutation(len(names)):
-        name = names[place]
+    for name in dict.fromkeys(turn.question_id for turn in _answered_turns(audit.run, answers)):
         texts = [answer.greedy.text if answer.greedy else "" for answer in answers[name]]
         a, b = texts if _plain_first(name) else reversed(texts)
         rows.append({"id": name, "question": questions[name].text, "answer_a": a, "answer_b": b})
@@ -348,25 +354,38 @@ def _command(audit: Audit, *words: str | Path) -> str:
 # Figures and the proposal
 
 
-def judged_turns(turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts) -> JudgedTurns:
+def _answered_turns(run: Path, answers: Answers) -> list[AuditTurn]:
+    check_unchanged(run / "turns.jsonl")
+    return [turn for turn in jsonl.read(AuditTurn, run / "turns.jsonl") if turn.question_id in answers]
+
+
+def n_reached(turns: Sequence[AuditTurn], truth: Verdicts) -> int:
+    """The turns before the question that follows the last judged one of the sheet. Of a sheet that is judged in part,
+    the others' verdicts would be of questions that are asked often."""
+    order = list(dict.fromkeys(turn.question_id for turn in turns))
+    behind = order[1 + max(place for place, name in enumerate(order) if name in truth) :]
+    return next((place for place, turn in enumerate(turns) if turn.question_id in behind), len(turns))
+
+
+def judged_turns(turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts, reached: int) -> JudgedTurns:
     """The turns with their verdicts; a turn that only the judge labelled has NaN from people.
 
-    With a judge only turns that it labelled are taken: people's others have nothing to be compared with.
+    With a judge only turns that it labelled are taken: people's others have nothing to be compared with. ``reached``:
+    turns that people judged, as far as they did.
     """
-    used = [turn for turn in turns if turn.question_id in (judge or truth)]
     nothing = (math.nan, math.nan)
-    columns = [
-        np.array([verdicts.get(turn.question_id, nothing)[arm] for turn in used])
-        for verdicts in ((truth, judge) if judge else (truth,))
-        for arm in (0, 1)
-    ]
-    return JudgedTurns(np.array([turn.score for turn in used]), *columns)
+    people = [(turn, truth.get(turn.question_id, nothing) if i < reached else nothing) for i, turn in enumerate(turns)]
+    used = [(turn, right) for turn, right in people if (turn.question_id in judge if judge else right[0] == right[0])]
+    columns = [np.array([right[arm] for _, right in used]) for arm in (0, 1)]
+    columns += [np.array([judge[turn.question_id][arm] for turn, _ in used]) for arm in (0, 1) if judge]
+    return JudgedTurns(np.array([turn.score for turn, _ in used]), *columns)
 
 
 def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) -> list[str]:
-    check_unchanged(audit.run / "turns.jsonl")
-    turns = [turn for turn in jsonl.read(AuditTurn, audit.run / "turns.jsonl") if turn.question_id in answers]
-    judged = judged_turns(turns, truth, judge)
+    turns = _answered_turns(audit.run, answers)
+    if read_meta(audit.run / "turns.jsonl").get("scores_of") not in names_of(audit.folder):
+        raise UserError(f"{audit.run}: its turns have another gate's scores than {audit.folder}; draw in another --run")
+    judged = judged_turns(turns, truth, judge, n_reached(turns, truth) if audit.verdicts else len(turns))
     n = int(judged.judged.sum())
     if n < LEAST:
         raise UserError(f"{audit.run}: {n} judged turns; at least {LEAST} are needed")
@@ -382,13 +401,15 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     with_judge = f", and {len(judged.scores)} by a judge that they correct" if judge else ""
     ids = [turn.question_id for turn in turns]
     used, prices = stored_usage(audit.run, RUN, ids), read_prices(audit.prices)
+    asking = GateCost(0.0, after_search=read_card(audit.folder).stage == "search")
     scores = np.array([turn.score for turn in turns])
     lines = [
         f"{gate}: {n} of {len(turns)} drawn turns judged by {source}{with_judge}",
         aligned(("share of the turns, in %", *names), _rows(figures)),
         f"{'proposed' if shown else 'do not apply: no gain is shown'}: {rests_on}",
-        *(f"{name}: {thousand_questions(used, (scores > row.threshold).astype(float), prices)}"
+        *(f"{name}: {thousand_questions(used, (scores > row.threshold).astype(float), prices, asking)}"
           for name, row in zip(names, figures, strict=True)),
+        "The gate's own cost is not in these.",
     ]  # fmt: skip
     proposal = {
         "gate": gate, "judged": n, "drawn": len(turns), "by": source, "judge": len(judged.scores) if judge else 0,

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.cost import share_cost
+from kbtrain.evaluation.cost import GateCost, share_cost
 from kbtrain.gate.card import CARD, Threshold, decision_text, set_threshold
 from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.handles import gate_identity
@@ -55,7 +55,7 @@ class LogRow(BaseModel):
     score: float | None = None
     time: Annotated[float, Field(ge=0, le=253402300799)] | None = None  # to the year 9999
     propensity: float | None = None
-    right: float | bool | None = None
+    right: Annotated[float, Field(ge=0, le=1)] | bool | None = None
     searched: bool | None = None
     gate: str | None = None
     reason: str | None = None
@@ -83,10 +83,9 @@ def read_outcomes(path: Path) -> dict[str, float]:
     verdicts = {}
     files = [path, *([outcomes_path(path)] if path_exists(outcomes_path(path)) else [])]
     for row in (row for file in files for row in _rows(file) if row.get("outcome_of") is not None):
-        right = row.get("right")
-        if right is None or not 0 <= right <= 1:
+        if row.get("right") is None:
             raise UserError(f"{at(path)}: outcome of {row['outcome_of']!r:.40}: no verdict from 0 to 1")
-        verdicts[row["outcome_of"]] = float(right)
+        verdicts[row["outcome_of"]] = float(row["right"])
     return verdicts
 
 
@@ -127,7 +126,10 @@ def names_of(folder: Path, key: str | None = None) -> frozenset[str]:
     """Names under which a log holds the scores of this very gate."""
     mark = f"@{gate_identity(folder)}"
     names = read_card(folder).names()
-    return frozenset(f"{name}{mark}" for name in names if key is None or name.endswith(f"_{key}"))
+    chosen = frozenset(f"{name}{mark}" for name in names if key is None or name.endswith(f"_{key}"))
+    if not chosen:
+        raise UserError(f"command line: --key {key}: the gate has {', '.join(sorted(names))}")
+    return chosen
 
 
 def gate_rows(
@@ -160,7 +162,7 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     for row in gate_rows(read_log(log), names_of(folder, key), left_out):
         gates.add(row["gate"])
         scores.append(float(row["score"]))
-        times.append(float(row.get("time") or 0))
+        times += filter(None, [row.get("time")])
         once[row.get("question_hash") or len(scores)] = scores[-1], row.get("asked")
     check_one_gate(gates, log)
     if not scores and not left_out[OTHER_GATES]:
@@ -170,7 +172,7 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     distinct = tuple(score for score, _ in once.values())
     numbers = tuple(row for _, row in once.values() if _is_asked(row))
     gate = gates.pop().partition("@")[0]
-    return Traffic(gate, tuple(scores), distinct, numbers, min(times), max(times), left_out)
+    return Traffic(gate, tuple(scores), distinct, numbers, min(times, default=0.0), max(times, default=0.0), left_out)
 
 
 def _is_asked(row: object) -> bool:
@@ -209,7 +211,8 @@ def calibrate_traffic(
     chosen = threshold_of(traffic.scores, ratio)
     share = float(np.mean(np.array(traffic.scores) > chosen))
     result = f"{decision_text(chosen, share == 1)}: {share:.1%} of them"
-    cost = [share_cost(folder.parent, "main", share, prices)] if prices else []
+    asking = GateCost(0.0, after_search=read_card(folder).stage == "search")
+    cost = [share_cost(folder.parent, "main", share, prices, asking)] if prices else []
     promise = before.promise if before else ""
     if dry_run:
         lost = f"; --replace is needed, and this promise ends: {promise}" if promise else ""
@@ -224,13 +227,13 @@ def calibrate_traffic(
         *lines,
         f"{result} -> {folder}; reload the server (SIGHUP)",
         *([f"this promise has ended: {promise}"] if promise else []),
-        f"to restore the previous threshold: kbtrain calibrate {shlex.quote(str(folder))} --rollback",
+        f"to restore the threshold before all calibrations: kbtrain calibrate {shlex.quote(str(folder))} --rollback",
         *cost,
     ]
 
 
-def roll_back(folder: Path, key: str | None = None) -> str:
-    """Put back the threshold that the last audit or calibration from a log replaced.
+def roll_back(folder: Path, key: str | None = None, dry_run: bool = False) -> str:
+    """Put back the threshold that the last audit or calibration from a log replaced, unless ``dry_run``.
 
     Raises :class:`UserError` without such a threshold.
     """
@@ -254,6 +257,8 @@ def roll_back(folder: Path, key: str | None = None) -> str:
         before = Threshold.model_validate(entry)
     except ValidationError as error:
         raise UserError(f"{at(folder / CARD, field='before')}: {one_line(error)}") from None
+    if dry_run:
+        return f"dry run: threshold of {gate} would be {before.shown} again"
     set_threshold(folder, gate, before)
     return f"{folder}: threshold of {gate} is {before.shown} again; reload the server (SIGHUP)"
 
@@ -315,7 +320,7 @@ def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLo
             f"{log}: {len(explored)} explored decisions with a verdict ({left_out_text(left_out)}); report "
             f"{LEAST - len(explored)} more verdicts to /v1/outcomes, of decisions of a server with --explore"
         )
-    table = np.array([(row["score"], bool(row.get("searched")), row["propensity"], right) for row, right in explored])
+    table = np.array([(row["score"], row["searched"], row["propensity"], right) for row, right in explored])
     scores, searched, propensities, verdicts = table.astype(float).T
     texts = tuple(row.get("question") for row, _ in explored)
     logged = Logged(scores, searched.astype(bool), propensities, verdicts)
@@ -337,10 +342,12 @@ def _explored_rows(log: Path, left_out: Counter[str], names: frozenset[str]) -> 
         propensity = row.get("propensity")
         if propensity is None or not 0 < propensity < 1:
             left_out["decided without exploration"] += 1
+        elif row.get("searched") is None:
+            left_out["without 'searched'"] += 1
         elif row.get("id") not in outcomes:
-            left_out["without a verdict"] += 1
+            left_out["without a verdict of their own"] += 1
         else:
-            yield row, outcomes[row["id"]]
+            yield row, outcomes.pop(row["id"])
     if unknown:
         left_out["verdicts whose id the log does not have"] += len(unknown)
 

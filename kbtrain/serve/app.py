@@ -368,28 +368,20 @@ async def openapi_route(service: Service, exchange: Exchange) -> None:
 
 OWN: dict[str, OwnRoute] = {
     "/v1/gate": OwnRoute(
-        gate_route, "post", "Decisions of the gate alone, of many questions or one chat", GateBody, GateReply
-    ),
+        gate_route, "post", "Decisions of the gate alone, of many questions or one chat", GateBody, GateReply),
     "/v1/outcomes": OwnRoute(
-        outcomes_route,
-        "post",
-        "A verdict on a given answer, stored in the decision log (409 without a log)",
-        OutcomeBody,
-        OutcomeReply,
-        ("409", *STATUSES),
-    ),
+        outcomes_route, "post", "A verdict on a given answer, stored in the decision log (409 without a log)",
+        OutcomeBody, OutcomeReply, ("409", *STATUSES)),
     "/v1/decisions": OwnRoute(decisions_route, "post", "The gate as a decision model, in OpenAI's form", DecisionsBody),
     "/v1/systemone": OwnRoute(
-        systemone_route, "post", "The gate as a decision model, in TypeSafe's form", SystemOneBody
-    ),
+        systemone_route, "post", "The gate as a decision model, in TypeSafe's form", SystemOneBody),
     "/v1/models": OwnRoute(models_route, "get", "The models behind the gate, then the gate"),
     "/health": OwnRoute(health_route, "get", "The process is up", statuses=("431",)),
     "/ready": OwnRoute(
-        ready_route, "get", "The gate is loaded, and the model behind it answers", statuses=("431", "503")
-    ),
+        ready_route, "get", "The gate is loaded, and the model behind it answers", statuses=("431", "503")),
     "/metrics": OwnRoute(metrics_route, "get", "Figures for Prometheus"),
     "/openapi.json": OwnRoute(openapi_route, "get", "This document"),
-}
+}  # fmt: skip
 GATED = {
     "/v1/chat/completions": "A chat, with passages in its prompt if the gate asks for them",
     "/v1/completions": "A prompt, with passages in it if the gate asks for them",

@@ -7,7 +7,7 @@ the test questions are evaluated once. Every stage resumes where it was.
 Examples:
   python studies/mixed_traffic/run.py --run runs/mixed --model smollm2-135m-instruct
   python studies/mixed_traffic/run.py --run runs/mixed --model FOLDER --prompts "{llm: llm.txt, rag: rag.txt}"
-  python studies/mixed_traffic/run.py --run runs/mixed --config sampling.yaml --model /models/qwen2.5-coder-1.5b
+  python studies/mixed_traffic/run.py --run runs/mixed --sampling sampling.yaml --model /models/qwen2.5-coder-1.5b
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MixedConfig(Config):
     ks: tuple[int, ...] = Field((1, 2, 3, 5), min_length=1, description="numbers of passages to compare")
     pilot: int | None = Field(None, ge=1, description="questions of each split in the pilot at most; null: all")
     pilot_splits: tuple[Split, ...] = Field(("train", "dev"), min_length=1, description="splits that the pilot asks")
-    max_new_tokens: int = Field(20, ge=1, description="longest answer, in tokens")
+    max_new_tokens: int = Field(20, ge=17, description="longest answer, in tokens")
     prompts: dict[Part, Path] = Field(
         {}, description="templates to compare with the project's, for a model without a chat template; {}: the free one"
     )

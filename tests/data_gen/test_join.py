@@ -55,7 +55,7 @@ def test_multiple_choice_with_its_options_in_another_order_is_the_same_question(
 
 def test_a_leak_between_two_runs_is_refused_or_dropped_from_training(tmp_path, capsys):
     one = examples(tmp_path / "mmlu", train=["Who?", "When?"], dev=["How?"])
-    two = examples(tmp_path / "xiezhi", train=["Where?"], test=["who ?", "HOW"])
+    two = examples(tmp_path / "xiezhi", train=["Where?", "when?"], test=["who ?", "HOW"])
     with pytest.raises(UserError, match="dev question 'mmlu/qdev0' is also in test as 'xiezhi/qtest1'"):
         join([one, two], tmp_path / "mix")
     join([one, two], tmp_path / "mix", on_leak="drop")
@@ -63,7 +63,7 @@ def test_a_leak_between_two_runs_is_refused_or_dropped_from_training(tmp_path, c
     assert [row.question for row in jsonl.read(GateExample, folder / "train.jsonl")] == ["When?", "Where?"]
     assert not list(jsonl.read(GateExample, folder / "dev.jsonl"))
     assert len(list(jsonl.read(GateExample, folder / "test.jsonl"))) == 2
-    assert "1 dev examples that stand in test, 1 train examples that stand in test" in capsys.readouterr().out
+    assert "1 train examples that stand in test, 1 train examples that another run has, too" in capsys.readouterr().out
 
 
 def test_labels_by_different_rules_are_not_joined(tmp_path):

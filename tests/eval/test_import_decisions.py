@@ -71,6 +71,8 @@ def test_a_model_s_own_calls_are_read_from_a_log_and_compared_with_what_a_search
     path = stored(tmp_path, *rows, {"id": "q6"})
     found = read_decisions(path, "id", "message.tool_calls", {}, ["*search*"])
     assert [one.score for one in found.rows] == [1, 0, 0, 1, 1, 0, 0] and found.without == 0
+    with pytest.raises(UserError, match=r"no row has 'message\.tool_cals'"):
+        read_decisions(path, "id", "message.tool_cals", {}, ["*search*"])
     with pytest.raises(UserError, match=r"theirs\.jsonl:1: field 'c': expected a list of calls, found"):
         read_decisions(stored(tmp_path, {"id": "a", "c": "web_search"}), "id", "c", {}, ["*"])
     # of the three calls one mends (q0), one breaks (q3), one changes nothing (q4); q1 is mended, too: missed
@@ -120,6 +122,7 @@ def test_as_a_gate_its_costs_are_asked_for_and_it_may_be_imported_again(run_fold
     [
         (lambda run, rows: rows.pop(), (), r"key 'as_gate': .*no score for 1 question \(test-199\) of dev and test"),
         (lambda run, rows: None, ("--gate", "own"), r"key 'gate': 'own' is there already \(.*/own\); import it under"),
+        (lambda run, rows: None, ("--as-gate", "false", "--gate", "own"), r"key 'gate': 'own' is there already"),
         (lambda run, rows: None, ("--gate", "kbm"), r"key 'gate': 'kbm' is there already \(.*/scores/kbm\.jsonl\)"),
         (lambda run, rows: None, ("--as-gate", "false", "--seconds", 1), "key 'seconds': applies only with as_gate"),
     ],

@@ -1,11 +1,14 @@
 """Bills worked by hand, and break-even ratios at which they really are equal."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.cost import GateCost, Prices, Usage, bill, gate_bill, thousand_questions
+from kbtrain.evaluation.cost import GateCost, Prices, Usage, asking_of, bill, gate_bill, thousand_questions
+from kbtrain.evaluation.scores import StoredScores
 
 PRICES = Prices(search=0.01, million_tokens_in=1.0, million_tokens_out=2.0, machine_hour=3.6, search_seconds=0.5,
                 seconds_per_1000_tokens_in=0.1, seconds_per_1000_tokens_out=10.0)  # fmt: skip
@@ -74,6 +77,8 @@ def test_a_gate_that_is_asked_after_the_search_saves_none():
     assert never.saved == pytest.approx((always.tokens - reading) / always.money)  # the tokens of the passages alone
     late = gate_bill("gate", USED, retrieve, 0.5, PRICES, GateCost(0.003, after_search=True))
     assert late.break_even == pytest.approx(1 - late.bill.gate / (always.tokens - reading))
+    assert asking_of(StoredScores(Path("scores")), "retriever_score").after_search
+    assert "questions: 1,000 searches" in thousand_questions(USED, retrieve, PRICES, GateCost(0.0, after_search=True))
 
 
 def test_at_the_break_even_ratio_the_gate_costs_as_much_as_all_rag():

@@ -36,10 +36,13 @@ def test_the_estimate_agrees_with_the_truth_on_a_large_log():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=40_000)
     decided = scores > 0
-    done = np.where(rng.random(len(scores)) < 0.2, rng.random(len(scores)) < 0.5, decided)
+    rate = rng.uniform(0.1, 0.3, len(scores))  # of exploration, another one for each question
+    done = np.where(rng.random(len(scores)) < rate, rng.random(len(scores)) < 0.5, decided)
     # a search helps where the score is high: 0.3 without, 0.3 to 0.8 with
     chance = np.where(done, 0.3 + 0.5 * (scores > 0.5), 0.3)
-    logged = Logged(scores, done, np.where(done == decided, 0.9, 0.1), (rng.random(len(scores)) < chance) * 1.0)
+    logged = Logged(
+        scores, done, np.where(done == decided, 1 - rate / 2, rate / 2), (rng.random(len(scores)) < chance) * 1.0
+    )
     found = policy_value(logged, scores > 0.5)
     true = 0.3 + 0.5 * float((scores > 0.5).mean())
     value = found.normalised

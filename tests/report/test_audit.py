@@ -19,7 +19,7 @@ from kbtrain.io.provenance import write_atomically, write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.metrics.significance import Delta
 from kbtrain.records import GREEDY, Question, Sample, SampleSet
-from kbtrain.report.audit import AuditTurn, read_sheet
+from kbtrain.report.audit import AuditTurn, judged_turns, n_reached, read_sheet
 
 N = 300
 
@@ -111,6 +111,7 @@ def test_an_audit_leads_from_a_log_to_a_threshold_and_back(folder, log, tmp_path
     assert "was 0.5 (given), is" in shown
     again = run_audit(capsys, folder, "--run", run, *verdicts, "--apply", "--replace")
     assert "(best_accuracy of 60 audited turns); reload" in again  # one rollback takes both back
+    assert "would be 0.5 (given) again" in run_audit(capsys, folder, "--rollback", "--dry-run")
     assert "is 0.5 (given) again" in run_audit(capsys, folder, "--rollback")
     given = {"rule": "given", "dev_file_sha256": "", "n_dev": 1, "evidence": {"dev_scores": [0.1]}}
     set_threshold(folder, "encoder_probe", Threshold.model_validate({**given, "threshold": -0.9}))
@@ -238,10 +239,23 @@ def test_accepted_answers_judge_without_people_and_promise(folder, log, tmp_path
     shown = run_audit(capsys, folder, "--log", log, "--run", run, "--n", 100, "--gold", gold)
     assert "100 with a reference answer" in shown
     answer(run)
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "more.safetensors").write_bytes(b"")
+    assert main(["audit", str(other), "--run", str(run)]) == 2
+    assert "its turns have another gate's scores than" in capsys.readouterr().err
     shown = run_audit(capsys, folder, "--run", run, "--goal", "max_loss", "--max-loss", "0.1", "--apply")
     assert "judged by the reference answers" in shown
     guarantee = read_gate_json(folder)["thresholds"]["encoder_probe"]["evidence"]["guarantee"]
     assert guarantee["limit"] == 0.1 and guarantee["bound"] <= 0.1 and guarantee["n"] == 100
+
+
+def test_of_a_sheet_judged_in_part_the_turns_count_up_to_the_first_row_that_was_not_reached():
+    turns = [AuditTurn(name, 0.5) for name in "aabaca"]
+    said = {"a": (1.0, 1.0), "b": (0.0, 1.0)}
+    assert n_reached(turns, said) == 4 and n_reached(turns, said | {"c": (0.0, 0.0)}) == 6
+    assert list(judged_turns(turns, said, {}, 4).llm) == [1, 1, 0, 1]
+    with_judge = judged_turns(turns, said, dict.fromkeys("abc", (1.0, 0.0)), 4)
+    assert list(with_judge.judged) == [True] * 4 + [False] * 2 and with_judge.judge_rag.sum() == 0
 
 
 @pytest.mark.parametrize(

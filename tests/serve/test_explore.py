@@ -119,6 +119,7 @@ def explored(path, gate, n=600, texts=False):
         lines += [{**row, "propensity": 0.75 if searched == decided else 0.25, **text}]
         lines += [{"outcome_of": str(i), "right": float(searched == (score > 0.7))}]
     lines += [{**row, "id": "late", "propensity": 0.75}, {**row, "propensity": None}, {**row, "gate": "other@0"}]
+    lines += [{**row, "searched": None, "propensity": 0.75}, {**row, "propensity": 0.75}]  # the last one's id again
     lines += [{"outcome_of": "no such request", "right": 1}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -137,7 +138,7 @@ def test_value_estimates_any_threshold(gate, tmp_path, capsys):
     assert never == pytest.approx(70, abs=6)
     assert "600 explored decisions with a verdict" in shown[-3]
     assert "1 decided without exploration, 1 of other gates or versions, 1 verdicts whose id" in shown[-3]
-    assert "the log does not have, 1 without a verdict" in shown[-3]
+    assert "the log does not have, 1 without 'searched', 2 without a verdict" in shown[-3]
     with pytest.raises(UserError, match="without the question's text; --gate needs logs written with --log-text"):
         value_lines(folder, log, others=[folder])
     with pytest.raises(UserError, match=r"0 explored decisions with a verdict .*report 50 more verdicts"):

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 from published.report import closing_block
-from run_evidence import evidence_chain, run_evidence
+from run_evidence import OUTCOMES, evidence_chain, run_evidence
 from support import scripts
 from support.scripts import config_class
 
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
+from kbtrain.io.provenance import write_atomically
 
 
 @pytest.mark.parametrize(("chinese", "sets"), [(False, 6), (True, 9)])
@@ -26,12 +27,17 @@ def test_every_stage_of_the_public_run_takes_its_keys(tmp_path, chinese, sets):
         study.run_public(study.PublicRun(tmp_path, tmp_path / "run", "some/model", chinese), print)
 
 
-def test_the_evidence_is_a_chain_too_and_ends_with_six_lines_of_the_gate_chosen(tmp_path):
+def test_the_evidence_is_a_chain_too_and_ends_with_six_lines_of_the_gate_chosen(tmp_path, monkeypatch):
     steps = evidence_chain(tmp_path)
     assert [Path(step.script).stem for step in steps] == ["closed_book", "collect_turns", "cross_validate", "evidence"]
     for step in steps:
         parse_args(config_class(Path(step.command()[1])), step.arguments)
     with pytest.raises(UserError, match=r"outcomes\.jsonl: not there"):
+        run_evidence(tmp_path, print)
+    for name in (*OUTCOMES, "closed_book/songs.jsonl", "ketod", "passages.jsonl"):
+        write_atomically(tmp_path / name, "no JSON\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):  # its first stage reads them
         run_evidence(tmp_path, print)
     interval = {"mean": -0.02, "low": -0.03, "high": -0.01}
     one = {"accuracy": 0.38, "searched": 0.6, "minus_always": interval, "minus_random": {**interval, "high": 0.01}}

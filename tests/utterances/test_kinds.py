@@ -15,8 +15,8 @@ from kbtrain.utterances import decide_by, depends_on_context, input_kind, is_fol
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def table():
-    with (Path(__file__).with_name("utterances.csv")).open(encoding="utf-8", newline="") as file:
+def table(name="utterances"):
+    with (Path(__file__).with_name(f"{name}.csv")).open(encoding="utf-8", newline="") as file:
         return [(row["kind"], row["utterance"]) for row in csv.DictReader(file)]
 
 
@@ -46,57 +46,9 @@ def test_no_question_of_the_atlas_matches(name):
     assert [text for text in questions if utterance_kind(text)] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("Summarize this year's Nobel prizes", None),
-        ("Summarize my company's travel policy", None),
-        ("Improve my credit score", None),
-        ("Simplify my cover letter", "instruction"),
-        ("What is 2+2?", "arithmetic"),
-        ("What is 9/11?", None),
-        ("Calculate 9/11", "arithmetic"),
-        ("9/11 =", "arithmetic"),
-        ("24/7", None),
-        ("4 x 4", "arithmetic"),
-        ("4x4", None),
-        ("What is the square root of 144?", "arithmetic"),
-        ("Solve 2x+3=7", "arithmetic"),
-        ("一加一等于几", "arithmetic"),
-        ("What is 1984?", None),
-        ("write a haiku", "instruction"),
-        ("Write a report on Chad", None),
-        ("Draft an email about our refund policy", None),
-        ("Write a refund policy email", None),
-        ("Write an email to my team about our refund policy", None),
-        ("Translate our privacy policy into French", None),
-        ("把我们的隐私政策翻译成英文", None),
-        ("Write a short poem for my mother's birthday", "instruction"),
-        ("写一封退款政策邮件", None),
-        ("帮我写一封请假信", "instruction"),
-        ("NATO的缩写是什么", None),
-        ("请帮我缩写这段文字", "instruction"),
-        ("《红楼梦》被翻译成多少种语言？", None),
-        ("把下面这段话翻译成英文：你是谁", "instruction"),
-        ("What is 7 of 9?", None),
-        ("What is 20% of 50?", "arithmetic"),
-        ("Tell me a story", "instruction"),
-        ("Tell me the story of Odysseus", None),
-        ("The sea is wide.\n\nTranslate the text above into French.", "instruction"),
-        ("Hi", "greeting"),
-        ("Hi, who wrote Emma?", None),
-        ("Hi, thanks!", "thanks"),
-        ("ok", "acknowledgement"),
-        ("Okay, thank you very much", "thanks"),
-        ("vacation", None),
-        ("high", None),
-        ("早稻田大学", None),
-        ("", None),
-        ("?!", None),
-    ],
-)
-def test_a_kind_needs_the_whole_message_or_an_instruction_that_needs_no_fact(text, kind):
-    assert utterance_kind(text) == kind
+@pytest.mark.parametrize(("kind", "text"), table("kinds"))
+def test_a_kind_needs_the_whole_message_or_an_instruction_that_needs_no_fact(kind, text):
+    assert (utterance_kind(text) or "none") == kind
 
 
 def turn(*said):

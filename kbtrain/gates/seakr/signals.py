@@ -128,40 +128,25 @@ SIGNALS: dict[str, Signal] = {
     "seakr": Signal(
         lambda s, alpha, k: uncertainty(states_of(s, "mlp"), alpha, k),
         "nats per sample, from the model's floor to its ceiling",
-        "SeaKR, section 3.1: ln det(G + alpha I) / k of the middle MLP's output",
-        _LOGARITHM,
-    ),
+        "SeaKR, section 3.1: ln det(G + alpha I) / k of the middle MLP's output", _LOGARITHM),
     "seakr_residual": Signal(
-        lambda s, alpha, k: uncertainty(states_of(s, "residual"), alpha, k),
-        "nats per sample",
-        "the same of the residual stream",
-        _LOGARITHM,
-    ),
+        lambda s, alpha, k: uncertainty(states_of(s, "residual"), alpha, k), "nats per sample",
+        "the same of the residual stream", _LOGARITHM),
     "eigen_score": Signal(
-        lambda s, alpha, k: eigen_score(states_of(s, "residual"), alpha, k),
-        "mean log10 of eigenvalues",
-        "INSIDE, equation 6, on the residual stream",
-        _LOGARITHM,
-    ),
+        lambda s, alpha, k: eigen_score(states_of(s, "residual"), alpha, k), "mean log10 of eigenvalues",
+        "INSIDE, equation 6, on the residual stream", _LOGARITHM),
     "token_entropy": Signal(
         lambda s, alpha, k: float(np.mean([answer.entropy for answer in s])),
         "nats per token, mean of the samples' means",
-        "entropy of the model's next-token distribution at each drawn token",
-        _LOGARITHM,
-    ),
+        "entropy of the model's next-token distribution at each drawn token", _LOGARITHM),
     "perplexity": Signal(
         lambda s, alpha, k: float(np.exp(np.mean([answer.surprisal for answer in s]))),
         "from 1; exp of the mean of the samples' mean -ln p per token",
-        "perplexity of the sampled answers under the model itself",
-        _UNBOUNDED,
-    ),
+        "perplexity of the sampled answers under the model itself", _UNBOUNDED),
     "answer_groups": Signal(
-        lambda s, alpha, k: float(answer_groups([answer.sample.text for answer in s])),
-        "1 to k",
-        "number of different answers after normalisation",
-        _UNBOUNDED,
-    ),
-}
+        lambda s, alpha, k: float(answer_groups([answer.sample.text for answer in s])), "1 to k",
+        "number of different answers after normalisation", _UNBOUNDED),
+}  # fmt: skip
 RESIDUAL = frozenset({"seakr_residual", "eigen_score"})  # signals of the residual stream, which an engine gives
 OF_TEXTS = frozenset({"answer_groups"})
 
