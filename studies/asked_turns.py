@@ -6,8 +6,9 @@ ragate_prompt_zero_shot --splits "[test]" --dtype fp32`. RAGate-PEFT was trained
 training dialogue (72 enriched), 67 steps in 54 minutes on two cores; its threshold has the best F1 on the 106 turns of
 every third dev dialogue. TURNS has these and the test turns:
 
-  python recipes/train_ragate_peft.py --config ragate_peft_smollm2 --model MODEL --method lora --dtype fp32 --epochs 1 \\
-      --gradient-accumulation-steps 1 --max-length 192 --select last --train TURNS --dev TURNS --test TURNS --output peft
+  python recipes/train_ragate_peft.py --config ragate_peft_smollm2 --model MODEL --method lora --dtype fp32 \\
+      --epochs 1 --gradient-accumulation-steps 1 --max-length 192 --select last \\
+      --train TURNS --dev TURNS --test TURNS --output peft
 
 Examples:
   python data_gen/collect_turns.py --run runs/ketod --dataset ketod_lines --path ketod
