@@ -173,12 +173,12 @@ def separate_splits(
     counts: Counter[str] = Counter()
     for split, rows in splits.items():
         apart_rows[split] = []
-        in_split: set[tuple[str, str | None]] = set()
+        run_of: dict[tuple[str, str | None], str] = {}  # of a question with its reference
         for row in rows:
-            if (asked := (_key(row), row.reference)) in in_split:
+            run = row.id.partition("/")[0]
+            if run_of.setdefault((_key(row), row.reference), run) != run:
                 counts[f"{split} examples that another run has, too"] += 1
                 continue
-            in_split.add(asked)
             same = questions.get(_key(row))
             near = next((entities[name] for name in row.entities if name in entities), None)
             twin, rule = (same, on_leak) if same else (near, on_shared_entity)

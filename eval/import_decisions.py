@@ -244,17 +244,24 @@ def read_decisions(
             if earlier is not None:
                 raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
             value = reach(row, column, optional=True)
-            found = found or value is not None
+            found = found or value is not None or _names(row.data, column)
             if tools:
                 calls = float(_calls_one(row, column, value, tools))
                 rows.append(DecisionRow(name, calls, at(row.file, row.line)))
-            elif value is None or (file.suffix in TABLES and not value.strip()):
+            elif value is None or (file.suffix in TABLES and not str(value).strip()):
                 without += 1
             else:
                 rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))
     if not found or not rows:
         raise UserError(f"{at(path)}: key 'column': no row has '{column}'")
     return Decisions(rows, without)
+
+
+def _names(data: Mapping[str, Any], column: str) -> bool:
+    """True where a row has the field, if only as null: of a model that called nothing."""
+    first, _, rest = column.partition(".")
+    inner = data.get(first)
+    return column in data or (first in data and (not rest or (isinstance(inner, dict) and _names(inner, rest))))
 
 
 def _calls_one(row: SourceRecord, column: str, value: Any, tools: Sequence[str]) -> bool:

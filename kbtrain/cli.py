@@ -123,14 +123,12 @@ def _add_scripts(parsers: Parsers) -> None:
     ls.add_argument("kind", nargs="?", choices=scripts.KINDS, help="one kind only")
     ls.add_argument("--copy", nargs=2, metavar=("NAME", "DEST"), help="copy one of them, to change it")
     run = _command(
-        parsers,
-        "run",
-        commands.run,
+        parsers, "run", commands.run,
         "run one step by its name: a stage (collect, retrieve, sample, ...) or a recipe (train_probe, ...)",
         usage="kbtrain run NAME|PATH [--launch NAME|PATH] [--config NAME|PATH] [--key value | key=value ...]",
         epilog="The keys of a script: kbtrain run NAME --help. With --launch, accelerate's --num_processes, "
         "--num_machines, --machine_rank, --main_process_ip and --main_process_port may be among them.",
-    )
+    )  # fmt: skip
     _add(run, "name", "NAME|PATH", "stage, recipe, or a script of your own")
     text = "the script's own arguments; --launch NAME|PATH: start it with accelerate and this launch file"
     run.add_argument("arguments", nargs=argparse.REMAINDER, help=text)
@@ -184,11 +182,9 @@ def _add_fit(parsers: Parsers) -> None:
 
 def _add_server(parsers: Parsers) -> None:
     check = _command(
-        parsers,
-        "check-server",
-        commands.check_server,
+        parsers, "check-server", commands.check_server,
         "what a model server can do, and a configuration that works with it",
-    )
+    )  # fmt: skip
     _add(check, "url", "URL", "address up to and with /v1")
     _add(check, "--model", "NAME", "the model's name on the server, if it serves several")
     _add(check, "--key-env", "VARIABLE", "environment variable that holds the key", default="OPENAI_API_KEY")
@@ -296,11 +292,9 @@ def _add_traffic(parsers: Parsers) -> None:
     _add(audit, "--key", "NAME", _KEY)
 
     value = _command(
-        parsers,
-        "value",
-        commands.value,
+        parsers, "value", commands.value,
         "estimated right answers of other gates and thresholds, from the log of kbtrain serve --explore",
-    )
+    )  # fmt: skip
     _add(value, "folder", "FOLDER", "folder of the gate that decided")
     _add(value, "--log", "FILE", "the log; rotated files are read as well", required=True)
     _add(value, "--threshold", "X", "another threshold to estimate", type=_finite, action="append", default=[])

@@ -338,7 +338,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
             yield restate(answer, counted, question.text), (restate(gold, counted, question.text),)
 
 
-_ASKS_MEANING, _VERSION, _RATE = pattern("asks_meaning"), pattern("version"), pattern("rate")
+_ASKS_MEANING, _VERSION, _RATE, _OFTEN = map(pattern, ("asks_meaning", "version", "rate", "often"))
 _LOOP = pattern("loop")
 _TOWARDS = re.compile(r"(?:to|in|at|from|by|into|on) (?:the )?(?=[A-Z]\D+$)|[a-z] ?= ?(?=[-\d])")
 
@@ -424,8 +424,11 @@ def _verdict_by_rate(question: Question, answer: str) -> bool | None:
     bare = tuple(text for text in (_RATE.sub("", gold) for gold in golds) if not is_empty(text))
     if not (spans and bare) or (said and spans.isdisjoint(said)):
         return False
-    verdict = rule_verdict(replace(question, answers=bare), _RATE.sub("", answer))
-    return verdict and ((said or spans & _rates(question.text)) == spans or None)
+    told, rest = replace(question, answers=bare), _RATE.sub("", answer)
+    one = len(spans) == 1 or all(len(re.findall(r"\d[\d.,]*", plain_digits(gold))) < 2 for gold in bare)
+    often, known = ({*_OFTEN.findall(plain_digits(text))} for text in (answer, " ".join(bare)))
+    sure = often <= known if said else _is_short(rest, told)
+    return rule_verdict(told, rest) and ((one and sure and (said or spans & _rates(question.text)) == spans) or None)
 
 
 def _rates(text: str) -> set[str]:
@@ -548,7 +551,7 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
     key = verdict_key(answer)
     if key not in verdicts:
         what = f"question '{question.id}': no verdict on the answer {answer!r:.60}"
-        raise UserError(f"{what}; run data_gen/judge.py again, or add {key!r:.60}")
+        raise UserError(f"{what}; run data_gen/judge.py again, or add {key!r}")
     return verdicts[key]
 
 

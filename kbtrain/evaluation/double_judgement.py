@@ -15,6 +15,7 @@ from kbtrain.evaluation.outcomes import Correctness, Resample
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.evaluation.scores import ByGate, in_order
 from kbtrain.metrics.significance import Delta, draw_policies
+from kbtrain.metrics.thresholds import Dev, choose
 
 DRAWS, SEED = 5_000, 20_243
 
@@ -53,14 +54,14 @@ class DoubleJudgement:
 
 def second_threshold(rule: str, searched: NDArray[np.bool_], with_reference: Floats, answers: Correctness) -> float:
     """Chosen on the dev questions that the first judgement searches for: chunks are dropped if the score with them
-    is above it. Of equally accurate thresholds, the one that passes on the fewest: reading less is what the second
-    judgement is for. Rule ``0.5`` needs no dev; without a searched dev question it is 0.5 as well."""
+    is above it. Chunks of a part are dropped only where that gives more right answers than passing on all or none, by
+    two standard errors. Rule ``0.5`` needs no dev; without a searched dev question it is 0.5 as well."""
     if rule == "0.5" or not searched.any():
         return 0.5
-    scores, gains = with_reference[searched], (answers.rag - answers.llm)[searched]
-    values = np.unique(scores)
-    cuts = np.concatenate([[np.nextafter(values[0], -np.inf)], (values[:-1] + values[1:]) / 2, values[-1:]])
-    return float(max(cuts, key=lambda cut: (gains[scores <= cut].sum().round(9), -cut)))
+    # "retrieve" of the rule, which prefers few of them, is "pass the chunks on" here: the scores change their sign
+    passed_on = Dev(-with_reference[searched], answers.llm[searched], answers.rag[searched])
+    # passed on: -score > value; judge_twice passes on what is not above the second threshold
+    return float(np.nextafter(-choose("best_accuracy", passed_on).value, -np.inf))
 
 
 def judge_twice(

@@ -103,6 +103,9 @@ def audit_lines(audit: Audit) -> list[str]:
         if begun != "audit" and (begun is not None or path_exists(audit.run / "questions.jsonl")):
             raise UserError(f"{audit.run}: a run folder that is not an audit's; give another --run")
         lines = _draw(audit)
+    elif read_meta(audit.run / "turns.jsonl").get("scores_of") not in names_of(audit.folder):
+        what = "turns of an older version, or with another gate's scores than"
+        raise UserError(f"{audit.run}: {what} {audit.folder}; draw in another --run")
     elif audit.log or audit.turns or audit.gold:
         lines = [f"{audit.run}: its turns are drawn; --log, --turns, --gold, --n and --seed are not read again"]
     if not path_exists(meta_path(audit.run / "samples.db")):  # written by the last answer
@@ -115,7 +118,8 @@ def audit_lines(audit: Audit) -> list[str]:
     if judges and people and not people.keys() <= judges.keys():
         left_out.append("people's verdicts alone count: the judge, or a reference answer, has none on some of these")
         judges = {}
-    if not people and not audit.judge and len(judges) < LEAST:
+    n_judged = sum(turn.question_id in judges for turn in _answered_turns(audit.run, answers))
+    if not people and not audit.judge and n_judged < LEAST:
         return [*lines, *left_out, *_write_sheets(audit, questions, answers)]
     return [*lines, *left_out, *_estimate(audit, answers, people or judges, judges if people else {})]
 
@@ -383,9 +387,7 @@ def judged_turns(turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts, r
 
 def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) -> list[str]:
     turns = _answered_turns(audit.run, answers)
-    if read_meta(audit.run / "turns.jsonl").get("scores_of") not in names_of(audit.folder):
-        raise UserError(f"{audit.run}: its turns have another gate's scores than {audit.folder}; draw in another --run")
-    judged = judged_turns(turns, truth, judge, n_reached(turns, truth) if audit.verdicts else len(turns))
+    judged = judged_turns(turns, truth, judge, n_reached(turns, truth) if audit.verdicts or audit.judge else len(turns))
     n = int(judged.judged.sum())
     if n < LEAST:
         raise UserError(f"{audit.run}: {n} judged turns; at least {LEAST} are needed")

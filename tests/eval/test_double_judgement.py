@@ -125,13 +125,16 @@ def test_the_interval_of_the_gain_is_that_of_a_resample_worked_out_on_its_own():
 
 def test_the_second_threshold_is_the_best_one_among_the_searched_dev_questions():
     searched = np.array([False, True, True, True])
-    # question 1 needs its chunks, question 2 is harmed by them
-    assert second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.1]), ANSWERS) == pytest.approx(0.5)
+    # question 1 needs its chunks, question 2 is harmed by them: twenty times, which is beyond the margin
+    read = Correctness("greedy", np.tile(ANSWERS.llm, 20), np.tile(ANSWERS.rag, 20))
+    scores = np.tile([0.0, 0.2, 0.8, 0.1], 20)
+    assert second_threshold("ratio", np.tile(searched, 20), scores, read) == pytest.approx(0.5)
     assert second_threshold("0.5", searched, np.zeros(4), ANSWERS) == 0.5
     assert second_threshold("ratio", np.zeros(4, dtype=bool), np.zeros(4), ANSWERS) == 0.5
 
 
-def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken():
+def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken(monkeypatch):
+    monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)  # three questions beat no margin of two
     searched = np.array([False, True, True, True])
     chosen = second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.3]), ANSWERS)
     assert chosen == pytest.approx(0.25)  # question 3 is wrong either way: its chunks are dropped as well

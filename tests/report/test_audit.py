@@ -242,7 +242,7 @@ def test_accepted_answers_judge_without_people_and_promise(folder, log, tmp_path
     other = shutil.copytree(folder, tmp_path / "other")
     (other / "more.safetensors").write_bytes(b"")
     assert main(["audit", str(other), "--run", str(run)]) == 2
-    assert "its turns have another gate's scores than" in capsys.readouterr().err
+    assert "or with another gate's scores than" in capsys.readouterr().err
     shown = run_audit(capsys, folder, "--run", run, "--goal", "max_loss", "--max-loss", "0.1", "--apply")
     assert "judged by the reference answers" in shown
     guarantee = read_gate_json(folder)["thresholds"]["encoder_probe"]["evidence"]["guarantee"]
