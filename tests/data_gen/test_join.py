@@ -31,7 +31,7 @@ def join(runs, out, **keys):
 
 
 def test_joined_runs_train_together_and_tell_their_shares(tmp_path):
-    one = examples(tmp_path / "mmlu", train=["Who?", "When?", "Why?"], dev=["How?"])
+    one = examples(tmp_path / "mmlu", train=["Who?", "3 + 4?", "3 - 4?"], dev=["How?"])
     two = examples(tmp_path / "xiezhi", train=["Where?"], dev=["What?"], test=["Whose?"])
     join([one, two], tmp_path / "mix")
     folder = tmp_path / "mix" / "examples"

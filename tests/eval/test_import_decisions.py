@@ -71,6 +71,7 @@ def test_a_model_s_own_calls_are_read_from_a_log_and_compared_with_what_a_search
     path = stored(tmp_path, *rows, {"id": "q6"})
     found = read_decisions(path, "id", "message.tool_calls", {}, ["*search*"])
     assert [one.score for one in found.rows] == [1, 0, 0, 1, 1, 0, 0] and found.without == 0
+    assert read_decisions(stored(tmp_path, {"id": "a", "c": {"t": None}}), "id", "c.t", {}, ["*"]).rows[0].score == 0
     with pytest.raises(UserError, match=r"no row has 'message\.tool_cals'"):
         read_decisions(path, "id", "message.tool_cals", {}, ["*search*"])
     with pytest.raises(UserError, match=r"theirs\.jsonl:1: field 'c': expected a list of calls, found"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -247,6 +248,15 @@ def test_accepted_answers_judge_without_people_and_promise(folder, log, tmp_path
     assert "judged by the reference answers" in shown
     guarantee = read_gate_json(folder)["thresholds"]["encoder_probe"]["evidence"]["guarantee"]
     assert guarantee["limit"] == 0.1 and guarantee["bound"] <= 0.1 and guarantee["n"] == 100
+
+
+def test_few_questions_that_repeat_are_judged_by_their_reference_answers(folder, log, tmp_path, capsys):
+    run, gold, faq = (tmp_path / name for name in ("audit", "gold.csv", "faq.jsonl"))
+    faq.write_text(re.sub(r"question (\d+)\?", lambda found: f"question {int(found[1]) % 15}?", log.read_text()))
+    gold.write_text("question,answers\n" + "".join(f"=question {i}?,good\n" for i in range(15)))
+    run_audit(capsys, folder, "--log", faq, "--run", run, "--n", 60, "--gold", gold)
+    answer(run)
+    assert "60 of 60 drawn turns judged by the reference answers" in run_audit(capsys, folder, "--run", run)
 
 
 def test_of_a_sheet_judged_in_part_the_turns_count_up_to_the_first_row_that_was_not_reached():
