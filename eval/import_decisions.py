@@ -102,7 +102,8 @@ def main(config: ImportDecisionsConfig) -> None:
     if stray is not None and config.other_questions == "error":
         raise UserError(f"{stray.place}: the run has no question '{stray.id}'; other_questions: drop skips them")
     if config.lower_means_search:
-        turn = 1.0 if {row.score for row in decisions.rows} <= {0.0, 1.0} else 0.0  # a no becomes a yes
+        of_run = {row.score for row in decisions.rows if row.id in splits}
+        turn = 1.0 if of_run <= {0.0, 1.0} else 0.0  # a no becomes a yes
         decisions = replace(decisions, rows=[replace(row, score=turn - row.score) for row in decisions.rows])
     scores = [GateScore(row.id, config.gate, row.score) for row in decisions.rows if row.id in splits]
     if not scores:
@@ -244,7 +245,7 @@ def read_decisions(
             if earlier is not None:
                 raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
             value = reach(row, column, optional=True)
-            found = found or value is not None or _names(row.data, column)
+            found = found or value not in (None, []) or _names(row.data, column)
             if tools:
                 calls = float(_calls_one(row, column, value, tools))
                 rows.append(DecisionRow(name, calls, at(row.file, row.line)))
@@ -257,11 +258,12 @@ def read_decisions(
     return Decisions(rows, without)
 
 
-def _names(data: Mapping[str, Any], column: str) -> bool:
+def _names(data: Any, column: str) -> bool:
     """True where a row has the field, if only as null: of a model that called nothing."""
+    if isinstance(data, list):
+        return any(_names(inner, column) for inner in data)
     first, _, rest = column.partition(".")
-    inner = data.get(first)
-    return column in data or (first in data and (not rest or (isinstance(inner, dict) and _names(inner, rest))))
+    return isinstance(data, dict) and (column in data or (first in data and (not rest or _names(data[first], rest))))
 
 
 def _calls_one(row: SourceRecord, column: str, value: Any, tools: Sequence[str]) -> bool:

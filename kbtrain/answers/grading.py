@@ -338,7 +338,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
             yield restate(answer, counted, question.text), (restate(gold, counted, question.text),)
 
 
-_ASKS_MEANING, _VERSION, _RATE, _OFTEN = map(pattern, ("asks_meaning", "version", "rate", "often"))
+_ASKS_MEANING, _VERSION, _RATE = pattern("asks_meaning"), pattern("version"), pattern("rate")
 _LOOP = pattern("loop")
 _TOWARDS = re.compile(r"(?:to|in|at|from|by|into|on) (?:the )?(?=[A-Z]\D+$)|[a-z] ?= ?(?=[-\d])")
 
@@ -417,18 +417,17 @@ _SAME_RATE = {"annum": "year", "annual": "year", "a": "year", "dai": "day"}
 
 
 def _verdict_by_rate(question: Question, answer: str) -> bool | None:
-    """Verdict on an answer that gives a gold quantity by its span of time in other words: annually, for per year.
-    None where neither answer nor question names the span, or the answer one more; False where it names another."""
+    """Verdict on an answer that gives a gold quantity alone, by its span of time in other words: annually, for per
+    year. None where more is said, or neither answer nor question names the span; False where it names another."""
     golds = [gold for gold in question.answers if re.search(r"\d", plain_digits(gold))]
     spans, said = _rates(" ".join(golds)), _rates(plain_digits(answer))
     bare = tuple(text for text in (_RATE.sub("", gold) for gold in golds) if not is_empty(text))
     if not (spans and bare) or (said and spans.isdisjoint(said)):
         return False
     told, rest = replace(question, answers=bare), _RATE.sub("", answer)
-    one = len(spans) == 1 or all(len(re.findall(r"\d[\d.,]*", plain_digits(gold))) < 2 for gold in bare)
-    often, known = ({*_OFTEN.findall(plain_digits(text))} for text in (answer, " ".join(bare)))
-    sure = often <= known if said else _is_short(rest, told)
-    return rule_verdict(told, rest) and ((one and sure and (said or spans & _rates(question.text)) == spans) or None)
+    # alone: "€600 in four parts a year", "€600 now, then €50 a year"
+    alone = all(len(_RATE.findall(text)) < 2 for text in (*golds, answer)) and _is_exactly(told, rest)
+    return rule_verdict(told, rest) and ((alone and (said or spans & _rates(question.text)) == spans) or None)
 
 
 def _rates(text: str) -> set[str]:

@@ -387,7 +387,7 @@ def judged_turns(turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts, r
 
 def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) -> list[str]:
     turns = _answered_turns(audit.run, answers)
-    judged = judged_turns(turns, truth, judge, n_reached(turns, truth) if audit.verdicts or audit.judge else len(turns))
+    judged = judged_turns(turns, truth, judge, n_reached(turns, truth) if audit.verdicts else len(turns))
     n = int(judged.judged.sum())
     if n < LEAST:
         raise UserError(f"{audit.run}: {n} judged turns; at least {LEAST} are needed")

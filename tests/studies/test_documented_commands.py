@@ -40,7 +40,7 @@ def test_documented_commands_take_their_keys():
         try:
             given = [word for word in shlex.split(words, comments=True) if word not in ("--help", "--list")]
             parse_args(config_class(ROOT / script if script else scripts[name]), given)
-        except (UserError, ValueError, KeyError) as error:
+        except (UserError, ValueError, KeyError, OSError) as error:
             if "no such file" not in str(error):  # a user's own
                 refused.append(f"{page}: {name or script}: {error}")
     assert refused == [] and len(found) > 300, "\n".join(refused)
