@@ -425,7 +425,7 @@ def _verdict_by_rate(question: Question, answer: str) -> bool | None:
     if not (spans and bare) or (said and spans.isdisjoint(said)):
         return False
     told, rest = replace(question, answers=bare), _RATE.sub("", answer)
-    # alone: "€600 in four parts a year", "€600 now, then €50 a year"
+    # not alone: "€600 in four parts a year", "€600 now, then €50 a year"
     alone = all(len(_RATE.findall(text)) < 2 for text in (*golds, answer)) and _is_exactly(told, rest)
     return rule_verdict(told, rest) and ((alone and (said or spans & _rates(question.text)) == spans) or None)
 
