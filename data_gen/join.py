@@ -175,11 +175,11 @@ def separate_splits(
         apart_rows[split] = []
         run_of: dict[tuple[str, str | None], str] = {}  # of a question with its reference
         for row in rows:
-            run = row.id.partition("/")[0]
-            if run_of.setdefault((_key(row), row.reference), run) != run:
+            asked, run = _key(row), row.id.partition("/")[0]
+            if run_of.setdefault((asked, row.reference), run) != run:
                 counts[f"{split} examples that another run has, too"] += 1
                 continue
-            same = questions.get(_key(row))
+            same = questions.get(asked)
             near = next((entities[name] for name in row.entities if name in entities), None)
             twin, rule = (same, on_leak) if same else (near, on_shared_entity)
             if twin is not None and rule == "fail":

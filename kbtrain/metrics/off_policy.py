@@ -57,8 +57,10 @@ def policy_value(logged: Logged, searches: Bools) -> PolicyValue:
     for group in filter(np.any, (of_policy < 0.5, of_policy >= 0.5)):
         size, matched = _effective_size(weights[group]), weights * group
         matches.append(int(np.count_nonzero(matched)))
-        right = min(float(logged.right @ matched / matched.sum()), 1.0) if size else 0.5
-        parts.append((float(group.mean()), share(right * size, size) if size else Delta(0.5, 0.0, 1.0)))
+        right = Delta(0.5, 0.0, 1.0)
+        if size:
+            right = share(min(float(logged.right @ matched / matched.sum()), 1.0) * size, size)
+        parts.append((float(group.mean()), right))
     return PolicyValue(float(searches.mean()), weighted_sum(parts), _effective_size(weights), min(matches))
 
 

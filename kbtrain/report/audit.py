@@ -118,10 +118,11 @@ def audit_lines(audit: Audit) -> list[str]:
     if judges and people and not people.keys() <= judges.keys():
         left_out.append("people's verdicts alone count: the judge, or a reference answer, has none on some of these")
         judges = {}
-    n_judged = sum(turn.question_id in judges for turn in _answered_turns(audit.run, answers))
-    if not people and not audit.judge and n_judged < LEAST:
-        return [*lines, *left_out, *_write_sheets(audit, questions, answers)]
-    return [*lines, *left_out, *_estimate(audit, answers, people or judges, judges if people else {})]
+    check_unchanged(audit.run / "turns.jsonl")
+    turns = [turn for turn in jsonl.read(AuditTurn, audit.run / "turns.jsonl") if turn.question_id in answers]
+    if not people and not audit.judge and sum(turn.question_id in judges for turn in turns) < LEAST:
+        return [*lines, *left_out, *_write_sheets(audit, turns, questions, answers)]
+    return [*lines, *left_out, *_estimate(audit, turns, people or judges, judges if people else {})]
 
 
 # Drawing turns
@@ -326,10 +327,12 @@ def read_sheet(path: Path, answers: Answers) -> Verdicts:
     return verdicts
 
 
-def _write_sheets(audit: Audit, questions: Mapping[str, Question], answers: Answers) -> list[str]:
+def _write_sheets(
+    audit: Audit, turns: Sequence[AuditTurn], questions: Mapping[str, Question], answers: Answers
+) -> list[str]:
     """Write the sheet as CSV and as a page, in the random order of the turns: a part of it is a random part."""
     rows = []
-    for name in dict.fromkeys(turn.question_id for turn in _answered_turns(audit.run, answers)):
+    for name in dict.fromkeys(turn.question_id for turn in turns):
         texts = [answer.greedy.text if answer.greedy else "" for answer in answers[name]]
         a, b = texts if _plain_first(name) else reversed(texts)
         rows.append({"id": name, "question": questions[name].text, "answer_a": a, "answer_b": b})
@@ -358,11 +361,6 @@ def _command(audit: Audit, *words: str | Path) -> str:
 # Figures and the proposal
 
 
-def _answered_turns(run: Path, answers: Answers) -> list[AuditTurn]:
-    check_unchanged(run / "turns.jsonl")
-    return [turn for turn in jsonl.read(AuditTurn, run / "turns.jsonl") if turn.question_id in answers]
-
-
 def n_reached(turns: Sequence[AuditTurn], truth: Verdicts) -> int:
     """The turns before the question that follows the last judged one of the sheet. Of a sheet that is judged in part,
     the others' verdicts would be of questions that are asked often."""
@@ -379,14 +377,13 @@ def judged_turns(turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts, r
     """
     nothing = (math.nan, math.nan)
     people = [(turn, truth.get(turn.question_id, nothing) if i < reached else nothing) for i, turn in enumerate(turns)]
-    used = [(turn, right) for turn, right in people if (turn.question_id in judge if judge else right[0] == right[0])]
-    columns = [np.array([right[arm] for _, right in used]) for arm in (0, 1)]
+    used = [(turn, said) for turn, said in people if (turn.question_id in judge if judge else not math.isnan(said[0]))]
+    columns = [np.array([said[arm] for _, said in used]) for arm in (0, 1)]
     columns += [np.array([judge[turn.question_id][arm] for turn, _ in used]) for arm in (0, 1) if judge]
     return JudgedTurns(np.array([turn.score for turn, _ in used]), *columns)
 
 
-def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) -> list[str]:
-    turns = _answered_turns(audit.run, answers)
+def _estimate(audit: Audit, turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts) -> list[str]:
     judged = judged_turns(turns, truth, judge, n_reached(turns, truth) if audit.verdicts else len(turns))
     n = int(judged.judged.sum())
     if n < LEAST:

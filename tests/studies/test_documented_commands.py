@@ -9,6 +9,7 @@ from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.runtime.scripts import shipped
 
+FOLDERS = ("docs", "studies", "recipes", "data_gen", "eval")
 _SCRIPT = r"((?:data_gen|recipes|eval|studies)/[\w/]+\.py)"
 _COMMAND = re.compile(
     rf"^[\s#]*(?:kbtrain run ([a-z]\w+)\b(?!.*--launch)|(?:python|accelerate launch [^;]*?) {_SCRIPT})(.*?)"
@@ -22,20 +23,9 @@ def commands(path):
 
 
 def test_documented_commands_take_their_keys():
-    patterns = (
-        "*.md",
-        "docs/**/*.md",
-        "studies/**/*.[mpy][dya]*",
-        "recipes/**/*.[py]*",
-        "data_gen/**/*.[py]*",
-        "eval/**/*.[py]*",
-    )
-    files = [path for pattern in patterns for path in ROOT.glob(pattern) if path.suffix in (".md", ".py", ".yaml")]
-    found, refused, scripts = (
-        [command for path in files for command in commands(path)],
-        [],
-        shipped("stages", "recipes"),
-    )
+    texts = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))]
+    found = [command for path in texts if path.suffix in (".md", ".py", ".yaml") for command in commands(path)]
+    refused, scripts = [], shipped("stages", "recipes")
     for page, name, script, words in found:
         try:
             given = [word for word in shlex.split(words, comments=True) if word not in ("--help", "--list")]
