@@ -15,6 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import filterfalse
 
 from kbtrain.answers import forms, yes_no
 from kbtrain.answers.answer_text import answer_text
@@ -420,9 +421,11 @@ def _verdict_by_rate(question: Question, answer: str) -> bool | None:
     """Verdict on an answer that gives a gold quantity alone, by its span of time in other words: annually, for per
     year. None where more is said, or neither answer nor question names the span; False where it names another."""
     golds = [gold for gold in question.answers if re.search(r"\d", plain_digits(gold))]
-    spans, said = _rates(" ".join(golds)), _rates(plain_digits(answer))
-    bare = tuple(text for text in (_RATE.sub("", gold) for gold in golds) if not is_empty(text))
-    if not (spans and bare) or (said and spans.isdisjoint(said)):
+    spans, bare = _rates(" ".join(golds)), tuple(filterfalse(is_empty, (_RATE.sub("", gold) for gold in golds)))
+    if not (spans and bare):
+        return False
+    said = _rates(plain_digits(answer))
+    if said and spans.isdisjoint(said):
         return False
     told, rest = replace(question, answers=bare), _RATE.sub("", answer)
     # not alone: "€600 in four parts a year", "€600 now, then €50 a year"

@@ -71,7 +71,7 @@ def _input(
     chosen_on, evaluated = ([example(question, None) for question in part.questions] for part in (dev, test))
     scores = np.array(gate.score(evaluated), dtype=np.float64)
     return GateInput(gate.name, np.array(gate.score(chosen_on)), scores, midpoint=midpoint, fixed=fixed,
-                     after_search=gate.name in RETRIEVER_SCORES)  # fmt: skip
+                     after_search=gate.needs_evidence)  # fmt: skip
 
 
 def scored_gates(stored: StoredScores, dev: Sequence[str], test: Sequence[str]) -> list[GateInput]:
