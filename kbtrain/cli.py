@@ -107,14 +107,14 @@ def _command(parsers: Parsers, name: str, run: Callable[..., None], about: str, 
     return parser
 
 
-def _add(parser: argparse.ArgumentParser, name: str, metavar: str, text: str, **more: Any) -> None:
+def _add(parser: argparse._ActionsContainer, name: str, metavar: str, text: str, **more: Any) -> None:
     """An argument with its help, which names a default."""
     if more.get("default") not in (None, [], argparse.SUPPRESS):
         text += f" (default: {more['default']})"
     parser.add_argument(name, metavar=metavar, help=text, **more)
 
 
-def _flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+def _flag(parser: argparse._ActionsContainer, name: str, text: str) -> None:
     parser.add_argument(name, help=text, action="store_true")
 
 
@@ -195,9 +195,7 @@ def _add_server(parsers: Parsers) -> None:
         check, "--max-new-tokens", "N", "longest answer that sampling will request, in tokens", type=_count, default=64
     )
     _flag(check, "--allow-empty", "write the configuration although over a fifth of the answers have no text")
-    _add(
-        check, "--states", "GATE|MODEL", "compare vLLM's hidden states with a gate's reference, or with a local model's"
-    )
+    _add(check, "--states", "GATE|MODEL", "compare vLLM's hidden states with a gate's reference, or a local model's")
     _add(check, "--output", "FILE", "configuration to write", default="server.yaml")
 
     flags = _command(
@@ -255,11 +253,12 @@ def _add_use(parsers: Parsers) -> None:
     )
     _add(calibrate, "folder", "FOLDER", "the gate's folder; its gate.json stores the threshold")
     _add(calibrate, "--log", "FILE", "the log; rotated files are read as well")
-    _add(calibrate, "--ratio", "SHARE", "share of questions with a search", type=_finite)
     _add(calibrate, "--key", "NAME", _KEY)
-    _flag(calibrate, "--check", "only compare with dev and with the current threshold")
+    one = calibrate.add_mutually_exclusive_group(required=True)
+    _add(one, "--ratio", "SHARE", "share of questions with a search", type=_within(float, 0, 1, "a share from 0 to 1"))
+    _flag(one, "--check", "only compare with dev and with the current threshold")
+    _flag(one, "--rollback", "restore the threshold before the calibration")
     _flag(calibrate, "--replace", "replace a threshold even if it has a promise")
-    _flag(calibrate, "--rollback", "restore the threshold before the calibration")
     _flag(calibrate, "--dry-run", "show the threshold without writing it")
     _add(calibrate, "--prices", "FILE", "price list for the costs", type=Path, default=argparse.SUPPRESS)
 
@@ -282,7 +281,7 @@ def _add_traffic(parsers: Parsers) -> None:
     audit.add_argument("--goal", choices=("best_accuracy", "max_loss"), default="best_accuracy",
                        help="goal of the proposed threshold (default: best_accuracy)")  # fmt: skip
     _add(audit, "--max-loss", "SHARE", "goal max_loss: largest share of right answers lost against always searching, "
-         "promised with probability 0.9", type=_share, default=0.05)  # fmt: skip
+         "promised with probability 0.9 (default: 0.05)", type=_share, default=argparse.SUPPRESS)  # fmt: skip
     _add(audit, "--prices", "FILE", "price list", type=Path, default=argparse.SUPPRESS)
     _flag(audit, "--answer", "answer the drawn turns with the model and settings of the gate's run")
     _flag(audit, "--apply", "store the proposed threshold in the gate's folder")
@@ -298,14 +297,8 @@ def _add_traffic(parsers: Parsers) -> None:
     _add(value, "folder", "FOLDER", "folder of the gate that decided")
     _add(value, "--log", "FILE", "the log; rotated files are read as well", required=True)
     _add(value, "--threshold", "X", "another threshold to estimate", type=_finite, action="append", default=[])
-    _add(
-        value,
-        "--gate",
-        "FOLDER",
-        "another gate to estimate, on questions that it was not trained on; needs a log with texts",
-        action="append",
-        default=[],
-    )
+    others = "another gate to estimate, on questions that it was not trained on; needs a log with texts"
+    _add(value, "--gate", "FOLDER", others, action="append", default=[])
     _add(value, "--key", "NAME", _KEY)
 
 

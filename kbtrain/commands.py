@@ -199,10 +199,6 @@ def calibrate(args: argparse.Namespace) -> None:
         return
     if args.log is None:
         raise UserError("command line: --log: name the decision log of kbtrain serve")
-    if args.check == (args.ratio is not None):
-        raise UserError("command line: give --ratio SHARE, or --check")
-    if args.ratio is not None and not 0 <= args.ratio <= 1:
-        raise UserError("command line: --ratio: expected a share of searches, from 0 to 1")
     from kbtrain.llm.forecast import PRICES, read_prices
 
     folder, prices = Path(args.folder), read_prices(getattr(args, "prices", PRICES))
@@ -219,6 +215,10 @@ def audit(args: argparse.Namespace) -> None:
         return
     if args.run_folder is None:
         raise UserError("command line: --run: name a folder for the audit, such as runs/audit")
+    if args.replace and not args.apply:
+        raise UserError("command line: --replace: applies only with --apply; add that, or remove it")
+    if "max_loss" in args and args.goal != "max_loss":
+        raise UserError("command line: --max-loss: applies only with --goal max_loss; add that, or remove it")
     settings = _options(Audit, args)
     if not args.answer or args.dry_run:
         sys.stdout.write("\n".join(audit_lines(settings)) + "\n")

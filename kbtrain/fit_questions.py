@@ -91,6 +91,8 @@ class Fit:
                 raise UserError(f"command line: --answers: fit then sends no requests; remove {', '.join(given)}")
         elif self.corpus is None or (self.server is None) == (self.config is None):
             raise UserError("command line: give --corpus and --server (or --config), or --answers")
+        if self.config is not None and self.model is not None:
+            raise UserError(f"command line: --model: {self.config} names the model; remove --model")
         kind_to_fit(self.gate, "command line: --gate")
 
 

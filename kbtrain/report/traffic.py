@@ -33,6 +33,7 @@ from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.io.files import outcomes_path, path_exists
 from kbtrain.io.jsonl import lines, one_line
 from kbtrain.io.provenance import file_sha256
+from kbtrain.io.text_files import plain_name
 from kbtrain.llm.forecast import Prices
 from kbtrain.metrics.calibration import kept_scores, shift
 from kbtrain.metrics.off_policy import Logged, PolicyValue, policy_value
@@ -90,8 +91,11 @@ def read_outcomes(path: Path) -> dict[str, float]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    rotated = (file for file in path.parent.glob(f"{glob.escape(path.name)}.*") if file.suffix[1:].isdecimal())
-    for file in [*sorted(rotated, key=lambda file: -int(file.suffix[1:])), path]:
+    rotated = {}
+    for file in sorted(path.parent.glob(f"{glob.escape(path.name)}.*"), reverse=True):  # a plain one after its .gz
+        if (age := plain_name(file.name)[len(path.name) + 1 :]).isdecimal():
+            rotated[int(age)] = file
+    for file in [*(rotated[age] for age in sorted(rotated, reverse=True)), path]:
         for number, line in lines(file):
             try:
                 row = json.loads(line)
@@ -193,9 +197,9 @@ def calibrate_traffic(
     """
     traffic = read_traffic(folder, log, key)
     before = read_card(folder).thresholds.get(traffic.gate)
-    days = max(0.0, traffic.last - traffic.first) / 86_400
+    days = f" in {(traffic.last - traffic.first) / 86_400:.1f} days" if traffic.last else ""  # a row may have no time
     lines = [
-        f"{traffic.gate}: {len(traffic.scores)} scores of {len(traffic.distinct)} questions in {days:.1f} days; "
+        f"{traffic.gate}: {len(traffic.scores)} scores of {len(traffic.distinct)} questions{days}; "
         f"skipped: {left_out_text(traffic.left_out)}"
     ]
     if before and before.dev_scores:
@@ -279,7 +283,7 @@ def first_before(before: Threshold | None) -> dict[str, Any] | None:
 
 def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float, before: Threshold | None) -> None:
     """Write the threshold with the facts on dev; promise and figures belong to the threshold before."""
-    day = time.strftime("%Y-%m-%d", time.gmtime(traffic.last))
+    day = time.strftime("%Y-%m-%d", time.gmtime(traffic.last)) if traffic.last else None
     evidence: dict[str, Any] = {"n": len(traffic.scores), "until": day, "scores": kept_scores(np.array(traffic.scores))}
     of_dev = {"dev_scores": before.evidence["dev_scores"]} if before and "dev_scores" in before.evidence else {}
     entry = Threshold(

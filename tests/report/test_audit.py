@@ -75,6 +75,9 @@ def test_an_audit_leads_from_a_log_to_a_threshold_and_back(folder, log, tmp_path
     run, before = tmp_path / "audit", read_gate_json(folder)["thresholds"]
     with pytest.raises(UserError, match="--n 19: at least 20 turns are needed"):
         main_raises("audit", folder, "--log", log, "--run", run, "--n", 19)
+    for idle, needed in ((["--max-loss", 0.1], "--goal max_loss"), (["--replace"], "--apply")):
+        with pytest.raises(UserError, match=f"{idle[0]}: applies only with {needed}"):
+            main_raises("audit", folder, "--log", log, "--run", run, *idle)
     shown = run_audit(capsys, folder, "--log", log, "--run", run, "--n", 60, "--dry-run")
     assert "60 of 300 turns drawn" in shown and "120 answers would be" in shown and not run.exists()
     shown = run_audit(capsys, folder, "--log", log, "--run", run, "--n", 60)

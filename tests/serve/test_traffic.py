@@ -1,5 +1,6 @@
 """A threshold from the decision log, by hand and end to end; and the log itself: rotation, torn lines."""
 
+import gzip
 import json
 import shutil
 
@@ -120,7 +121,7 @@ def test_from_the_server_s_log_by_the_command_to_the_server_again(folder, tmp_pa
         assert not server.post("/v1/gate", {"questions": [NEEDS]}).json["decisions"][0]["retrieve"]
         budget = server.post("/v1/gate", {"questions": [KNOWN], "budget": 1}).json["decisions"][0]
         assert budget["retrieve"]
-    for wrong in ([], ["--ratio", "2"], ["--ratio", "0.5", "--check"]):
+    for wrong in ([], ["--ratio", "2"], ["--ratio", "nan"], ["--ratio", "0.5", "--check"], ["--check", "--rollback"]):
         assert main(["calibrate", str(folder), "--log", str(log), *wrong]) == 2
 
 
@@ -133,6 +134,11 @@ def test_a_log_is_rotated_by_size_and_read_in_order(tmp_path):
     assert all(path.stat().st_size <= 0.001 * 2**20 for path in tmp_path.iterdir())
     numbers = [row["i"] for row in read_log(tmp_path / "log[1].jsonl")]
     assert numbers == list(range(numbers[0], 60)) and numbers[0] > 0
+    plain = tmp_path / "log[1].jsonl.2"
+    plain.with_suffix(".2.gz").write_bytes(gzip.compress(plain.read_bytes()))  # gzip removes the plain one afterwards
+    assert [row["i"] for row in read_log(tmp_path / "log[1].jsonl")] == numbers
+    plain.unlink()
+    assert [row["i"] for row in read_log(tmp_path / "log[1].jsonl")] == numbers
 
 
 @pytest.mark.parametrize(
