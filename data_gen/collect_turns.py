@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.dialogue import load_turns
@@ -39,6 +39,12 @@ class CollectTurnsConfig(Config):
         "plain", description="earlier enriched turns: plain, or enriched as KETOD's generator has them"
     )
     source: str | None = Field(None, description="where the knowledge comes from, e.g. Wikipedia; the feature 'source'")
+
+    @model_validator(mode="after")
+    def _history_counts(self) -> CollectTurnsConfig:
+        if self.dataset == "jsonl" and self.history != "plain":
+            raise ValueError("key 'history': own turns have the context that their file gives; remove it")
+        return self
 
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "turns.jsonl", self.run / "snippets.jsonl")

@@ -102,6 +102,8 @@ def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
     nothing of them, and one without a split has no step of its mastery there. Facts of the
     passages that differ are not noted.
     """
+    if joined := next((path for path in paths if "sources" in label_rule(path)), None):
+        raise UserError(f"{at(joined)}: made by a join; give the runs that it joined, and join all of them at once")
     first = _without_shares(label_rule(paths[0]))
     for path in paths[1:]:
         other = _without_shares(label_rule(path))

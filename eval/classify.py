@@ -65,8 +65,8 @@ class ClassifyConfig(ThresholdConfig):
 def main(config: ClassifyConfig) -> None:
     if path_exists(config.run / "turns.jsonl"):
         turns(config)
-    elif config.gates or config.compare:
-        raise UserError(f"{config.run}: questions; keys 'gates' and 'compare' are for turns")
+    elif ignored := sorted({"gates", "compare", "draws", "seed"} & config.model_fields_set):
+        raise UserError(f"{config.run}: questions; key '{ignored[0]}' is for turns")
     else:
         questions(config)
 

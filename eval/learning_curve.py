@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
+from typing import get_args
 
 from pydantic import Field, model_validator
 
@@ -46,9 +47,9 @@ from kbtrain.training.data import label_rule, own_prompts
 # keys that each gate alone reads
 KEYS_OF = {
     "features": ("index",),
-    "encoder_probe": ("encoder",),
-    "probe": ("model", "states", "dtype"),
-    "draft_probe": ("model", "dtype"),
+    "encoder_probe": ("encoder", "device"),
+    "probe": ("model", "states", "dtype", "device"),
+    "draft_probe": ("model", "dtype", "device"),
 }
 PROMPT_OF: dict[str, Asked] = {"probe": "llm", "draft_probe": "draft"}
 
@@ -98,7 +99,8 @@ def main(config: LearningCurveConfig) -> None:
     path = config.run / "examples" / "train.jsonl"
     check_unchanged(path)
     check_labelled(config.run / "labels.jsonl", config.sampling_run)
-    train = [e for e in jsonl.read(GateExample, path) if e.reference is None and e.soft_mastery is not None]
+    plain = (e for e in jsonl.read(GateExample, path) if e.reference is None)
+    train = [e for e in plain if any(getattr(e, f"soft_{key}") is not None for key in get_args(Key))]
     if len(train) < LEAST:
         raise UserError(
             f"{at(path)}: {len(train)} labelled training questions; a learning curve needs {LEAST} at least"

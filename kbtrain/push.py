@@ -107,7 +107,7 @@ def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str
     parts = {part: Path(part).name for part in card.parts()}
     if len(set(parts.values())) < len(parts):
         raise UserError(f"{at(folder / CARD)}: two of its parts have folders of one name; rename one, make it again")
-    model = _named_model(folder, card, settings.model)
+    model = _named_model(folder, card, settings.model, is_part=bool(prefix))
     renamed = {**parts, **({card.base_model: model} if card.base_model and model else {})}
     for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
         place = path.relative_to(folder)
@@ -124,6 +124,7 @@ def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str
             content: Path | bytes = path
             if any(fnmatch(place.name, name) for name in _SETTINGS):
                 value = without_paths(read_json(path), renamed)
+                value.get("run", {}).pop("config", None)
                 content = (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
             yield f"{prefix}{place.as_posix()}", content
     for part, name in parts.items():
@@ -131,9 +132,10 @@ def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str
 
 
 def without_paths(value: Any, renamed: Mapping[str, str]) -> Any:
-    """A value of JSON in which some texts are ``renamed``, and each text with an absolute path is its last name."""
+    """A value of JSON in which some texts are ``renamed``, and each text with an absolute path is its last name. Own
+    prompts stay: the gate is opened by their very text, which may hold a slash."""
     if isinstance(value, dict):
-        return {key: without_paths(inner, renamed) for key, inner in value.items()}
+        return {key: row if key == "own_prompts" else without_paths(row, renamed) for key, row in value.items()}
     if isinstance(value, list):
         return [without_paths(inner, renamed) for inner in value]
     if not isinstance(value, str) or not (value in renamed or _PATH.search(value)):
@@ -141,12 +143,18 @@ def without_paths(value: Any, renamed: Mapping[str, str]) -> Any:
     return renamed.get(value) or re.split(r"[\\/]", value.rstrip("\\/"))[-1]
 
 
-def _named_model(folder: Path, card: GateCard, model: str | None) -> str | None:
-    """The answering model's name for others. Raises :class:`UserError` where only this machine knows it."""
+def _named_model(folder: Path, card: GateCard, model: str | None, is_part: bool = False) -> str | None:
+    """The answering model's name for others: ``model``, of a part only where it is a folder of this machine (parts may
+    read other models). Raises :class:`UserError` for such a folder without ``model``."""
     name = card.base_model
-    if model is not None or name is None or is_embedded(name):
-        return model or name
-    if Path(name).expanduser().exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+    is_here = (
+        name is not None
+        and not is_embedded(name)
+        and (Path(name).expanduser().exists() or name.startswith((".", "/", "~")) or name.count("/") > 1)
+    )
+    if model is not None and (is_here or not is_part):
+        return model
+    if is_here:
         raise UserError(
             f"{at(folder / CARD, field='base_model')}: '{name}' is a folder of this machine; give the model's name on "
             "the hub: --base-model USER/MODEL"
@@ -166,23 +174,13 @@ def _card_text(settings: Push, card: GateCard, files: list[str], score: str) -> 
     points, sections = _of_readme(folder)
     use = USE_QUESTION if "question" in kind_of(folder).reads else USE_TURN
     opened = f'load_gate("{settings.name}")  # revision="..." holds one commit'
+    hashes = {key.removesuffix("_sha256"): value for key, value in card.run.items() if key.endswith("_sha256")}
     return render(
-        "gate_card.md.j2",
-        False,
-        metadata=str(about.to_yaml()).rstrip(),
-        name=settings.name,
-        kind=card.kind,
-        model=model,
-        snippet=use.replace('load_gate(".")  # this folder', opened),
-        shown=score,
-        private=settings.private,
-        package=package_of(card.kind),
-        points=points,
-        tested=_tested(folder),
-        sections=sections,
-        hashes={key.removesuffix("_sha256"): value for key, value in card.run.items() if key.endswith("_sha256")},
-        files=files,
-    )
+        "gate_card.md.j2", False, metadata=str(about.to_yaml()).rstrip(), name=settings.name, kind=card.kind,
+        model=model, snippet=use.replace('load_gate(".")  # this folder', opened), shown=score, files=files,
+        private=settings.private, package=package_of(card.kind), points=points, tested=_tested(folder),
+        sections=sections, hashes=hashes,
+    )  # fmt: skip
 
 
 def _tested(folder: Path) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config, build, run_script
+from kbtrain.errors import UserError, at
 from kbtrain.gates.draft import TOKENS, TOP, DraftCard, DraftOfServer, DraftServer, Signal
 from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.llm.backends import LLMConfig
@@ -75,15 +76,21 @@ class MakeDraftConfig(Config):
         without = self.server_url is None and self.server_config is None
         if unread := sorted(self.model_fields_set & {*_OF_SERVER, "top"}) if without else []:
             raise ValueError(f"key '{unread[0]}': applies only to a server; give server_url")
+        if unread := sorted(self.model_fields_set & {"dtype", "device"}) if not without else []:
+            raise ValueError(f"key '{unread[0]}': applies only to a model that runs here; the server has its own")
         if self.server_url is not None:
             check_url(self.server_url, "server_url")
         return self
 
     def server(self) -> DraftServer | None:
         """The server as configured, by this script's keys or by the file of ``kbtrain check-server``."""
-        waits: dict[str, Any] = {key: getattr(self, f"server_{key}") for key in ("tries", "timeout", "patience")}
+        names = {name: name.removeprefix("server_") for name in ("server_tries", "server_timeout", "server_patience")}
+        waits: dict[str, Any] = {key: getattr(self, name) for name, key in names.items()}
         if self.server_config is not None:
             llm = build(LLMConfig, self.server_config, {})
+            if not llm.kind.server:
+                raise UserError(f"{at(self.server_config)}: backend {llm.backend} is no server")
+            waits |= {key: getattr(llm, name) for name, key in names.items() if name not in self.model_fields_set}
             return DraftServer(
                 url=llm.server_url or "", name=llm.server_model or llm.model, chat=llm.server_endpoint == "chat",
                 key_env=llm.server_key_env, dialect=llm.dialect(), top=self.top, **waits,

@@ -231,7 +231,9 @@ def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:
 
 def seed_scores(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> SeedScores:
     """Dev scores choose the threshold, test scores are kept. Raises :class:`UserError` for turns without a score."""
-    scores = {score.question_id: score.score for score in jsonl.read(GateScore, path)}
+    scores, *others = read_scores(path).values() or [{}]
+    if others:
+        raise UserError(f"{at(path)}: scores of several gates; turns need a file for each")
     missing = [turn.id for split in ("dev", "test") for turn in turns[split] if turn.id not in scores]
     if missing:
         names = first_ids(missing, "turn")

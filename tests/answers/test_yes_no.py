@@ -32,26 +32,14 @@ def test_a_gold_yes_or_no_makes_a_yes_no_question_unless_it_asks_who_or_what():
 
 
 SAID = [
-    ("Yes", True),
-    ("**Yes**, both were American.", True),
-    ("The answer is: no", False),
-    ("So the final answer is yes.", True),
-    ("No, they were not.", False),
-    ("They were.", True),
-    ("They weren't.", False),
-    ("Both were American.", True),
-    ("Scott Derrickson and Ed Wood were both American.", True),
-    ("They did not share the same nationality.", False),
-    ("Scott Derrickson is American, and Ed Wood was a director.", None),
-    ("No information is given.", None),
-    ("No one knows.", None),
-    ("Yes or no?", None),
-    ("Yes and no.", None),
-    ("Yes. No, wait.", None),
-    ("Were Scott Derrickson and Ed Wood of the same nationality?", None),
-    ("Maybe both.", None),
-    ("director", None),
-]
+    ("Yes", True), ("**Yes**, both were American.", True), ("The answer is: no", False),
+    ("So the final answer is yes.", True), ("No, they were not.", False), ("They were.", True),
+    ("They weren't.", False), ("Both were American.", True),
+    ("Scott Derrickson and Ed Wood were both American.", True), ("They did not share the same nationality.", False),
+    ("Scott Derrickson is American, and Ed Wood was a director.", None), ("No information is given.", None),
+    ("No one knows.", None), ("Yes or no?", None), ("Yes and no.", None), ("Yes. No, wait.", None),
+    ("Were Scott Derrickson and Ed Wood of the same nationality?", None), ("Maybe both.", None), ("director", None),
+]  # fmt: skip
 
 
 def test_yes_or_no_is_read_where_it_can_be_read_safely():

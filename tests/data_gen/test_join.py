@@ -39,6 +39,8 @@ def test_joined_runs_train_together_and_tell_their_shares(tmp_path):
     assert [row.id for row in data.train] == ["mmlu/qtrain0", "mmlu/qtrain1", "mmlu/qtrain2", "xiezhi/qtrain0"]
     assert [row.question for row in data.dev] == ["How?", "What?"]
     assert label_rule(folder / "train.jsonl") == {"tau_mastery": 0.5, "sources": {"mmlu": 0.75, "xiezhi": 0.25}}
+    with pytest.raises(UserError, match=r"made by a join; .* join all of them at once"):
+        join([tmp_path / "mix", two], tmp_path / "again")
 
 
 def test_multiple_choice_with_its_options_in_another_order_is_the_same_question(tmp_path):

@@ -46,6 +46,8 @@ def test_turns_are_collected_with_their_counts_and_source(tmp_path):
         ("test", None, "Wikipedia"), ("train", True, "Wikipedia"), ("train", False, "Wikipedia"),
     ]  # fmt: skip
     assert read_meta(tmp_path / "r" / "turns.jsonl")["stage"] == "collect_turns"
+    own = ("--run", tmp_path / "r", "--dataset", "jsonl", "--path", tmp_path / "in", "--history", "enriched")
+    assert "key 'history': own turns" in run("data_gen/collect_turns.py", *own, fails=True)
 
 
 def test_native_dialogues_come_with_their_snippets_and_bad_ones_are_one_line(tmp_path):

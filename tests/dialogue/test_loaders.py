@@ -201,6 +201,10 @@ def test_plain_lines_need_only_context_and_label(tmp_path):
     assert [(u.speaker, u.text) for u in two.context] == [("USER", "Hi"), ("SYSTEM", "Hello"), ("USER", "Bye")]
     numbered = lines(path, {"context": ["Hi"], "dialogue_id": 7}, {"context": ["Hi"], "dialogue_id": 8, "id": 3})
     assert [(t.id, t.dialogue_id) for t in load("jsonl", numbered)[0]] == [("7:1", "7"), ("3", "8")]
+    null = {"speaker": "USER", "text": "a", "services": None}
+    refused(
+        "jsonl", lines(path, {"context": [null], "label": True}), match="train.jsonl:1: field 'context': .*services"
+    )
 
 
 def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(tmp_path):

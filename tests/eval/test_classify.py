@@ -56,8 +56,8 @@ def test_it_says_what_to_run_first(script, run_folder):
     classify = script("classify")
     with pytest.raises(UserError, match=r"outcomes.jsonl: no such file"):
         classify.main(build(classify.ClassifyConfig, None, {"run": run_folder}))
-    for given in ({"compare": "kbm_mastery"}, {"gates": {"kbm": ["kbm_mastery"]}}):
-        with pytest.raises(UserError, match="keys 'gates' and 'compare' are for turns"):
+    for given in ({"compare": "kbm_mastery"}, {"gates": {"kbm": ["kbm_mastery"]}}, {"draws": 100}, {"seed": 7}):
+        with pytest.raises(UserError, match=f"questions; key '{next(iter(given))}' is for turns"):
             classify.main(build(classify.ClassifyConfig, None, {"run": run_folder, **given}))
 
 

@@ -117,6 +117,7 @@ def test_probes_of_the_prompt_and_of_a_draft_read_states_of_their_own(labelled_r
         ({"model": "m"}, "probe and draft_probe"),
         ({"states": "s", "gates": ("draft_probe",)}, "probe"),
         ({"encoder": "e"}, "encoder_probe"),
+        ({"device": "cpu"}, "encoder_probe and probe and draft_probe"),
         ({"index": "i", "gates": ("probe",)}, "features"),
     ],
 )
@@ -143,6 +144,9 @@ def test_bad_input_is_one_line(labelled_run, script):
     jsonl.write(path, [replace(rows[0], soft_benefit=None), *rows[1:]])
     with pytest.raises(UserError, match=rf"train\.jsonl: field 'soft_benefit': 1 of {len(rows)} questions have none"):
         run()
+    jsonl.write(path, [replace(row, soft_mastery=None, soft_certainty=0.5) for row in rows])
+    with pytest.raises(UserError, match=rf"field 'soft_mastery': {len(rows)} of {len(rows)} questions have none"):
+        run(keys=("mastery",))  # a question without a reference answer has certainty alone, and is not left out
     path.write_text(whole)
     train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
     jsonl.write(labelled_run / "examples" / "train.jsonl", train[:15])

@@ -47,7 +47,8 @@ def drafts(opened, signal="draft_margin", tokens=4):
 
 def make(folder, **settings):
     module = scripts.load("recipes/make_draft.py")
-    settings = {"dtype": "fp32", "device": "cpu", "output": folder / "draft", **settings}
+    here = {} if {"server_url", "server_config"} & settings.keys() else {"dtype": "fp32", "device": "cpu"}
+    settings = {"output": folder / "draft", **here, **settings}
     module.main(build(module.MakeDraftConfig, None, settings))
 
 
@@ -219,11 +220,15 @@ def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):
     path = tmp_path / "server.yaml"
     settings = {"backend": "openai", "model": "tiny", "server_url": served.url, "server_endpoint": "chat",
                 "server_n": 4, "server_logprobs": True, "server_extra": {"user": "me", "stop": None}}  # fmt: skip
-    write_config(settings, path)
-    make(tmp_path, model="tiny", tokens=4, server_config=path)
+    write_config({**settings, "server_tries": 3, "server_timeout": 9.0}, path)
+    make(tmp_path, model="tiny", tokens=4, server_config=path, server_timeout=7.0)
     gate = kbtrain.load_gate(tmp_path / "draft")
     asked = gate.card.server
     assert (asked.url, asked.name, asked.chat) == (served.url, "tiny", True)
+    assert (asked.tries, asked.timeout) == (3, 7.0)  # the file's, and what stands beside it
+    path.write_text("backend: transformers\nmodel: tiny\n")
+    with pytest.raises(UserError, match=r"server\.yaml: backend transformers is no server"):
+        make(tmp_path, model="tiny", server_config=path)
     assert asked.dialect == Dialect(extra={"user": "me", "stop": None}, most=4)
     assert gate.server.dialect.write(gate._body(ASKED[0], 4))["user"] == "me"
     refusing = asked.dialect.model_copy(update={"greedy": False, "limit": "max_completion_tokens"})

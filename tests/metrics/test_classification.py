@@ -126,6 +126,9 @@ def test_turns_without_a_score_are_named_as_they_are_called(tmp_path):
     turns = [TurnExample(name, "d", "dev", 1, (), label=True) for name in ("d:1", "question7:1")]
     with pytest.raises(UserError, match=r"scores.jsonl: no score for 1 turn \(question7:1\); score dev and test"):
         seed_scores(tmp_path / "scores.jsonl", {"dev": turns, "test": []})
+    write(tmp_path / "scores.jsonl", [GateScore("d:1", name, 0.5) for name in ("rule", "other")])
+    with pytest.raises(UserError, match=r"scores.jsonl: scores of several gates; turns need a file for each"):
+        seed_scores(tmp_path / "scores.jsonl", {"dev": turns[:1], "test": []})
 
 
 def test_a_registered_metric_is_in_every_table(monkeypatch):

@@ -50,7 +50,8 @@ def hub(monkeypatch, tmp_path):
 @pytest.fixture
 def gate(tmp_path):
     return long_question_gate(
-        tmp_path / "run" / "gate", run={"index": str(tmp_path / "run" / "bm25"), "train_sha256": "b" * 64}
+        tmp_path / "run" / "gate",
+        run={"index": str(tmp_path / "run" / "bm25"), "train_sha256": "b" * 64, "config": {"output": "merger/x"}},
     )
 
 
@@ -81,7 +82,8 @@ def test_nothing_of_the_machine_nor_of_the_training_texts_is_sent(hub, gate, tmp
     repository = hub.repositories[NAME]
     sent = b"".join(repository.files.values())
     assert SECRET_QUESTION.encode() not in sent and str(tmp_path).encode() not in sent and TOKEN.encode() not in sent
-    assert json.loads(repository.files["gate.json"])["run"]["index"] == "bm25"
+    run = json.loads(repository.files["gate.json"])["run"]
+    assert run["index"] == "bm25" and "config" not in run
     card = repository.files["README.md"].decode()
     assert "Index" not in card and "merger" not in card and "- Limits: few and/or none." in card
     for text, expected in (
@@ -92,6 +94,8 @@ def test_nothing_of_the_machine_nor_of_the_training_texts_is_sent(hub, gate, tmp
         *((kept, kept) for kept in ("runs/demo/train.jsonl", "org/model", "</s>", "http://host/v1/x", "and/or")),
     ):
         assert without_paths({"run": [text]}, {}) == {"run": [expected]}
+    own = {"label_rule": {"own_prompts": {"llm": "Write \\(x\\) or /a/b. {question}"}}}  # their fingerprint is checked
+    assert without_paths(own, {}) == own
     assert repository.private
 
 
@@ -172,7 +176,12 @@ def test_a_gate_whose_members_lie_inside_it_is_sent_with_them(hub, tmp_path):
     beside = tmp_path / "beside"
     beside.mkdir()
     stack_of("../pair/tuned", "../pair/probe").write(beside)
-    lines(beside, "someone/beside")
+    for member, base in {"tuned": str(tmp_path), "probe": "all-minilm-l6-v2"}.items():
+        card = json.loads((folder / member / "gate.json").read_text())
+        (folder / member / "gate.json").write_text(json.dumps({**card, "base_model": base}))
+    lines(beside, "someone/beside", model="org/llm")
+    sent = [hub.repositories["someone/beside"].files[f"{member}/gate.json"] for member in ("tuned", "probe")]
+    assert [json.loads(card)["base_model"] for card in sent] == ["org/llm", "all-minilm-l6-v2"]
     assert json.loads(hub.repositories["someone/beside"].files["gate.json"])["members"][1]["folder"] == "probe"
     assert kbtrain.load_gate("someone/beside").score(["Who came?"]) == fetched.score(["Who came?"])
     lines(local_folder(NAME), "someone/other-gate")

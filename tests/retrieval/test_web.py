@@ -51,6 +51,8 @@ def test_results_become_hits_in_the_services_order(address):
     assert first == (Hit("u0", "T", "Was ist 1+1 & 2? 0", 1.0), Hit("u1", "T", "Was ist 1+1 & 2? 1", 0.5))
     assert [hit.text for hit in second] == ["zwei 0", "zwei 1"]
     assert search.dropped == 4  # no text, an id twice, of each reply
+    ((unscored, *_),) = WebSearch(service(address, score="name")).search(["drei"], 2)
+    assert unscored == Hit("u0", "T", "drei 0", 1.0)  # its score is a text: the rank's
 
 
 def test_a_key_comes_from_the_environment(address, monkeypatch):
