@@ -43,7 +43,14 @@ from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import ForecastConfig, forecast
-from kbtrain.llm.sample_stage import SamplingJob, SamplingPlan, Shard, answers_of, check_passages_replaceable
+from kbtrain.llm.sample_stage import (
+    SamplingJob,
+    SamplingPlan,
+    Shard,
+    answers_of,
+    check_files,
+    check_passages_replaceable,
+)  # fmt: skip
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Condition, Question, Split
@@ -76,6 +83,8 @@ def main(config: PilotConfig) -> None:
     asked = pick_questions(
         (q for _, q in read_questions(config.run / "questions.jsonl")), config.splits, config.questions
     )
+    for file in files:
+        check_files(config.run / "questions.jsonl", file)  # hits of other questions would become the run's evidence
     by_name = names_of(files)
     settings = settings_of(config, by_name)
     jobs = jobs_of(config, asked, by_name, settings)
@@ -124,16 +133,16 @@ def names_of(files: Sequence[Path]) -> dict[str, Path]:
 
 def settings_of(config: PilotConfig, by_name: dict[str, Path]) -> list[SearchSetting]:
     """Every search with every number of passages that its file can give, for each prompt. Raises :class:`UserError`."""
+    wanted = max(*config.ks, config.k or 0)
     most = {
-        name: max((len(row.hits) for row in cut_evidence(path, max(config.ks))), default=0)
-        for name, path in by_name.items()
+        name: max((len(row.hits) for row in cut_evidence(path, wanted)), default=0) for name, path in by_name.items()
     }
-    too_few = [name for name, n in most.items() if n < max(config.ks) or (config.k or 0) > n]
+    too_few = [name for name, n in most.items() if n < wanted]
     if too_few:
         name = too_few[0]
         raise UserError(
-            f"{by_name[name]}: at most {most[name]} hits a question, but key 'ks' asks for {max(config.ks)}; "
-            f"run retrieve with --k {max(config.ks)} --pilot true, or give smaller ks"
+            f"{by_name[name]}: at most {most[name]} hits a question, but keys 'ks' and 'k' ask for {wanted}; "
+            f"run retrieve with --k {wanted} --pilot true, or give smaller ones"
         )
     ks = sorted(set(config.ks))
     return [SearchSetting(name, k, form) for form in (PLAIN, *config.forms) for name in by_name for k in ks]

@@ -51,6 +51,7 @@ from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.records import Outcome, Question
 
+BY_GOAL = ("ratio", "max_loss", "delta", "threshold", "budget")  # keys of one goal each
 CHOICES = ("best_accuracy", "max_loss")  # goals between which people choose: both are shown
 
 
@@ -86,6 +87,8 @@ class CalibrateConfig(Config):
         check_counts(self, "goal", "max_loss", "max_loss")
         check_counts(self, "goal", "max_loss", "delta")
         check_counts(self, "goal", "ratio", "ratio")
+        if self.check and (unread := self.model_fields_set & {"goal", *BY_GOAL, "replace"}):
+            raise ValueError(f"key '{min(unread)}': check only compares, and chooses no threshold; remove one of them")
         return self
 
 
@@ -190,9 +193,11 @@ def within_budget(config: CalibrateConfig, dev: Dev, ids: Sequence[str], stored:
     usage = Usage(*np.zeros((4, len(ids))))
     if path_exists(config.run / "samples.db"):
         usage = stored_usage(config.run, config.sampling_run, ids)
-    if amount.unit != "money" and not (usage.llm_in.all() and usage.rag_in.all()):
+    are_billed = amount.unit != "money" or prices.million_tokens_in or prices.million_tokens_out
+    if are_billed and not (usage.llm_in.all() and usage.rag_in.all()):
         raise UserError(
-            f"{config.run / 'samples.db'}: tokens of some dev answers are not known; give the budget as money"
+            f"{config.run / 'samples.db'}: tokens of some dev answers are not known (imported, or of a server that "
+            "counts none); give the budget as money, with a price list in which tokens cost 0"
         )
     asking = asking_of(stored, config.gate)
     cuts = [float(dev.scores.min()) - 1, *np.unique(dev.scores).tolist()]  # from all searches to none

@@ -71,6 +71,8 @@ def judged_twice(config: DoubleJudgementConfig, run: RunFolder, cut: DevRule) ->
     gates = [gate for gate in config.gates if gate in again]
     if not gates:
         raise UserError(f"{path}: no scores of {', '.join(config.gates)}")
+    if skipped := [gate for gate in config.gates if gate not in again]:
+        print(f"skipped, no scores in {path}: {', '.join(skipped)}")
     return [judge_double(run, again, gate, cut, config.resample) for gate in gates]
 
 

@@ -68,6 +68,8 @@ class TrainEncoderConfig(ClassifierConfig):
     def _possible(self) -> Self:
         if self.method != "probe" and self.base is not None:
             raise ValueError("base is for method probe, which reads the dialogue's state beside the text")
+        if self.method == "probe" and "features" in self.model_fields_set:
+            raise ValueError("key 'features': a probe reads the text alone; remove it, or name another method")
         if self.method == "probe" and self.act_weight:
             raise ValueError("act_weight is for methods full and lora; a probe predicts no acts")
         return self

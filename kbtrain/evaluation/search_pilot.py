@@ -44,7 +44,7 @@ class SearchSetting:
     @property
     def file_name(self) -> str:
         """Name of the file of its hits in the pilot's folder."""
-        return f"{self.candidates}-{self.k}.jsonl".replace(" ", "-")
+        return f"{self.candidates}-{self.k}.jsonl"
 
     @property
     def without(self) -> str:

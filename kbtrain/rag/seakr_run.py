@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from kbtrain.config import Config
+from kbtrain.config import Config, check_counts
 from kbtrain.errors import UserError, at
 from kbtrain.gates.handles import identity_of
 from kbtrain.gates.seakr.engine import Thought, Uncertainty
@@ -74,8 +74,11 @@ class SeakrPipelineConfig(Config):
 
     @model_validator(mode="after")
     def _one_choice(self) -> SeakrPipelineConfig:
-        if self.threshold is not None and "ratio" in self.model_fields_set:
-            raise ValueError("key 'ratio': chooses a threshold, and key 'threshold' is one; remove one of them")
+        if self.threshold is not None and (ways := {"ratio", "threshold_questions"} & self.model_fields_set):
+            raise ValueError(f"key '{min(ways)}': chooses a threshold, and key 'threshold' is one; remove one of them")
+        check_counts(self, "method", "multi_hop", "max_steps", "max_documents", "word_confidence", "chain_tokens")
+        if self.no_reason and self.method != "multi_hop":
+            raise ValueError("key 'no_reason': single_hop does not reason; remove it")
         return self
 
     @property
@@ -224,11 +227,11 @@ def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:
 
 
 def open_search(run: Path) -> Searcher:
-    """BM25 over the run folder's passages; its index is kept in RUN/bm25."""
+    """BM25 over the run folder's passages, with an index of its own: RUN/bm25 may be of another corpus."""
     from kbtrain.retrieval.base import DistinctSearch
     from kbtrain.retrieval.retrieve_stage import open_index
 
-    return DistinctSearch(open_index(run / "passages.jsonl", run / "bm25"))
+    return DistinctSearch(open_index(run / "passages.jsonl", run / FOLDER / "bm25"))
 
 
 def choose_questions(questions: Sequence[Question], split: Split, limit: int | None) -> list[Question]:

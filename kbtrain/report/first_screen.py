@@ -125,8 +125,9 @@ def five_rows(results: Results, savings: Sequence[Saving], saving: Saving | None
     plain = next((entry for entry in savings if entry.gate.startswith("features")), None)
     for entry in dict.fromkeys(entry.gate for entry in (saving, plain) if entry is not None):
         (found,) = (one for one in savings if one.gate == entry)
+        searched = 1 if found.saves == "passages" else 1 - found.noted.saved.mean
         rows.append([
-            gate_name(entry) + named[entry].seen.mark, f"{round(found.n * (1 - found.noted.saved.mean))}",
+            gate_name(entry) + named[entry].seen.mark, f"{round(found.n * searched)}",
             percent(found.noted.accuracy), with_interval(found.noted.change),
         ])  # fmt: skip
     return rows

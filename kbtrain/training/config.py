@@ -81,7 +81,7 @@ class TrainingConfig(RecipeConfig):
     learning_rate: float = Field(1e-5, gt=0, le=1, description="peak learning rate")
     warmup_share: float = Field(0.02, ge=0, lt=1, description="share of the steps over which the rate rises")
     schedule: Literal["cosine", "linear", "constant"] = Field(
-        "cosine", description="decay of the learning rate after the warm-up"
+        "cosine", description="decay of the learning rate after the warm-up; constant has neither"
     )
     weight_decay: float = Field(0.0, ge=0, le=1e3, description="AdamW's weight decay")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")

@@ -34,19 +34,10 @@ NOT_SET = "None is set by training. `eval/calibrate.py` chooses one on dev and w
 
 
 def training_page(
-    title: str,
-    what: str,
-    points: Sequence[str],
-    limits: str,
-    dev: Mapping[str, str],
-    checked: str,
-    run: Mapping[str, object],
-    versions: Mapping[str, str],
-    *,
-    base: str | None = None,
-    use: str = USE_QUESTION,
+    title: str, what: str, points: Sequence[str], limits: str, dev: Mapping[str, str], checked: str,
+    run: Mapping[str, object], versions: Mapping[str, str], *, base: str | None = None, use: str = USE_QUESTION,
     threshold: str = NOT_SET,
-) -> str:
+) -> str:  # fmt: skip
     """The page of what was trained.
 
     ``points``: what is read, which labels were learnt, and how, a line each. ``dev``: Markdown by heading. ``checked``:

@@ -123,18 +123,11 @@ def test_a_letter_that_is_an_options_text_is_read_as_the_letter():
 @pytest.mark.parametrize(
     ("answer", "letter"),
     [
-        ("Maybe B", "B"),
-        ("Perhaps it is B.", "B"),
-        ("It might be B", "B"),
-        ("也许B", "B"),
-        ("C. Rome is incorrect; the answer is B.", "B"),
-        ("C. Rome is wrong. B. London", "B"),
-        ("C. Rome isn't right, so B.", "B"),
-        ("A. Paris is incorrect", None),
-        ("Maybe B or C", None),
-        ("Probably not B", None),
-        ("None of the above", None),
+        ("Maybe B", "B"), ("Perhaps it is B.", "B"), ("It might be B", "B"), ("也许B", "B"),
+        ("C. Rome is incorrect; the answer is B.", "B"), ("C. Rome is wrong. B. London", "B"),
+        ("C. Rome isn't right, so B.", "B"), ("A. Paris is incorrect", None), ("Maybe B or C", None),
+        ("Probably not B", None), ("None of the above", None),
     ],
-)
+)  # fmt: skip
 def test_a_guess_names_its_option_and_a_denied_one_is_not_named(answer, letter):
     assert option_letter(answer, ("Paris", "London", "Rome", "Berlin")) == letter

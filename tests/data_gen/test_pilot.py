@@ -105,15 +105,22 @@ def test_the_questions_of_a_sorted_file_are_evenly_spaced():
 
 
 def test_a_given_number_is_used_and_the_table_is_beside_it(folder):
-    run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[1, 3]", "--k", 2)
-    report = json.loads((folder / "pilot.json").read_text())
-    assert report["given"] and report["chosen"]["k"] == 2 and len(report["settings"]) == 2
-    assert {len(row.hits) for row in jsonl.read(Evidence, folder / "evidence.jsonl")} == {2}
+    for k in (2, 5):
+        run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[1, 3]", "--k", k)
+        report = json.loads((folder / "pilot.json").read_text())
+        assert report["given"] and report["chosen"]["k"] == k and len(report["settings"]) == 2
+        assert {len(row.hits) for row in jsonl.read(Evidence, folder / "evidence.jsonl")} == {k}
 
 
 def test_too_few_hits_are_refused_with_the_command(folder):
     result = run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[9]")
-    assert result.returncode == 2 and "but key 'ks' asks for 9; run retrieve with --k 9" in result.stderr
+    assert result.returncode == 2 and "'ks' and 'k' ask for 9; run retrieve with --k 9" in result.stderr
+    rows = list(jsonl.read(Evidence, folder / "candidates.jsonl"))
+    jsonl.write(folder / "others.jsonl", [*rows[:9], *rows[10:], rows[9]])  # of questions that nobody is asked
+    result = run(
+        "data_gen/pilot.py", "--run", folder, *SCRIPTED, "--candidates", json.dumps([f"{folder}/others.jsonl"])
+    )
+    assert result.returncode == 2 and "others.jsonl:10" in result.stderr and not (folder / "evidence.jsonl").exists()
 
 
 def test_two_searches_are_compared_by_their_files(folder):

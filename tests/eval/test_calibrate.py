@@ -14,6 +14,7 @@ from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
+from kbtrain.llm.forecast import Amount
 from kbtrain.records import GateScore, Outcome, Question
 
 ROOT = Path(__file__).parents[2]
@@ -179,6 +180,14 @@ def test_a_budget_of_money_tokens_or_time_chooses_the_most_searches_it_pays_for(
         noted = read_gate_json(made / "seakr")["thresholds"]["seakr"]
         assert noted["rule"] == f"budget {budget} a thousand questions"
         assert noted["evidence"]["retrieval_ratio"] == pytest.approx(share)
+    assert Amount.read("12,500.5 USD", "USD", "budget").value == 12_500.5
+    with pytest.raises(UserError, match=r"key 'budget': expected an amount such as 2.5 USD, .* found '0,5 USD'"):
+        Amount.read("0,5 USD", "USD", "budget")
+    with pytest.raises(ValueError, match="key 'budget': check only compares"):
+        config(script, made, goal="budget", budget="1 USD", check=True)
     module, chosen = config(script, made, goal="budget", budget="500 tokens", prices=made / "prices.yaml")
-    with pytest.raises(UserError, match="tokens of some dev answers are not known; give the budget as money"):
+    with pytest.raises(UserError, match=r"tokens of some dev answers are not known .*; give the budget as money"):
+        module.main(chosen)
+    module, chosen = config(script, made, goal="budget", budget="5 USD")  # tokens have a price
+    with pytest.raises(UserError, match="a price list in which tokens cost 0"):
         module.main(chosen)

@@ -47,7 +47,7 @@ def run_folder(tmp_path_factory):
 def configured(script, folder, **changes):
     module = script("run_seakr")
     base = {"run": folder, "demonstrations": 2, "max_new_tokens": 6, "documents": 2, "threshold_questions": 3}
-    base |= {"max_steps": 3, "chain_tokens": 12}
+    base |= {} if changes.get("method") == "single_hop" else {"max_steps": 3, "chain_tokens": 12}
     return module, module.RunSeakrConfig(**{**base, **changes})
 
 

@@ -96,18 +96,8 @@ def test_kept_scores_keep_their_distribution():
 
 def test_a_threshold_at_a_budget_parts_no_tie():
     shares = np.array([0, 1, 2, 3] * 50) / 3
-    gate = LoadedGate(
-        SimpleNamespace(
-            unit="probability",
-            name="shares",
-            card=None,
-            needs_evidence=False,
-            stage="question",
-            threshold=None,
-            noted_threshold=None,
-        ),
-        "",
-    )
+    about = {"unit": "probability", "name": "shares", "card": None, "needs_evidence": False, "stage": "question"}
+    gate = LoadedGate(SimpleNamespace(**about, threshold=None, noted_threshold=None), "")
     gate.dev_scores = kept_scores(shares)
     for budget, searched in ((0.25, 0.25), (0.5, 0.5), (0.6, 0.5)):
         assert np.mean(shares > gate.at_budget(budget)) == searched

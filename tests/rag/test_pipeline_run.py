@@ -97,6 +97,12 @@ def test_the_threshold_is_the_one_of_dev_or_the_given_one(folder, script):
     assert {trace.threshold for trace in given} == {-2.0}
 
 
+@pytest.mark.parametrize("key", ["no_reason", "max_steps", "chain_tokens"])
+def test_keys_that_one_hop_never_reads_are_refused(folder, key):
+    with pytest.raises(ValueError, match=f"key '{key}'"):
+        SeakrPipelineConfig(run=folder, method="single_hop", **{key: 2 if "_" in key and key != "no_reason" else True})
+
+
 def test_the_gate_s_model_thinks_with_the_run_s_own_settings(tmp_path):
     model = make_folder(tmp_path / "model")
     (tmp_path / "seakr").mkdir()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +12,9 @@ from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.outcomes import ConditionOutcome, summarise
 from kbtrain.evaluation.results import Results, load, save
+from kbtrain.metrics.significance import Delta
 from kbtrain.records import Outcome
-from kbtrain.report.first_screen import rule_of
+from kbtrain.report.first_screen import five_rows, rule_of
 from kbtrain.report.summary import caption, row, verdicts
 
 
@@ -33,6 +35,14 @@ def results():
     meta = dict.fromkeys(("split", "n", "n_dev", "accuracy_kind", "threshold_rule", "target_ratio", "positives"), "-")
     condition = summarise([ConditionOutcome(bool(a), None, 2, False, False) for a, _ in pattern])
     return Results(meta, {"llm": condition, "rag": condition, "mask": summarise([])}, found, comparisons)
+
+
+@pytest.mark.parametrize(("saves", "searches"), [("searches", "2"), ("passages", "8")])
+def test_a_gate_after_the_search_is_shown_with_a_search_for_each_question(results, saves, searches):
+    kbm = results.gates[0]
+    noted = SimpleNamespace(saved=Delta(0.75, 0.5, 0.9), accuracy=kbm.accuracy, change=kbm.delta_vs_all_rag)
+    saving = SimpleNamespace(gate="kbm_mastery", n=8, saves=saves, noted=noted)
+    assert five_rows(results, [saving], saving)[-1][1] == searches
 
 
 def test_figures_worked_by_hand(results):

@@ -65,22 +65,13 @@ def test_another_form_of_the_answer_is_masked_as_well():
 
 LEAKS = [
     (("Paris", "City of Light"), "Parisians love it", ("Paris",)),
-    (("Facebook",), "on Face book today", ("Facebook",)),
-    (("Rome",), "He came from England", ()),
-    (("O",), "Oxygen has the symbol MASK", ()),
-    (("10",), "in 1066 and 10,000 and 1.10", ()),
-    (("10",), "of ten men", ("10",)),
-    (("seven",), "7 of them", ("seven",)),
-    (("北京",), "北——京", ("北京",)),
-    (("北京",), "东京", ()),
-    (("七",), "七天", ("七",)),
-    (("七",), "十七天", ()),
-    (("7",), "七天", ()),
+    (("Facebook",), "on Face book today", ("Facebook",)), (("Rome",), "He came from England", ()),
+    (("O",), "Oxygen has the symbol MASK", ()), (("10",), "in 1066 and 10,000 and 1.10", ()),
+    (("10",), "of ten men", ("10",)), (("seven",), "7 of them", ("seven",)), (("北京",), "北——京", ("北京",)),
+    (("北京",), "东京", ()), (("七",), "七天", ("七",)), (("七",), "十七天", ()), (("7",), "七天", ()),
     (("C++",), "C and D", ()),
-    (("C++",), "C++ code", ("C++",)),
-    (("Theban",), "the banner", ()),
-    (("!",), "so!", ("!",)),
-]
+    (("C++",), "C++ code", ("C++",)), (("Theban",), "the banner", ()), (("!",), "so!", ("!",)),
+]  # fmt: skip
 
 
 def test_what_a_text_still_shows_is_named():
