@@ -38,7 +38,7 @@ from kbtrain.evaluation.search_pilot import (
     table,
 )
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import Artifact, check_unchanged, meta_of, write_atomically
+from kbtrain.io.provenance import Artifact, check_current, check_unchanged, meta_of, write_atomically
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest
@@ -83,8 +83,9 @@ def main(config: PilotConfig) -> None:
     asked = pick_questions(
         (q for _, q in read_questions(config.run / "questions.jsonl")), config.splits, config.questions
     )
-    for file in files:
-        check_files(config.run / "questions.jsonl", file)  # hits of other questions would become the run's evidence
+    for file in files:  # hits of other questions would become the run's evidence
+        check_current(file, config.run / "questions.jsonl")
+        check_files(config.run / "questions.jsonl", file)
     by_name = names_of(files)
     settings = settings_of(config, by_name)
     jobs = jobs_of(config, asked, by_name, settings)

@@ -68,7 +68,8 @@ class RetrieveConfig(Config):
     def _counts(self) -> RetrieveConfig:
         """Refuse what would change nothing, and a search of another place than was named."""
         check_counts(self, "retriever", "web", "web")
-        check_counts(self, "retriever", "bm25", "columns")
+        if self.columns and self.retriever in ("web", "vectors"):
+            raise ValueError(f"key 'columns': retriever {self.retriever} reads no file of passages; remove it")
         if self.retriever == "web" and self.corpus is not None:
             raise ValueError("key 'corpus': retriever web searches no corpus; name another retriever, or remove it")
         if self.chunk_tokens is None:

@@ -207,7 +207,8 @@ def answers_of_pilot(config: SampleConfig, job: SamplingJob) -> dict[tuple[str, 
     texts, found = dict[tuple[str, str], str](), dict[tuple[str, str], SampleSet]()
     with SampleStore(folder / "samples.db", read_only=True) as store:
         for condition, name in names.items():
-            if name in store.runs() and settings.items() <= store.run_meta(name).items():
+            is_asked = name in store.runs() and path_exists(folder / chosen.file_name)  # not with a given k
+            if is_asked and settings.items() <= store.run_meta(name).items():
                 plan = replace(job.plan, questions=folder / "questions.jsonl", evidence=folder / chosen.file_name,
                                conditions=(condition,), samples={})  # fmt: skip
                 texts |= {(r.question.id, condition): r.text(r.evidence) for r in plan.requests()}

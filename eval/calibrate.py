@@ -51,7 +51,6 @@ from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.records import Outcome, Question
 
-BY_GOAL = ("ratio", "max_loss", "delta", "threshold", "budget")  # keys of one goal each
 CHOICES = ("best_accuracy", "max_loss")  # goals between which people choose: both are shown
 
 
@@ -74,7 +73,10 @@ class CalibrateConfig(Config):
     prices: Path = Field(
         PRICES, description="YAML file with prices and latencies, for the bill of a thousand questions"
     )
-    check: bool = Field(False, description="only compare new scores with the scores that chose the threshold")
+    check: bool = Field(
+        False,
+        description="only compare new scores with the scores that chose the threshold, which stays whatever the goal",
+    )
 
     @model_validator(mode="after")
     def _keys_count(self) -> CalibrateConfig:
@@ -87,8 +89,6 @@ class CalibrateConfig(Config):
         check_counts(self, "goal", "max_loss", "max_loss")
         check_counts(self, "goal", "max_loss", "delta")
         check_counts(self, "goal", "ratio", "ratio")
-        if self.check and (unread := self.model_fields_set & {"goal", *BY_GOAL, "replace"}):
-            raise ValueError(f"key '{min(unread)}': check only compares, and chooses no threshold; remove one of them")
         return self
 
 

@@ -108,7 +108,8 @@ def main(config: LearningCurveConfig) -> None:
     for key in config.keys:
         if missing := sum(getattr(e, f"soft_{key}") is None for e in train):
             raise UserError(
-                f"{at(path, field=f'soft_{key}')}: {missing} of {len(train)} questions have none; sample what it needs"
+                f"{at(path, field=f'soft_{key}')}: {missing} of {len(train)} questions have none: "
+                "sample what it needs, add reference answers, or name other keys"
             )
     folder = read_run(config.run, config.sampling_run, config.allow_missing, scores=False)
     test = [example(question, None) for question in folder.test.questions]

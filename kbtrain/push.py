@@ -36,6 +36,7 @@ _ORIGINALS = {  # names on the hub of the embedded models' original weights
 }
 _SETTINGS = (CARD, "config.json", "generation_config.json", "*_config.json", "probe.json")
 _OWN_SECTIONS = ("Run", "Versions")  # of the folder's README: not of interest to others, and full of paths
+_TEMPLATES = ("own_prompts", "chat_template")
 _PATH = re.compile(r"(?<![\w:./\\<-])(?:~|[A-Za-z]:)?[\\/][^\s\\/]+[\\/]")  # the begin of an absolute one
 
 
@@ -132,10 +133,10 @@ def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str
 
 
 def without_paths(value: Any, renamed: Mapping[str, str]) -> Any:
-    """A value of JSON in which some texts are ``renamed``, and each text with an absolute path is its last name. Own
-    prompts stay: the gate is opened by their very text, which may hold a slash."""
+    """A value of JSON in which some texts are ``renamed``, and each text with an absolute path is its last name.
+    Templates of prompts stay as they are: they may hold a slash."""
     if isinstance(value, dict):
-        return {key: row if key == "own_prompts" else without_paths(row, renamed) for key, row in value.items()}
+        return {key: row if key in _TEMPLATES else without_paths(row, renamed) for key, row in value.items()}
     if isinstance(value, list):
         return [without_paths(inner, renamed) for inner in value]
     if not isinstance(value, str) or not (value in renamed or _PATH.search(value)):

@@ -157,7 +157,7 @@ def _context(turns: object, place: str) -> Sequence[Utterance]:
         return [Utterance("USER" if (last - i) % 2 == 0 else "SYSTEM", turn) for i, turn in enumerate(turns)]
     if not all(isinstance(turn, dict) and {"speaker", "text"} <= set(turn) <= _SAID for turn in turns):
         raise UserError(f"{place}: each turn needs 'speaker' and 'text'; allowed are {', '.join(sorted(_SAID))}")
-    return [jsonl.parsed(Utterance, turn, place) for turn in turns]
+    return [jsonl.parsed(Utterance, turn, f"{place}: turn {n}") for n, turn in enumerate(turns)]
 
 
 def _from_text(text: str, place: str) -> list[Utterance]:

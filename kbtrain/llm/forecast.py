@@ -48,7 +48,7 @@ class Amount:
     def read(cls, text: str, currency: str, key: str) -> Amount:
         """``2.5 USD``, ``3000 tokens``, ``800 ms``. Raises :class:`UserError`."""
         # a comma before three digits alone: 0,5 may be a half
-        number = r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9][0-9_]*\.?[0-9]*(?:e-?[0-9]+)?|\.[0-9]+"
+        number = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9][0-9_]*\.?[0-9]*(?:e-?[0-9]+)?|\.[0-9]+"
         match = re.fullmatch(rf"\s*({number})\s*([A-Za-z]+|[^\w\s])\s*", text)
         units: dict[str, Literal["money", "tokens", "ms"]] = {currency.lower(): "money", "tokens": "tokens", "ms": "ms"}
         unit = None if match is None else units.get(match[2].lower())

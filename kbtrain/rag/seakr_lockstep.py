@@ -166,15 +166,9 @@ class _Open:
 
 
 def answer_all(
-    questions: Iterable[Question],
-    begin: Begin,
-    thinking: AnswerEngine,
-    searcher: Searcher,
-    *,
-    method: str,
-    threshold: float,
-    at_once: int = 4,
-) -> Iterator[Trace]:
+    questions: Iterable[Question], begin: Begin, thinking: AnswerEngine, searcher: Searcher, *, method: str,
+    threshold: float, at_once: int = 4,
+) -> Iterator[Trace]:  # fmt: skip
     """A trace for each question as soon as it is finished, ``at_once`` of them in work.
 
     A question whose prompt fails (too long, states that are not numbers) gets a trace with the error in it.

@@ -90,12 +90,18 @@ def read_outcomes(path: Path) -> dict[str, float]:
     return verdicts
 
 
+def _rotated(path: Path) -> list[Path]:
+    """Rotated files of a log, also compressed ones, the oldest first. A compressed one beside its own plain file, which
+    gzip removes afterwards, is left out."""
+    files = path.parent.glob(f"{glob.escape(path.name)}.*")
+    ages = {file: plain_name(file.name)[len(path.name) + 1 :] for file in files}
+    found = sorted((f for f in ages if ages[f].isdecimal()), key=lambda f: (-int(ages[f]), f.suffix[1:].isdecimal()))
+    begins = {file: next(lines(file), None) for file in found}
+    return [file for file in found if begins[file] != begins.get(file.with_suffix(""), ())]
+
+
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    rotated = {}
-    for file in sorted(path.parent.glob(f"{glob.escape(path.name)}.*"), reverse=True):  # a plain one after its .gz
-        if (age := plain_name(file.name)[len(path.name) + 1 :]).isdecimal():
-            rotated[int(age)] = file
-    for file in [*(rotated[age] for age in sorted(rotated, reverse=True)), path]:
+    for file in (*_rotated(path), path):
         for number, line in lines(file):
             try:
                 row = json.loads(line)

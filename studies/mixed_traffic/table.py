@@ -4,15 +4,10 @@ Rows with `after` read the passages: they drop passages and save no search. The 
 prompt that may ignore the passages (sampling run `free`); each gate is also shown with these answers where it searches.
 Money is searches alone, at 1 and 5 USD a thousand.
 
-``--store`` keeps what the table needs of a run: a line a dev and test question, with its id and source, both verdicts,
-the tokens of both prompts and each gate's score. ``--stored`` makes the table again from such a file, with thresholds
-chosen on dev by run.py's rule.
-
 Examples:
   python studies/mixed_traffic/table.py --run runs/mixed
   python studies/mixed_traffic/table.py --run runs/mixed --by-source stack_benefit
   python studies/mixed_traffic/table.py --run runs/mixed --name mixed-smollm2
-  python studies/mixed_traffic/table.py --stored studies/mixed_traffic/qwen_coder_1_5b.jsonl
 """
 
 from __future__ import annotations
@@ -29,13 +24,10 @@ from pydantic import Field
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.decisions import GateInput
-from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import read_outcomes
-from kbtrain.evaluation.scores import ByGate, stored_scores
-from kbtrain.io import jsonl
+from kbtrain.evaluation.scores import stored_scores
 from kbtrain.io.provenance import write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.metrics.significance import interval, resampled_means, widened
@@ -72,11 +64,9 @@ class TableConfig(Config):
     beside: Path | None = Field(None, description="run with another search: both on the test questions of both")
     by_source: str | None = Field(None, description="also a table of this gate by source")
     name: str = Field("mixed", description="name of the table in RUN/mixed.json, for make figures TABLES=")
-    store: Path | None = Field(None, description="file to store the run's outcomes and scores in")
-    stored: Path | None = Field(None, description="such a file, read instead of the run; the table is only printed")
 
     def writes(self) -> tuple[Path, ...]:
-        return () if self.stored else (self.run / "mixed.json", *filter(None, [self.store]))
+        return (self.run / "mixed.json",)
 
 
 @dataclass(frozen=True)
@@ -91,11 +81,6 @@ class Policy:
 
 
 def main(config: TableConfig) -> None:
-    if config.stored is not None:
-        print_table([HEAD, *stored_rows(config.stored)])
-        return
-    if config.store is not None:
-        store_rows(config.run, config.store)
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == "test"]
     free_run = config.free or config.run
     policies, tokens = read_policies(config.run, outcomes, free_run), prompt_tokens(config.run, outcomes, free_run)
@@ -115,49 +100,8 @@ def main(config: TableConfig) -> None:
     if (config.run / "pilot.json").exists():
         tables[f"{config.name}-pilot"] = {"columns": PILOT_HEAD, "rows": pilot_rows(config.run / "pilot.json")}
     for table in tables.values():
-        print_table([table["columns"], *table["rows"]])
+        print("\n".join("| " + " | ".join(row) + " |" for row in (table["columns"], *table["rows"])), end="\n\n")
     write_atomically(config.run / "mixed.json", json.dumps({"tables": tables}, indent=1) + "\n")
-
-
-def print_table(rows: Sequence[Sequence[str]]) -> None:
-    print("\n".join("| " + " | ".join(row) + " |" for row in rows), end="\n\n")
-
-
-def store_rows(run: Path, path: Path) -> None:
-    """Store a run's graded dev and test questions, with the gates that have a score of each."""
-    outcomes, questions, by_gate = read_outcomes(run), questions_of(run), stored_scores(run).by_gate
-    tokens = prompt_tokens(run, outcomes, run)
-    gates = [name for name, scores in by_gate.items() if all(outcome.question_id in scores for outcome in outcomes)]
-    rows = [
-        {
-            "question": outcome.question_id, "split": outcome.split, "source": questions[outcome.question_id].source,
-            "llm": outcome.llm_correct, "rag": outcome.rag_correct, "prompt_tokens": [int(llm), int(rag)],
-            "scores": {name: round(by_gate[name][outcome.question_id], 6) for name in gates},
-        }
-        for outcome, llm, rag in zip(outcomes, *tokens[:2], strict=True)
-    ]  # fmt: skip
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
-
-
-def stored_rows(path: Path) -> list[list[str]]:
-    """The table's rows from a file of :func:`store_rows`."""
-    rows = [jsonl.value(line, path, number) for number, line in jsonl.lines(path)]
-    dev, test = (
-        [
-            Outcome(row["question"], row["split"], None, row["llm"], row["rag"], None, None, 0, 0)
-            for row in rows
-            if row["split"] == split
-        ]
-        for split in ("dev", "test")
-    )
-    scores = {name: {row["question"]: row["scores"][name] for row in rows} for name in rows[0]["scores"]}
-    gates = [
-        GateInput(name, *(np.array([of[outcome.question_id] for outcome in part]) for part in (dev, test)))
-        for name, of in scores.items()
-    ]
-    results, _ = evaluate(dev, test, gates, Settings(rule="max_loss", tau_mastery=0.8))
-    tokens = np.array([row["prompt_tokens"] for row in rows if row["split"] == "test"], dtype=np.float64).T
-    return gate_rows(policies_of(test, results, scores), tuple(tokens))
 
 
 def questions_of(run: Path) -> dict[str, Question]:
@@ -166,23 +110,17 @@ def questions_of(run: Path) -> dict[str, Question]:
 
 def read_policies(run: Path, outcomes: Sequence[Outcome], free_run: Path) -> list[Policy]:
     """Every gate of results.json whose decisions are stored, the two fixed ones, the free prompt and the oracle."""
-    results, scores = load(run / "results.json").gates, stored_scores(run).by_gate
-    return policies_of(outcomes, results, scores, free_prompt(free_run, outcomes))
-
-
-def policies_of(
-    outcomes: Sequence[Outcome], results: Sequence[GateResult], scores: ByGate, free: Floats | None = None
-) -> list[Policy]:
     llm, rag = (
         np.array([getattr(o, name) for o in outcomes], dtype=np.float64) for name in ("llm_correct", "rag_correct")
     )
     none, every = np.zeros_like(llm), np.ones_like(llm)
     policies = [Policy("never", llm, none, none), Policy("always", rag, every, every)]
-    if free is not None:
+    if (free := free_prompt(free_run, outcomes)) is not None:
         policies.append(Policy("always, free prompt", free, every, every))
-    gates = [gate for gate in results if gate.gate in scores and gate.threshold is not None]
+    scores = stored_scores(run)
+    gates = [g for g in load(run / "results.json").gates if g.gate in scores.by_gate and g.threshold is not None]
     gates.sort(key=lambda gate: -(gate.oracle_normalised_area or 0.0))
-    plain = [policy_of(gate, scores[gate.gate], outcomes, llm, rag) for gate in gates]
+    plain = [policy_of(gate, scores.by_gate[gate.gate], outcomes, llm, rag) for gate in gates]
     policies += plain
     if free is not None:
         policies += [

@@ -121,6 +121,11 @@ def test_too_few_hits_are_refused_with_the_command(folder):
         "data_gen/pilot.py", "--run", folder, *SCRIPTED, "--candidates", json.dumps([f"{folder}/others.jsonl"])
     )
     assert result.returncode == 2 and "others.jsonl:10" in result.stderr and not (folder / "evidence.jsonl").exists()
+    asked = [replace(row, text=f"{row.text} Now?") for row in jsonl.read(Question, folder / "questions.jsonl")]
+    jsonl.write(folder / "questions.jsonl", asked)  # other questions of the same ids
+    write_meta(folder / "questions.jsonl", stage="collect", config={}, inputs=[])
+    result = run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[1]")
+    assert result.returncode == 2 and "candidates.jsonl: made from another questions.jsonl" in result.stderr
 
 
 def test_two_searches_are_compared_by_their_files(folder):

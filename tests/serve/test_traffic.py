@@ -139,6 +139,9 @@ def test_a_log_is_rotated_by_size_and_read_in_order(tmp_path):
     assert [row["i"] for row in read_log(tmp_path / "log[1].jsonl")] == numbers
     plain.unlink()
     assert [row["i"] for row in read_log(tmp_path / "log[1].jsonl")] == numbers
+    plain.write_text('{"i": -1}\n')  # rotated after the older one was packed
+    read = [row["i"] for row in read_log(tmp_path / "log[1].jsonl")]
+    assert sorted(read) == [-1, *numbers] and read[0] == numbers[0] and read[-1] == 59
 
 
 @pytest.mark.parametrize(

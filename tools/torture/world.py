@@ -104,8 +104,7 @@ COMMANDS: dict[str, Sound] = {
     "eval/import_decisions.py": _sound("--run qa --path decisions.jsonl --gate theirs --column score"),
     "eval/learning_curve.py": _sound("--run qa --gates '[features]' --sizes '[20]' --draws 1", RETRIEVED),
     "eval/run_seakr.py": _sound(
-        "--run qa2 --method single_hop --limit 2 --threshold 0 --demonstrations 1 --max-new-tokens 2 --chain-tokens 2"
-        " --documents 1",
+        "--run qa2 --method single_hop --limit 2 --threshold 0 --demonstrations 1 --max-new-tokens 2 --documents 1",
         "recipes/make_seakr.py",
     ),
     "eval/score.py": _sound(f"--run qa --only '[prompt, draft]' {MODEL}", "draft"),
