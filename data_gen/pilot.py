@@ -50,7 +50,7 @@ from kbtrain.llm.sample_stage import (
     answers_of,
     check_files,
     check_passages_replaceable,
-)  # fmt: skip
+)
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Condition, Question, Split

@@ -27,7 +27,7 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import read_outcomes
-from kbtrain.evaluation.scores import stored_scores
+from kbtrain.evaluation.scores import ByGate, stored_scores
 from kbtrain.io.provenance import write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.metrics.significance import interval, resampled_means, widened
@@ -109,18 +109,24 @@ def questions_of(run: Path) -> dict[str, Question]:
 
 
 def read_policies(run: Path, outcomes: Sequence[Outcome], free_run: Path) -> list[Policy]:
-    """Every gate of results.json whose decisions are stored, the two fixed ones, the free prompt and the oracle."""
+    results, scores = load(run / "results.json").gates, stored_scores(run).by_gate
+    return policies_of(outcomes, results, scores, free_prompt(free_run, outcomes))
+
+
+def policies_of(
+    outcomes: Sequence[Outcome], results: Sequence[GateResult], scores: ByGate, free: Floats | None = None
+) -> list[Policy]:
+    """Every gate whose decisions are stored, the two fixed ones, the free prompt and the oracle."""
     llm, rag = (
         np.array([getattr(o, name) for o in outcomes], dtype=np.float64) for name in ("llm_correct", "rag_correct")
     )
     none, every = np.zeros_like(llm), np.ones_like(llm)
     policies = [Policy("never", llm, none, none), Policy("always", rag, every, every)]
-    if (free := free_prompt(free_run, outcomes)) is not None:
+    if free is not None:
         policies.append(Policy("always, free prompt", free, every, every))
-    scores = stored_scores(run)
-    gates = [g for g in load(run / "results.json").gates if g.gate in scores.by_gate and g.threshold is not None]
+    gates = [gate for gate in results if gate.gate in scores and gate.threshold is not None]
     gates.sort(key=lambda gate: -(gate.oracle_normalised_area or 0.0))
-    plain = [policy_of(gate, scores.by_gate[gate.gate], outcomes, llm, rag) for gate in gates]
+    plain = [policy_of(gate, scores[gate.gate], outcomes, llm, rag) for gate in gates]
     policies += plain
     if free is not None:
         policies += [

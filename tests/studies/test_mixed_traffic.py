@@ -36,13 +36,10 @@ def test_published_verdicts_become_a_table(tmp_path, capsys):
     for i in range(240):
         source = "shop" if i % 2 else "exam"
         right = {"none": source == "exam", "one": source == "shop"}
-        verdicts = {
-            model: right for model in ("gpt-4o", "gpt-4o-mini", "llama-3-8b-instruct", "flan-t5-xl", "flan-t5-xxl")
-        }
+        models = ("gpt-4o", "gpt-4o-mini", "llama-3-8b-instruct", "flan-t5-xl", "flan-t5-xxl")
         split = "test" if i % 3 == 0 else "train"
-        rows.append(
-            {"id": f"q{i}", "dataset": source, "split": split, "question": WORDS[source].format(i), "llms": verdicts}
-        )
+        row = {"id": f"q{i}", "dataset": source, "split": split, "question": WORDS[source].format(i)}
+        rows.append({**row, "llms": dict.fromkeys(models, right)})
     path = tmp_path / "outcomes.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     study.main(study.PublishedConfig(path=(path,), out=tmp_path / "figures.json", bootstrap_draws=100))
@@ -99,3 +96,10 @@ def test_two_searches_are_compared_on_common_questions():
 def test_the_measured_gates_decide_as_their_page_says():
     printed, page = run_snippet(GATES), (GATES / "README.md").read_text(encoding="utf-8")
     assert len(printed) == 2 and all(f"# {line}\n" in page for line in printed)
+
+
+def test_the_row_of_the_kbm_is_the_one_of_its_page(monkeypatch):
+    monkeypatch.syspath_prepend(str(GATES.parent))
+    rows = scripts.load("studies/mixed_traffic/kbm_row.py").kbm_rows(GATES.parent / "kbm_scores.jsonl")
+    page = (GATES.parents[1] / "notes/kbm.md").read_text(encoding="utf-8")
+    assert len(rows) == 6 and all(f"| {' | '.join(row)} |" in page for row in rows)
