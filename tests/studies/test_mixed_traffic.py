@@ -98,8 +98,7 @@ def test_the_measured_gates_decide_as_their_page_says():
     assert len(printed) == 2 and all(f"# {line}\n" in page for line in printed)
 
 
-def test_the_row_of_the_kbm_is_the_one_of_its_page(monkeypatch):
-    monkeypatch.syspath_prepend(str(GATES.parent))
-    rows = scripts.load("studies/mixed_traffic/kbm_row.py").kbm_rows(GATES.parent / "kbm_scores.jsonl")
+def test_the_row_of_the_kbm_is_the_one_of_its_page():
+    rows = scripts.load("studies/kbm_row.py").kbm_rows(GATES.parent / "kbm_scores.jsonl")
     page = (GATES.parents[1] / "notes/kbm.md").read_text(encoding="utf-8")
     assert len(rows) == 6 and all(f"| {' | '.join(row)} |" in page for row in rows)

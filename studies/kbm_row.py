@@ -1,11 +1,11 @@
 """A KBM on mixed traffic beside the rule by source and `features`, from stored verdicts and scores of each question.
 
 The model is the one of 1.5 billion parameters in docs/results/mixed.md, in fp32; `by_source` and `features_no_source`
-are the gates in `gates/`. Dev has verdicts without passages alone, so each gate has the threshold at which it searches
-for as many dev questions as the stored rule by source does.
+are the gates in `mixed_traffic/gates/`. Dev has verdicts without passages alone, so each gate has the threshold at
+which it searches for as many dev questions as the stored rule by source does.
 
 Examples:
-  python studies/mixed_traffic/kbm_row.py
+  python studies/kbm_row.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import table
+from mixed_traffic import table
 from pydantic import Field
 
 import kbtrain
@@ -24,7 +24,7 @@ from kbtrain.io import jsonl
 from kbtrain.records import Outcome
 from kbtrain.report.traffic import threshold_of
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "mixed_traffic"
 
 
 class KBMRowConfig(Config):
