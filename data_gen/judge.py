@@ -25,7 +25,6 @@ from pydantic import Field, model_validator
 from kbtrain.answers import grading
 from kbtrain.config import check_counts, run_script
 from kbtrain.io import jsonl
-from kbtrain.io.files import beside
 from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256, meta_of
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.judges import (
@@ -91,7 +90,7 @@ def main(config: JudgeConfig) -> None:
         for record in verdicts(config, store, source, judge, file.n, known_verdicts):
             file.add(record)
             file.flush()
-        judged = jsonl.read(QuestionVerdicts, beside(target, ".partial"))
+        judged = jsonl.read(QuestionVerdicts, file.appended)
         counts = count_verdicts(judged, (question for _, question in read_questions(source)))
     verdicts_made.finish({"judge": key["judge"], "counts": counts})
     print(f"{file.n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "

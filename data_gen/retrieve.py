@@ -24,7 +24,6 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.files import beside
 from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256
 from kbtrain.llm.sample_stage import check_passages_replaceable
 from kbtrain.records import Titles
@@ -103,7 +102,7 @@ def main(config: RetrieveConfig) -> None:
                 file.add(*batch)
                 file.flush()
                 bar.update(len(batch))
-        counts = stage.summary(beside(target, ".partial"), questions)  # takes long: what was found is not lost
+        counts = stage.summary(file.appended, questions)  # takes long: what was found is not lost
     counts |= skipped()  # of this call: an interrupted one had its own
     try:
         lines = stage.summary_lines(counts, config.k, target, config.web is not None)

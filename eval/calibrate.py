@@ -75,7 +75,7 @@ class CalibrateConfig(Config):
     )
     check: bool = Field(
         False,
-        description="only compare new scores with the scores that chose the threshold, which stays whatever the goal",
+        description="only compare new scores with the scores that chose the threshold, which does not change",
     )
 
     @model_validator(mode="after")

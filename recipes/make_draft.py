@@ -28,7 +28,8 @@ from kbtrain.records import DtypeName
 from kbtrain.training.model_card import write_made
 
 _OF_FILE = ("server_url", "server_model", "server_endpoint", "server_key_env")  # keys that server_config gives
-_OF_SERVER = ("server_model", "server_endpoint", "server_key_env", "server_tries", "server_timeout", "server_patience")
+_WAITS = ("tries", "timeout", "patience")
+_OF_SERVER = ("server_model", "server_endpoint", "server_key_env", *(f"server_{key}" for key in _WAITS))
 WHAT = "Reads how sure the answering model is of the first tokens of its greedy answer; nothing is trained."
 
 
@@ -84,13 +85,13 @@ class MakeDraftConfig(Config):
 
     def server(self) -> DraftServer | None:
         """The server as configured, by this script's keys or by the file of ``kbtrain check-server``."""
-        names = {name: name.removeprefix("server_") for name in ("server_tries", "server_timeout", "server_patience")}
-        waits: dict[str, Any] = {key: getattr(self, name) for name, key in names.items()}
+        waits: dict[str, Any] = {key: getattr(self, f"server_{key}") for key in _WAITS}
         if self.server_config is not None:
             llm = build(LLMConfig, self.server_config, {})
             if not llm.kind.server:
-                raise UserError(f"{at(self.server_config)}: backend {llm.backend} is no server")
-            waits |= {key: getattr(llm, name) for name, key in names.items() if name not in self.model_fields_set}
+                raise UserError(f"{at(self.server_config)}: backend {llm.backend} is not a server")
+            given = self.model_fields_set
+            waits |= {key: getattr(llm, f"server_{key}") for key in _WAITS if f"server_{key}" not in given}
             return DraftServer(
                 url=llm.server_url or "", name=llm.server_model or llm.model, chat=llm.server_endpoint == "chat",
                 key_env=llm.server_key_env, dialect=llm.dialect(), top=self.top, **waits,

@@ -293,23 +293,23 @@ class Records:
     """Records that are appended to a file, also after a kill; a context manager. ``n`` counts the file's records.
 
     Records of another ``key`` are dropped, or refused with :class:`UserError` where there is a ``remedy``. The file
-    is ``F.partial`` until the block ends without an error, then ``F``. A ``growing`` one is ``F`` from the beginning,
-    and its records are durable when :meth:`add` returns.
+    (``appended``) is ``F.partial`` until the block ends without an error, then ``F``. A ``growing`` one is ``F`` from
+    the beginning, and its records are durable when :meth:`add` returns.
     """
 
     def __init__(self, path: Path, key: Mapping[str, Any], remedy: str = "", growing: bool = False) -> None:
         self.path = path
         self._growing = growing
-        self._appended = path if growing else beside(path, ".partial")
-        self._note = beside(self._appended, ".key")
-        if path_exists(self._appended):
-            check_regular(self._appended)
-        self._appended.parent.mkdir(parents=True, exist_ok=True)
-        if not (is_resumable(self._appended, self._note, key, remedy)):
-            self._appended.write_text("", encoding="utf-8")
+        self.appended = path if growing else beside(path, ".partial")
+        self._note = beside(self.appended, ".key")
+        if path_exists(self.appended):
+            check_regular(self.appended)
+        self.appended.parent.mkdir(parents=True, exist_ok=True)
+        if not (is_resumable(self.appended, self._note, key, remedy)):
+            self.appended.write_text("", encoding="utf-8")
             write_atomically(self._note, json.dumps(dict(key), sort_keys=True))
-        self.n = sum(1 for _ in jsonl.lines(self._appended))
-        self._file = open(self._appended, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
+        self.n = sum(1 for _ in jsonl.lines(self.appended))
+        self._file = open(self.appended, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
 
     def add(self, *records: Any) -> None:
         text = "".join(jsonl.dump(record) + "\n" for record in records)
@@ -337,7 +337,7 @@ class Records:
             with errors_of(self.path):
                 self._file.flush()
                 os.fsync(self._file.fileno())
-                put_in_place(self._appended, self.path)
+                put_in_place(self.appended, self.path)
                 self._note.unlink()
         self.close()
 

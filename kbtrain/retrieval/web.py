@@ -25,7 +25,7 @@ from kbtrain.retrieval.base import distinct
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 60.0  # seconds, also where a server asks for more
-_HIGHEST = 1e300  # in place of a score above it, or of one that is no number, stands that of the rank: 1 / rank
+_HIGHEST = 1e300  # a score above it, or one that is not a number, is replaced by 1 / rank
 _LARGEST = 8 * 2**20  # bytes of a reply
 
 
@@ -115,7 +115,7 @@ class WebSearch:
             raise UserError(f"web search for {query!r:.60}: no list at '{service.results}' of the reply; see key 'web'")
         for rank, row in enumerate(rows, 1):
             text, name = at_path(row, service.text), str(at_path(row, service.id) or f"{query}#{rank}")
-            score = 1 / rank if service.score is None else at_path(row, service.score)
+            score = None if service.score is None else at_path(row, service.score)
             score = score if isinstance(score, int | float) and abs(score) < _HIGHEST else 1 / rank
             if not isinstance(text, str) or is_blank(text) or name in by_id:
                 self.dropped += 1

@@ -116,7 +116,7 @@ def test_too_few_hits_are_refused_with_the_command(folder):
     result = run("data_gen/pilot.py", "--run", folder, *SCRIPTED, "--ks", "[9]")
     assert result.returncode == 2 and "'ks' and 'k' ask for 9; run retrieve with --k 9" in result.stderr
     rows = list(jsonl.read(Evidence, folder / "candidates.jsonl"))
-    jsonl.write(folder / "others.jsonl", [*rows[:9], *rows[10:], rows[9]])  # of questions that nobody is asked
+    jsonl.write(folder / "others.jsonl", [*rows[:9], *rows[10:], rows[9]])  # of questions that the pilot does not ask
     result = run(
         "data_gen/pilot.py", "--run", folder, *SCRIPTED, "--candidates", json.dumps([f"{folder}/others.jsonl"])
     )

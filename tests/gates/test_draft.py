@@ -227,7 +227,7 @@ def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):
     assert (asked.url, asked.name, asked.chat) == (served.url, "tiny", True)
     assert (asked.tries, asked.timeout) == (3, 7.0)  # the file's, and what stands beside it
     path.write_text("backend: transformers\nmodel: tiny\n")
-    with pytest.raises(UserError, match=r"server\.yaml: backend transformers is no server"):
+    with pytest.raises(UserError, match=r"server\.yaml: backend transformers is not a server"):
         make(tmp_path, model="tiny", server_config=path)
     assert asked.dialect == Dialect(extra={"user": "me", "stop": None}, most=4)
     assert gate.server.dialect.write(gate._body(ASKED[0], 4))["user"] == "me"
