@@ -34,7 +34,7 @@ from kbtrain.answers.names import (
     repeats,
     without_kind,
 )
-from kbtrain.answers.near import ASKS_PERSON, may_be_same, may_count_same
+from kbtrain.answers.near import asks_person, may_be_same, may_count_same
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
 from kbtrain.answers.words import LISTS, any_of, folded, forms_of, normalise, pattern, verdict_key, words
 from kbtrain.answers.words import is_empty as is_empty
@@ -312,7 +312,7 @@ def _with_options(question: Question) -> Question:
 def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Answer and gold answers as they are compared: quantities by their values, all else by its words."""
     asked, answers = question.text, tuple(map(html.unescape, question.answers))
-    aliases = len(answers) > 1 and _ASKS_MEANING.search(asked)  # what VAT stands for: an alias "VAT" does not say it
+    aliases = len(answers) > 1 and _asks_meaning(asked)  # what VAT stands for: an alias "VAT" does not say it
     answer = _VERSION.sub("v", answer) if any(re.match(r"v\d", gold) for gold in answers) else answer
     parts = ((gold, part) for gold in answers for part in (gold, *alternatives(gold)))
     doubtful = (((aliases and part.isupper()) or (part != gold and gold[-1:] == ")"), part) for gold, part in parts)
@@ -330,16 +330,17 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
         yield restate("0" if nothing else answer, amounts, question.text), tuple(value.word() for value in amounts)
     texts = tuple(gold for gold, value in zip(golds, values, strict=True) if not value)
     if texts:
-        is_person = (ASKS_PERSON.search(question.text) or _WHO.search(question.text)) is not None
+        is_person = (asks_person(asked) or _asks_who(asked)) is not None
         for gold in texts:
-            answer = as_named(answer, gold, is_person, asked if _ASKS_MEANING.search(asked) else "")
+            answer = as_named(answer, gold, is_person, asked if _asks_meaning(asked) else "")
         yield plain_digits(answer), tuple(map(plain_digits, texts))
     for gold in texts:  # 120k people, for 120,000 people
         if counted := quantities(plain_digits(gold)):
             yield restate(answer, counted, question.text), (restate(gold, counted, question.text),)
 
 
-_ASKS_MEANING, _VERSION, _RATE = pattern("asks_meaning"), pattern("version"), pattern("rate")
+_VERSION, _RATE = pattern("version"), pattern("rate")
+_asks_meaning = functools.lru_cache(1024)(pattern("asks_meaning").search)
 _LOOP = pattern("loop")
 _TOWARDS = re.compile(r"(?:to|in|at|from|by|into|on) (?:the )?(?=[A-Z]\D+$)|[a-z] ?= ?(?=[-\d])")
 
@@ -460,7 +461,7 @@ def _is_whole_formula(answer: str, gold: str) -> bool:
 
 def _comes_near(answer: str, gold: str, question: str) -> bool:
     """True for what may name the same: a last name, a day before a month, a part in brackets, words in any order."""
-    person = ASKS_PERSON.search(question) is not None
+    person = asks_person(question) is not None
     if person and holds_surname(answer, gold):
         return " or " in question or not _holds(question, gold.split()[-1])
     if _DAY_FIRST.search(answer) and _holds(_DAY_FIRST.sub(r"\2/\1/", answer), gold):
@@ -503,7 +504,9 @@ _ASIDE = {  # Yes, it is Genesis; June Peters; a spring
 }
 _AS_VERB = r"\s(?:me|us|him|her|them|you|it|this|that|to|there|up|out|off|away|\w{3,}ly)\b"  # behind: "lead me"
 _BEFORE_VERB = r"\b(?:I|they|we|you|who|to|will|would|can|could|should|must|not)\s"
-_WHO = re.compile(rf"\b(?:who|(?:which|what) (?:{any_of(LISTS['asking']['names'])}))\b", re.IGNORECASE)
+_asks_who = functools.lru_cache(1024)(
+    re.compile(rf"\b(?:who|(?:which|what) (?:{any_of(LISTS['asking']['names'])}))\b", re.IGNORECASE).search
+)
 
 
 def _in_capitals(answer: str, gold: str, question: str) -> bool:
@@ -520,14 +523,13 @@ def _in_capitals(answer: str, gold: str, question: str) -> bool:
     if bare.isupper() and (word in LISTS["parts"]["everyday"] or (bare.isalpha() and not answer.islower())):
         return re.search(rf"(?<!\w){r'[.]? ?'.join(bare)}(?!\w)", answer) is not None
     if word not in _FUNCTION_WORDS:
-        common = re.search(
-            rf"(?<!\w){re.escape(word.rstrip('!?.'))}(?!\w)", answer
-        )  # "the prince of Monaco" for Prince
+        # "the prince of Monaco" for Prince
+        common = re.search(rf"(?<!\w){re.escape(word.rstrip('!?.'))}(?!\w)", answer)
         if not common or answer.islower() or bare in answer:
             return True
         if gold.startswith("The "):
             return False
-        return _WHO.search(question) is None and not re.search(
+        return _asks_who(question) is None and not re.search(
             rf"\b{re.escape(word)}{_AS_VERB}|{_BEFORE_VERB}{re.escape(word)}\b", answer
         )
     within = rf"(?<=[\w,][ ])[\"'\u201c*_]*{bare}(?!\w)|[\"'\u201c*_]{bare}[\"'\u201d*_]"

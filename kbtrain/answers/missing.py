@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import unicodedata
@@ -30,6 +31,7 @@ def placeholder_key(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'").split()).rstrip(".")
 
 
+@functools.lru_cache(maxsize=1024)  # several rules ask it of one answer
 def is_missing(answer: str) -> bool:
     """True for an empty answer and for one that says, in one of its clauses, that it is not known, and gives none.
 

@@ -22,7 +22,10 @@ _FOREIGN = LISTS["near"]["foreign"]
 _LETTERS = re.compile(r"[^\W\d_]+")
 _NAME = re.compile(r"[^\W\da-z_][^\W\d_]+(?:[ ,'-]+[^\W\d_]{2,})+")
 _NUMBERED = re.compile(r" (?:[IVXLCDM]+|Jr|Sr)\b")
-ASKS_PERSON = re.compile(rf"\b(?:{any_of(LISTS['asking']['persons'])})\b", re.IGNORECASE)
+# kept, since every answer to a question asks for it
+asks_person = functools.lru_cache(1024)(
+    re.compile(rf"\b(?:{any_of(LISTS['asking']['persons'])})\b", re.IGNORECASE).search
+)
 _NONE = LISTS["turning"]["negators"] | LISTS["near"]["none"]
 _ENDING = re.compile(rf"(?:(?<=(\w))\1)?(?:{any_of(LISTS['near']['endings'])})?")
 _NUMERALS = {word: n for word, n in names_by_word("numerals").items() if word not in number_words()}
@@ -79,7 +82,9 @@ def _is_long(word: str) -> bool:
 def _has_alike(word: str, held: Iterable[str], share: float = _ALIKE) -> bool:
     near = (other for other in held if _is_long(other) and abs(len(other) - len(word)) <= 2)
     return any(
-        difflib.SequenceMatcher(None, word, other).ratio() >= share and not _is_adjective(*sorted((word, other)))
+        2 * sum(map(other.__contains__, word)) >= share * (len(word) + len(other))  # a quick bound of the ratio
+        and difflib.SequenceMatcher(None, word, other).ratio() >= share
+        and not _is_adjective(*sorted((word, other)))
         for other in near
     )
 
@@ -96,7 +101,7 @@ def _shares_words(answer: str, gold: str, question: str) -> bool:
     if (
         _NUMBERED.search(gold)
         or _FORMULA.search(gold)
-        or (ASKS_PERSON.search(question) and gold.istitle() and not listed(gold))
+        or (asks_person(question) and gold.istitle() and not listed(gold))
     ):
         return False
     asked, held = _content(question), {*_read_words(answer)}
@@ -171,7 +176,7 @@ def _is_part(answer: str, gold: str, question: str) -> bool:
     Main."""
     whole = {*_plain_words(gold)}
     said = {*_plain_words(answer)} - {*_plain_words(question)} - _IDLE
-    plain = _NAME.fullmatch(gold) and not _NUMBERED.search(gold) and not ASKS_PERSON.search(question)
+    plain = _NAME.fullmatch(gold) and not _NUMBERED.search(gold) and not asks_person(question)
     return bool(plain and said) and said < whole and gold.split()[0] not in LISTS["parts"]["other_place"]
 
 

@@ -131,7 +131,8 @@ class Quantity(NamedTuple):
 _ENDLESS = re.compile(r"[\d.,]{60}|[eE][-+]?\d{4}")  # a model that repeats itself; no number takes long to compute
 
 
-def quantities(text: str) -> list[Quantity]:
+@functools.lru_cache(maxsize=512)
+def quantities(text: str) -> tuple[Quantity, ...]:
     """The quantities of a text (digits are ASCII ones, see :func:`plain_digits`), from left to right."""
     matches, taken = list[Quantity](), bytearray(len(text))
     for form, read in (
@@ -148,7 +149,7 @@ def quantities(text: str) -> list[Quantity]:
             if quantity and not any(taken[quantity.begin : quantity.end]):
                 taken[quantity.begin : quantity.end] = b"\1" * (quantity.end - quantity.begin)
                 matches.append(quantity)
-    return _joined(sorted(matches), text)
+    return tuple(_joined(sorted(matches), text))
 
 
 @functools.lru_cache(maxsize=1024)
