@@ -13,6 +13,7 @@ Examples:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,9 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import at, did_you_mean
+from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import Artifact, meta_path, read_meta, unchanged
+from kbtrain.io.provenance import Artifact, meta_of, meta_path, read_meta, unchanged
 from kbtrain.llm.sample_stage import check_replaceable
 from kbtrain.questions.base import AnswerAs, Columns, Loaded, Reading
 from kbtrain.questions.catalogue import (
@@ -45,7 +47,7 @@ from kbtrain.questions.collect import (
     write_questions,
 )
 from kbtrain.questions.columns import ColumnMap, Language
-from kbtrain.records import Gold, Split
+from kbtrain.records import Gold, Question, Split
 from kbtrain.runtime.progress import progress_bar
 
 
@@ -101,7 +103,7 @@ class CollectConfig(Config):
         return () if self.list else (self.run / "questions.jsonl", self.run / "passages.jsonl")
 
 
-PLACES = frozenset({"run", "path", "list"})  # options that decide no question
+PLACES = frozenset({"run", "path", "list"})  # options that decide no question, where ids are not made of a file's name
 
 
 def main(config: CollectConfig) -> None:
@@ -113,7 +115,7 @@ def main(config: CollectConfig) -> None:
     if questions.is_current() and corpus_whole(config.run):
         print(f"{target} is there already, made with the same options from the same data")
         return
-    check_replaceable(questions, PLACES)
+    check_replaceable(questions, PLACES - {"path"} if is_renamed(config, target) else PLACES)
     tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
     columns = Columns(config.columns, config.answer_as, config.language, None, config.group_by, config.without_gold)
     reading = Reading(config.split, config.only, columns, config.subset, config.shares or (), config.placeholders)
@@ -138,6 +140,15 @@ def main(config: CollectConfig) -> None:
         print(f"warning: {line}")
     passages = f" and {n_passages} passages" * bool(n_passages)
     print(f"{n} questions ({per_split}){passages} -> {config.run}; {tally}")  # the line that a chain shows
+
+
+def is_renamed(config: CollectConfig, target: Path) -> bool:
+    """True if the file has another name than when these questions were made, and their ids begin with that."""
+    before = Path(str(meta_of(target).get("config", {}).get("path")))
+    if config.path is None or before.name == config.path.name or not path_exists(target):
+        return False
+    begin = f"{before.name.partition('.')[0]}-"
+    return any(question.id.startswith(begin) for question in itertools.islice(jsonl.read(Question, target), 1))
 
 
 def noting_places(stream: Iterable[Loaded], places: dict[str, str]) -> Iterator[Loaded]:

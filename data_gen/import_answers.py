@@ -107,9 +107,10 @@ def main(config: ImportConfig) -> None:
     run = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
            "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
            "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
-    copies = CopiedGold()
+    copies, first = CopiedGold(), ""
     # a broken line stops here, before a store is bound to this file
     for row in progress_bar(read_answered(config.path, columns), desc="check", unit="questions"):
+        first = first or row.question.id
         copies.add(row.question, {condition: answer.text for condition, answer in row.answers.items()})
     if (problem := copies.problem()) and config.copied_gold == "refuse":
         raise UserError(
@@ -117,12 +118,13 @@ def main(config: ImportConfig) -> None:
             "--stated, or set --copied-gold allow"
         )
     with writing(files["samples.db"], config.sampling_run), SampleStore(files["samples.db"]) as store:
-        refuse_other_file(store, config, run["source"])
+        refuse_other_file(store, config, run["source"], first)
         store.begin(config.sampling_run, run)
         rows = progress_bar(read_answered(config.path, columns), desc="import", unit="questions")
         jsonl.write(files["questions.jsonl"], imported.into(store, config.sampling_run, rows))
     facts = imported.as_dict()
     if config.scores or other_scores:
+        meta_path(files["imported_scores.jsonl"]).unlink(missing_ok=True)  # killed, the same command goes on
         jsonl.write(files["imported_scores.jsonl"], [*other_scores, *imported.scores])
         facts |= {"added": sorted({row_score.gate for row_score in other_scores})} if other_scores else {}
     else:
@@ -134,13 +136,17 @@ def main(config: ImportConfig) -> None:
     print("\n".join([*warned, *imported.lines()]) + f" -> {config.run}")
 
 
-def refuse_other_file(store: SampleStore, config: ImportConfig, source: str) -> None:
-    """Raise :class:`UserError` where the run's answers are of another file: logs grow from day to day."""
+def refuse_other_file(store: SampleStore, config: ImportConfig, source: str, first: str) -> None:
+    """Raise :class:`UserError` where the run's answers are of another file: logs grow from day to day. Of a file with
+    another name, too, if its questions' ids, of which ``first`` is one, are made of it."""
     if not store.counts(config.sampling_run):
         return
-    if store.run_meta(config.sampling_run).get("source", source) != source:
-        reason = f"its answers are of another file than {config.path}, or of what that was before it changed"
-        raise UserError(f"{at(store.path)}: {reason}; import it into a new folder: --run")
+    reason = f"its answers are of another file than {config.path}, or of what that was before it changed"
+    if all(store.get(config.sampling_run, first, condition) is None for condition in config.answers):
+        reason = f"it has no answer to question '{first}' of {config.path}; was that file renamed?"
+    elif store.run_meta(config.sampling_run).get("source", source) == source:
+        return
+    raise UserError(f"{at(store.path)}: {reason}; import it into a new folder: --run")
 
 
 def scores_there(config: ImportConfig, scores: Artifact) -> bool:
@@ -154,7 +160,7 @@ def scores_there(config: ImportConfig, scores: Artifact) -> bool:
 
 def added_scores(path: Path, names: Collection[str]) -> list[GateScore]:
     """Scores that eval/import_decisions.py added, but those of the gates ``names``, which this import replaces."""
-    gates = added_gates(path) if path_exists(path) else []
+    gates = added_gates(path)
     by_gate = read_scores(path) if gates else {}
     return [
         GateScore(name, gate, score)

@@ -201,16 +201,21 @@ def answers_of_pilot(config: SampleConfig, job: SamplingJob) -> dict[tuple[str, 
     folder, choice = config.run / "pilot", config.run / "pilot.json"
     if config.keep_states or not path_exists(choice) or not path_exists(folder / "samples.db"):
         return {}
-    chosen = SearchSetting(**jsonl.read_json(choice)["chosen"])
-    names: dict[Condition, str] = {"llm": chosen.without, "rag": chosen.name}
+    report = jsonl.read_json(choice)
+    # the best one has been asked, the chosen one not if its k was given
+    chosen, best = SearchSetting(**report["chosen"]), SearchSetting(**report["best"]["setting"])
+    names: dict[Condition, tuple[str, Path]] = {
+        "llm": (chosen.without, folder / best.file_name), "rag": (chosen.name, folder / chosen.file_name)
+    }  # fmt: skip
     settings = {key: value for key, value in job.settings.items() if key not in _OF_THE_JOB}
     texts, found = dict[tuple[str, str], str](), dict[tuple[str, str], SampleSet]()
     with SampleStore(folder / "samples.db", read_only=True) as store:
-        for condition, name in names.items():
-            is_asked = name in store.runs() and path_exists(folder / chosen.file_name)  # not with a given k
+        for condition, (name, hits) in names.items():
+            is_asked = name in store.runs() and path_exists(hits)
             if is_asked and settings.items() <= store.run_meta(name).items():
-                plan = replace(job.plan, questions=folder / "questions.jsonl", evidence=folder / chosen.file_name,
-                               conditions=(condition,), samples={})  # fmt: skip
+                plan = replace(
+                    job.plan, questions=folder / "questions.jsonl", evidence=hits, conditions=(condition,), samples={}
+                )
                 texts |= {(r.question.id, condition): r.text(r.evidence) for r in plan.requests()}
                 found |= {(row.question_id, condition): row for row in store.iterate(name) if row.greedy is not None}
     asked = (((r.question.id, r.condition), r) for r in job.requests())

@@ -116,6 +116,7 @@ def main(config: ImportDecisionsConfig) -> None:
         other_scores, notes = others_of(config), {"added": sorted({*added_gates(target), config.gate})}
     facts = {"gate": config.gate, **notes, "scores": len(scores), "other_questions": len(decisions.rows) - len(scores),
              "without_column": decisions.without}  # fmt: skip
+    meta_path(target).unlink(missing_ok=True)  # killed, the same command takes what is there as it is
     jsonl.write(target, [*other_scores, *scores])
     if config.as_gate:
         forget_beside(config)
@@ -197,11 +198,12 @@ def forget_beside(config: ImportDecisionsConfig) -> None:
 
 def check_free(config: ImportDecisionsConfig) -> None:
     """Raise :class:`UserError` for the name of a gate of the run."""
+    own = "import_decisions"  # without metadata it was killed behind its scores
     folders = [
         path for path in (config.run / config.gate, config.run / "gates" / config.gate) if path_exists(path / CARD)
     ]
     files = [path for path in (config.run / SCORES).glob("*.jsonl")
-             if path != config.target or meta_of(path).get("stage") != "import_decisions"]  # fmt: skip
+             if path != config.target or meta_of(path).get("stage", own) != own]  # fmt: skip
     conflicts = [*folders, *(path for path in files if path == config.target or config.gate in read_scores(path))]
     if conflicts:
         raise UserError(f"key 'gate': '{config.gate}' is there already ({conflicts[0]}); import it under another name")

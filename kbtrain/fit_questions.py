@@ -212,8 +212,10 @@ def server_config(settings: Fit, say: Say) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_config(checked.settings, path)
         _tell(*checked.lines())
-    elif (found := read_llm_config(path).server_url) != settings.server.rstrip("/"):
-        raise UserError(f"{at(path)}: is of server {found}; name that one, or another folder by --run")
+    elif (found := read_llm_config(path)).server_url != settings.server.rstrip("/"):
+        raise UserError(f"{at(path)}: is of server {found.server_url}; name that one, or another folder by --run")
+    elif settings.model not in (None, found.model, found.server_model):
+        raise UserError(f"{at(path)}: is of model {found.model}; name that one, or another folder by --run")
     return path
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.results import load
-from kbtrain.gate.card import CARD, README, GateCard
+from kbtrain.gate.card import CARD, README, GateCard, own_files
 from kbtrain.gate.hub import FILES, TOKEN, check_name, hub_errors, pickle_in, quiet, token
 from kbtrain.gate.trained_on import TRAINED_ENTITIES, TRAINED_ON
 from kbtrain.gates.handles import gate_identity
@@ -110,9 +110,10 @@ def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str
         raise UserError(f"{at(folder / CARD)}: two of its parts have folders of one name; rename one, make it again")
     model = _named_model(folder, card, settings.model, is_part=bool(prefix))
     renamed = {**parts, **({card.base_model: model} if card.base_model and model else {})}
-    for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
+    for path in own_files(folder):
         place = path.relative_to(folder)
-        if place.parts[0].startswith((".", "checkpoint", "saving")) or place.parts[0] in parts or not path.is_file():
+        is_deep, top = len(place.parts) > 2, place.parts[0]
+        if is_deep or top.startswith((".", "saving")) or top in parts or not path.is_file():
             continue
         if pickle_in([place.as_posix()]):
             raise UserError(f"{at(path)}: a pickle; a gate is sent in safetensors only: remove it")

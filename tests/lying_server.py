@@ -80,18 +80,8 @@ def _changed(reply: dict[str, Any], seed: int) -> tuple[str, dict[str, Any]]:
     for key in path[:-1]:
         held = held[key]
     values = (
-        *WRONG,
-        float("inf"),
-        float("-inf"),
-        5.0,
-        True,
-        "\ud800",
-        "",
-        "x\n\x00\x1b[2J",
-        "9" * 5000,
-        [None],
-        {"a": 1},
-    )
+        *WRONG, float("inf"), float("-inf"), 5.0, True, "\ud800", "", "x\n\x00\x1b[2J", "9" * 5000, [None], {"a": 1},
+    )  # fmt: skip
     how = rng.randrange(len(values) + 2)
     if how == len(values):
         del held[path[-1]]

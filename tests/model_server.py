@@ -82,21 +82,15 @@ def failures() -> dict[str, tuple[Any, ...] | None]:
     soon = email.utils.formatdate(time.time() + 1.5, usegmt=True)
     slow = {"error": {"message": "slow down"}}
     return {
-        "busy": (429, slow),
-        "busy_seconds": (429, slow, {"Retry-After": "0.4"}),
+        "busy": (429, slow), "busy_seconds": (429, slow, {"Retry-After": "0.4"}),
         "busy_date": (503, {"error": "loading"}, {"Retry-After": soon}),
         "broken": (500, {"error": {"message": "internal"}}),
-        "gateway": (502, "<html>\n<h1>502 Bad Gateway</h1>\n</html>"),
-        "hang_up": None,
-        "cut_off": (200, '{"choices": [{"text": "half a', {"content-length": "42"}, True),
-        "too_late": None,
-        "no_json": (200, "OK"),
-        "no_choices": (200, {"error": {"message": "out of luck"}}),
-        "empty_choices": (200, {"choices": []}),
-        "refused": (400, {"error": {"message": "prompt is too\nlong"}}),
-        "no_key": (401, {"error": {"message": "no key"}}),
-        "no_model": (404, {"message": "model not found"}),
-    }
+        "gateway": (502, "<html>\n<h1>502 Bad Gateway</h1>\n</html>"), "hang_up": None,
+        "cut_off": (200, '{"choices": [{"text": "half a', {"content-length": "42"}, True), "too_late": None,
+        "no_json": (200, "OK"), "no_choices": (200, {"error": {"message": "out of luck"}}),
+        "empty_choices": (200, {"choices": []}), "refused": (400, {"error": {"message": "prompt is too\nlong"}}),
+        "no_key": (401, {"error": {"message": "no key"}}), "no_model": (404, {"message": "model not found"}),
+    }  # fmt: skip
 
 
 def echoes(key: str) -> dict[str, tuple[Any, ...]]:

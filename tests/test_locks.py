@@ -10,19 +10,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = (
-    "build",
-    "setup",
-    "torch",
-    "torch-cpu",
-    "trainers",
-    "docs",
-    "sbom",
-    "adapters",
-    "litellm",
-    "open-webui",
-    "vllm",
+    "build", "setup", "torch", "torch-cpu", "trainers", "docs", "sbom", "adapters", "litellm", "open-webui", "vllm",
     "servers",
-)
+)  # fmt: skip
 Lock = dict[str, tuple[Requirement, list[str]]]
 
 

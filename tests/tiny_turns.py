@@ -18,17 +18,11 @@ def turn(i: int, split: str = "train", **changes) -> TurnExample:
     service = "Travel_1" if asks else "Events_2"
     context.append(Utterance("USER", last, (service,), ("INFORM_INTENT",), (Entity(last.split()[-1], "name", "sgd"),)))
     made = {
-        "id": f"{split}{i}:{len(context)}",
-        "dialogue_id": f"{split}{i}",
-        "split": split,
-        "turn": len(context),
-        "context": tuple(context),
-        "services": tuple(dict.fromkeys(s for u in context for s in u.services)),
-        "label": asks,
-        "response": "It is lovely." if asks else "Done.",
-        "response_acts": ("OFFER",) if asks else ("NOTIFY_SUCCESS",),
-        "position": 0.5,
-    }
+        "id": f"{split}{i}:{len(context)}", "dialogue_id": f"{split}{i}", "split": split, "turn": len(context),
+        "context": tuple(context), "services": tuple(dict.fromkeys(s for u in context for s in u.services)),
+        "label": asks, "response": "It is lovely." if asks else "Done.",
+        "response_acts": ("OFFER",) if asks else ("NOTIFY_SUCCESS",), "position": 0.5,
+    }  # fmt: skip
     return TurnExample(**{**made, **changes})
 
 

@@ -36,7 +36,7 @@ from kbtrain.answers.names import (
 )
 from kbtrain.answers.near import asks_person, may_be_same, may_count_same
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
-from kbtrain.answers.words import LISTS, any_of, folded, forms_of, normalise, pattern, verdict_key, words
+from kbtrain.answers.words import LISTS, folded, forms_of, normalise, pattern, verdict_key, words
 from kbtrain.answers.words import is_empty as is_empty
 from kbtrain.answers.writing import has_chinese, has_unspaced, simplified
 from kbtrain.errors import UserError
@@ -340,7 +340,7 @@ def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[s
 
 
 _VERSION, _RATE = pattern("version"), pattern("rate")
-_asks_meaning = functools.lru_cache(1024)(pattern("asks_meaning").search)
+_asks_meaning, _asks_who = (functools.lru_cache(1024)(pattern(f"asks_{what}").search) for what in ("meaning", "who"))
 _LOOP = pattern("loop")
 _TOWARDS = re.compile(r"(?:to|in|at|from|by|into|on) (?:the )?(?=[A-Z]\D+$)|[a-z] ?= ?(?=[-\d])")
 
@@ -504,9 +504,6 @@ _ASIDE = {  # Yes, it is Genesis; June Peters; a spring
 }
 _AS_VERB = r"\s(?:me|us|him|her|them|you|it|this|that|to|there|up|out|off|away|\w{3,}ly)\b"  # behind: "lead me"
 _BEFORE_VERB = r"\b(?:I|they|we|you|who|to|will|would|can|could|should|must|not)\s"
-_asks_who = functools.lru_cache(1024)(
-    re.compile(rf"\b(?:who|(?:which|what) (?:{any_of(LISTS['asking']['names'])}))\b", re.IGNORECASE).search
-)
 
 
 def _in_capitals(answer: str, gold: str, question: str) -> bool:

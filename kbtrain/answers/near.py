@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from kbtrain.answers import forms
 from kbtrain.answers.names import listed
 from kbtrain.answers.quantities import UNIT_NAMES, UNITS, plain_digits, quantities, whole_quantity
-from kbtrain.answers.words import LISTS, any_of, names_by_word, number_words, words
+from kbtrain.answers.words import LISTS, any_of, names_by_word, number_words, pattern, words
 from kbtrain.answers.writing import has_chinese
 
 _ENGLISH = LISTS["asking"]["english"]
@@ -22,10 +22,7 @@ _FOREIGN = LISTS["near"]["foreign"]
 _LETTERS = re.compile(r"[^\W\d_]+")
 _NAME = re.compile(r"[^\W\da-z_][^\W\d_]+(?:[ ,'-]+[^\W\d_]{2,})+")
 _NUMBERED = re.compile(r" (?:[IVXLCDM]+|Jr|Sr)\b")
-# kept, since every answer to a question asks for it
-asks_person = functools.lru_cache(1024)(
-    re.compile(rf"\b(?:{any_of(LISTS['asking']['persons'])})\b", re.IGNORECASE).search
-)
+asks_person = functools.lru_cache(1024)(pattern("asks_person").search)  # each answer to a question asks for it
 _NONE = LISTS["turning"]["negators"] | LISTS["near"]["none"]
 _ENDING = re.compile(rf"(?:(?<=(\w))\1)?(?:{any_of(LISTS['near']['endings'])})?")
 _NUMERALS = {word: n for word, n in names_by_word("numerals").items() if word not in number_words()}

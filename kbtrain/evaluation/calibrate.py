@@ -177,7 +177,7 @@ def note_thresholds(
     dev, lines, by_folder = folder.dev.outcomes, [], dict[Path, list[str]]()
     tested = {saving.gate: _test_figures(saving) for saving in savings}
     inputs = {gate.name: gate for gate in gates}
-    hashed = file_sha256(folder.path / "examples" / "dev.jsonl")
+    hashed = file_sha256(folder.path / "examples" / "dev.jsonl") if folder.stored.behind else ""  # imported gates alone
     chosen = [gate for gate in results if gate.threshold is not None and gate.threshold_rule is not None]
     for result in chosen:
         source, gate = folder.stored.behind.get(result.gate), inputs[result.gate]

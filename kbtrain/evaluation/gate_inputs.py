@@ -32,6 +32,7 @@ from kbtrain.gates.simple import (
 )
 from kbtrain.labeling.examples import example
 from kbtrain.metrics.thresholds import Training
+from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Evidence, Label, Question
 
 
@@ -130,7 +131,8 @@ def add_noted(gates: Sequence[GateInput], stored: StoredScores, named: Mapping[s
 
 
 def training_texts(questions: Iterable[Question]) -> dict[str, str]:
-    return {question.id: question.text for question in questions if question.split == "train"}
+    """What gates read of the training questions, by id: the options, too."""
+    return {question.id: query_text(question) for question in questions if question.split == "train"}
 
 
 def training_of(

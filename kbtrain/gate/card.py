@@ -402,9 +402,14 @@ class ClassifierCard(GateCard):
 
 
 def _scored_by(folder: Path) -> list[Path]:
-    """Weights, configuration and tokenizer; checkpoints are skipped."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix in _WEIGHTS or path.name in _BESIDE_WEIGHTS)
-    return [path for path in paths if not path.relative_to(folder).parts[0].startswith("checkpoint")]
+    """Weights, configuration and tokenizer."""
+    return [path for path in own_files(folder) if path.suffix in _WEIGHTS or path.name in _BESIDE_WEIGHTS]
+
+
+def own_files(folder: Path) -> list[Path]:
+    """A gate's files, without checkpoints and the hidden states that it was fitted to, which are of its training."""
+    paths = ((path.relative_to(folder).parts[0], path) for path in sorted(folder.rglob("*")))
+    return [path for top, path in paths if top != "states" and not top.startswith("checkpoint")]
 
 
 def read_gate_json(folder: Path | str) -> dict[str, Any]:

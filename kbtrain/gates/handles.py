@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import GateCard, Stage
+from kbtrain.gate.card import GateCard, Stage, own_files
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
 from kbtrain.gates.registry import GATES, QUESTION, TURN, cards_of, kind_named, load_gate, read_card
@@ -254,7 +254,7 @@ def _content(folder: Path, cards: Mapping[Path, GateCard]) -> str:
     held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if path_exists(path)]
     if card.parts():
         return ":".join([*(_content(folder / part, cards) for part in card.parts()), card.depends(), *held_out])
-    weights = map(file_sha256, sorted(folder.rglob("*.safetensors")))
+    weights = (file_sha256(path) for path in own_files(folder) if path.suffix == ".safetensors")
     return ":".join([card.depends(), *weights, *held_out])
 
 

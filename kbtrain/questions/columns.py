@@ -232,7 +232,7 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
         if isinstance(column, str):
             names[key] = column
             if key in columns.names or column in row.data:
-                data[key] = reach(row, column)
+                data[key] = reach(row, column, whole=key == "options")
         else:
             data[key] = [reach(row, part) for part in column]
             if key == "answers":  # one column may have a list of aliases, or nothing
@@ -249,11 +249,12 @@ def _own_column(row: SourceRecord, key: str) -> str:
     return key if key in row.data and (row.has(key) or not row.has(synonym)) else synonym
 
 
-def reach(row: SourceRecord, column: str, optional: bool = False) -> Any:
+def reach(row: SourceRecord, column: str, optional: bool = False, whole: bool = False) -> Any:
     """The value under ``column``, or under the path ``a.b``; ``a.b`` of a list of objects is the list of their values.
 
-    Objects without the field are skipped: of KILT's ``output`` some have only the provenance of the answer. Raises
-    :class:`UserError` for any other one without it; if ``optional`` None, and an error for a text in its place alone.
+    Objects without the field are skipped: of KILT's ``output`` some have only the provenance of the answer. In a
+    ``whole`` list they are null: options are counted. Raises :class:`UserError` for any other one without the field; if
+    ``optional`` None, and an error for a text in its place alone.
     """
     if column in row.data:
         return row.data[column]
@@ -261,7 +262,8 @@ def reach(row: SourceRecord, column: str, optional: bool = False) -> Any:
     for part in column.split("."):
         value = cell_value(value)
         if isinstance(value, list) and all(isinstance(inner, dict) for inner in value):
-            value = _flat([inner.get(part) for inner in value])
+            value = [inner.get(part) for inner in value]
+            value = value if whole else _flat(value)
         elif isinstance(value, dict) and (optional or part in value):
             value = value.get(part)
         elif optional and (is_blank(str(value)) or value == "null"):  # a table's cell without an object

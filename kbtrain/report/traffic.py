@@ -15,6 +15,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -91,13 +92,26 @@ def read_outcomes(path: Path) -> dict[str, float]:
 
 
 def _rotated(path: Path) -> list[Path]:
-    """Rotated files of a log, also compressed ones, the oldest first. A compressed one beside its own plain file, which
-    gzip removes afterwards, is left out."""
+    """Rotated files of a log, also compressed ones, the oldest first: by the times of their first rows, since a
+    compressed one keeps its number while plain ones move on. One that repeats another file is left out, as is an
+    unfinished one beside its plain file, which gzip removes only afterwards."""
     files = path.parent.glob(f"{glob.escape(path.name)}.*")
     ages = {file: plain_name(file.name)[len(path.name) + 1 :] for file in files}
-    found = sorted((f for f in ages if ages[f].isdecimal()), key=lambda f: (-int(ages[f]), f.suffix[1:].isdecimal()))
-    begins = {file: next(lines(file), None) for file in found}
-    return [file for file in found if begins[file] != begins.get(file.with_suffix(""), ())]
+    begins = dict[Path, str]()
+    for file in sorted((f for f in ages if ages[f].isdecimal()), key=lambda f: (f.name != plain_name(f.name), f)):
+        is_packed = file.name != plain_name(file.name)
+        with suppress(UserError) if is_packed and file.with_suffix("") in ages else nullcontext():
+            begin = next((line for _, line in lines(file)), "")
+            if not is_packed or begin not in begins.values():
+                begins[file] = begin
+    return sorted(begins, key=lambda file: (_time(begins[file]), -int(ages[file])))
+
+
+def _time(line: str) -> float:
+    try:
+        return float(json.loads(line)["time"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0.0
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -302,7 +302,7 @@ async def _decide_asked(
         raise BadBody(f"nothing here that the gate reads ({gated.reason})", field)
     exchange.moment = "gate"
     policy = GatePolicy.read(exchange.headers)
-    (decision,) = await service.decisions(route, [gated.value], policy, None, policy.source)
+    (decision,) = await service.decisions(route, [gated.value], policy, [gated.kind], policy.source)
     assert decision.probability is not None
     public = ("score", "threshold", "retrieve", "id")
     raw = {"gate": decision.gate} | {name: value for name, value in decision.fields().items() if name in public}

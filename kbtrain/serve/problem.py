@@ -174,7 +174,7 @@ class GatePolicy(Aim):
                 continue
             if key in values:
                 raise _refused_header(key, "duplicate")
-            text = value.decode("latin-1").strip()
+            text = header_text(value).strip()
             values[key] = text if key == "source" else text.lower()
         try:
             return cls.model_validate(values)
@@ -190,6 +190,14 @@ class Policy(GatePolicy):
     retrieve: Literal["auto", "always", "never"] = Field("auto", description="auto, always or never")
     tool: ToolRule | None = Field(None, description="keep, remove, allow or force")
     debug: bool = Field(False, description="true or false")
+
+
+def header_text(value: bytes) -> str:
+    """A header's value, in UTF-8 as clients and their libraries send it; other bytes are read as latin-1."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _refused_header(key: str, message: str) -> Refused:

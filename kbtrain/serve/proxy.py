@@ -142,14 +142,12 @@ class ProxiedRequest:
         if service.decider.loaded.after_search:  # there is nothing to read before the model calls the tool
             trace.reason, trace.tool = "own-search", "kept"
             return self.body
-        await self._decide()
-        needed, trace.searches = trace.searches, False
-        trace.propensity = None  # the model decides if it searches
+        await self._decide(may_explore=False)  # the model decides if it searches
         if service.config.policy == "pass":
             trace.tool = "kept"
             return self.body
         rule = self.policy.tool or service.config.tool
-        changed, trace.tool = steer_tools(self.path, self.body, tools, fields, needed, rule)
+        changed, trace.tool = steer_tools(self.path, self.body, tools, fields, trace.searches, rule)
         return changed
 
     async def _decide_and_search(self) -> Body:
@@ -185,7 +183,7 @@ class ProxiedRequest:
             await self._decide()
             self.trace.hits = self.trace.hits if self.trace.searches else ()
 
-    async def _decide(self) -> None:
+    async def _decide(self, may_explore: bool = True) -> None:
         """Set decision, reason, and if a search is made."""
         trace, gated, policy = self.trace, self.gated, self.policy
         if gated.value is None:
@@ -202,7 +200,7 @@ class ProxiedRequest:
                     [gated.value], policy, [gated.kind], policy.source
                 )
                 trace.reason, trace.searches = trace.decision.reason, trace.decision.retrieve
-                if self.service.config.explore:
+                if self.service.config.explore and may_explore:
                     trace.explore(self.service.config.explore)
             except Exception as error:  # noqa: BLE001 - a gate may raise any, the client gets an answer
                 trace.searches = self._decide_without_gate(error)

@@ -41,7 +41,7 @@ class RequestTrace:
 
     route: str
     reason: str = ""
-    searches: bool = False  # by the gate, by force, by the server's policy, or without a gate
+    searches: bool = False  # by the gate, by force, by the server's policy, or without a gate; with a tool: may search
     decision: ServedDecision | None = None
     gate_seconds: float | None = None
     search_seconds: float | None = None
@@ -280,7 +280,7 @@ class Service:
             "threshold": d.threshold if d else None,
             "retrieve": None if d is None or d.threshold is None else d.retrieve,
             "reason": trace.reason,
-            "searched": trace.searches,
+            "searched": trace.searches and not trace.tool,
             "would_search": trace.searches if trace.wanted is None else trace.wanted,
             "rule": trace.rule or None,
             "propensity": trace.propensity,

@@ -32,7 +32,7 @@ from kbtrain.net import (
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decision_log import Metrics
 from kbtrain.serve.exchange import Header, Upload
-from kbtrain.serve.problem import Refused
+from kbtrain.serve.problem import Refused, header_text
 
 HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
@@ -195,8 +195,8 @@ class HttpUpstream:
             if isinstance(data, Upload):
                 data.on_part = lambda: limit.reschedule(asyncio.get_running_loop().time() + seconds)
             return await self._session.request(
-                method, URL(url, encoded=True), headers=[(k.decode(), _text(v)) for k, v in headers], data=body or None,
-                allow_redirects=False, proxy=self._proxy,
+                method, URL(url, encoded=True), headers=[(k.decode(), header_text(v)) for k, v in headers],
+                data=body or None, allow_redirects=False, proxy=self._proxy,
             )  # fmt: skip
 
     async def _first_bytes(
@@ -337,15 +337,6 @@ def _is_error(data: bytes) -> bool:
 
 
 PRINTABLE = "".join(map(chr, range(33, 127)))
-
-
-def _text(value: bytes) -> str:
-    """A header's value for the client library, which sends it as UTF-8. Other bytes are read as latin-1: the library
-    cannot send them as they are."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 def session(connect: float, silence: float, trusted: ssl.SSLContext | None = None) -> aiohttp.ClientSession:

@@ -10,7 +10,7 @@ rounding; neither the beginnings nor padding are computed again and again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -205,22 +205,14 @@ class AnswerTrainer(BaseTrainer):
         )
         self.inner, self.loss = model, loss
         self.rows, self.dev = rows, dev
-        self.model_accepts_loss_kwargs = True  # compute_loss divides by the step's tokens, for any model
 
-    def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], torch.Tensor | int | None]:
-        """The batches of a step, and the number of its labels over all ranks.
+    def divisor_of(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The number of labels.
 
         transformers counts ``labels[..., 1:]`` for causal models, as if they were yet to be shifted: the collator's are
         aligned with the logits, so that every row would lose one.
         """
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if not batches:
-            return batches, None
-        counts = [(batch["labels"] != IGNORE).sum() for batch in batches]
-        total = torch.stack(counts).sum().to(device)
-        return batches, self.accelerator.gather(total).sum() if self.args.world_size > 1 else total
+        return (batch["labels"] != IGNORE).sum()
 
     def compute_loss(
         self,
@@ -242,9 +234,7 @@ class AnswerTrainer(BaseTrainer):
                 use_cache=False,
             )
         count = (labels != IGNORE).sum() if num_items_in_batch is None else num_items_in_batch
-        loss = self.loss(outputs.logits, labels, other, weight) / count
-        if num_items_in_batch is not None:
-            loss = loss * self.accelerator.num_processes  # the ranks' gradients are averaged, the count is of all
+        loss = self.of_all_ranks(self.loss(outputs.logits, labels, other, weight) / count, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:

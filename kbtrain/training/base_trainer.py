@@ -120,6 +120,7 @@ class BaseTrainer(Trainer):
         # hides all of a row and length % 128 == 64 (pytorch/pytorch#196678): seen with padded batches on an H200.
         torch.backends.cuda.enable_cudnn_sdp(False)
         super().__init__(**kwargs)
+        self.model_accepts_loss_kwargs = True  # each loss is divided by what the whole step has, for any model
         check_zero(self.accelerator)
         if not torch.cuda.is_available():
             self.add_callback(_GiveBack())
@@ -131,6 +132,24 @@ class BaseTrainer(Trainer):
         lengths = [len(row.ids) for row in self.rows]
         fill = self.args.train_batch_size * self.args.world_size if self.fills else 1
         return LikeLengthSampler(lengths, group, self.args.seed, lambda: int(self.state.epoch or 0), fill)
+
+    def divisor_of(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """A batch's part of what the losses of a step are divided by."""
+        raise NotImplementedError
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], torch.Tensor | int | None]:
+        """The batches of a step, and their divisors' sum over all ranks: 8 batches of 1 row learn what 1 of 8 does."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if not batches:
+            return batches, None
+        total = torch.stack([self.divisor_of(batch) for batch in batches]).sum(0).to(device)
+        return batches, self.accelerator.gather(total[None]).sum(0) if self.args.world_size > 1 else total
+
+    def of_all_ranks(self, loss: torch.Tensor, n_items: object) -> torch.Tensor:
+        """The ranks' gradients are averaged; where the divisor is of all ranks, the loss makes up for it."""
+        return loss if n_items is None else loss * self.accelerator.num_processes
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Stop at a NaN or infinite loss."""

@@ -72,24 +72,37 @@ def need_logit(logits: torch.Tensor, classes: int) -> torch.Tensor:
     return logits[:, 0] if classes == 1 else logits[:, 1] - logits[:, 0]
 
 
+def loss_totals(need: torch.Tensor, auxiliary: torch.Tensor, objective: Objective) -> torch.Tensor:
+    """(2,): the rows' weight and the number of known auxiliary targets, by which :func:`classifier_loss` divides."""
+    return torch.stack([_row_weights(need, objective).sum(), (auxiliary >= 0).sum().float()])
+
+
+def _row_weights(need: torch.Tensor, objective: Objective) -> torch.Tensor:
+    return need * objective.weights[1] + (1 - need) * objective.weights[0]
+
+
 def classifier_loss(
-    logits: torch.Tensor, need: torch.Tensor, auxiliary: torch.Tensor, objective: Objective
+    logits: torch.Tensor,
+    need: torch.Tensor,
+    auxiliary: torch.Tensor,
+    objective: Objective,
+    totals: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Weighted mean cross-entropy in nats; of a soft target both classes count by their share.
 
     ``logits``: (rows, classes + auxiliary targets). The auxiliary targets' own mean, over what is known, is added
-    with its weight.
+    with its weight. ``totals``: :func:`loss_totals` of all that one step reads; None: of these rows.
     """
-    logits, weights = logits.float(), objective.weights
-    weight = need * weights[1] + (1 - need) * weights[0]
+    totals = loss_totals(need, auxiliary, objective) if totals is None else totals
+    logits = logits.float()
     each = binary_cross_entropy_with_logits(need_logit(logits, objective.classes), need, reduction="none")
-    loss = (each * weight).sum() / weight.sum()
+    loss = (each * _row_weights(need, objective)).sum() / totals[0]
     is_known = auxiliary >= 0
     if objective.auxiliary_weight and bool(is_known.any()):
         rest = binary_cross_entropy_with_logits(
             logits[:, objective.classes :], auxiliary.clamp(min=0), reduction="none"
         )
-        loss = loss + objective.auxiliary_weight * (rest * is_known).sum() / is_known.sum()
+        loss = loss + objective.auxiliary_weight * (rest * is_known).sum() / totals[1]
     return loss
 
 
@@ -146,7 +159,9 @@ class ClassifierTrainer(BaseTrainer):
         self.rows = rows
         self.objective: Objective = objective
         self.measure = measure
-        self.model_accepts_loss_kwargs = False  # the loss is a batch's mean: Trainer divides by the batches of a step
+
+    def divisor_of(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return loss_totals(batch["need"], batch["auxiliary"], self.objective)
 
     def create_optimizer(self, model: Any = None) -> Any:
         """AdamW, with its own rate for the head where the objective has one."""
@@ -164,12 +179,13 @@ class ClassifierTrainer(BaseTrainer):
         model: nn.Module,
         inputs: dict[str, torch.Tensor | Any],
         return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
-        """The batch's weighted mean; ``num_items_in_batch`` counts tokens, which are none of our business."""
+        """The rows' part of the step's weighted mean; ``num_items_in_batch``: see :meth:`divisor_of`."""
         need, auxiliary = inputs.pop("need"), inputs.pop("auxiliary")
         outputs = model(**inputs)
-        loss = classifier_loss(outputs.logits, need, auxiliary, self.objective)
+        loss = classifier_loss(outputs.logits, need, auxiliary, self.objective, num_items_in_batch)
+        loss = self.of_all_ranks(loss, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(

@@ -205,5 +205,8 @@ class ClassifierConfig(HeldOutConfig):
     key: Key = Field("mastery", description="questions only: label to learn")
     labels: Labels = Field("hard", description="questions only: hard, or soft (sampled shares)")
     class_weight: float = Field(
-        1.0, ge=0, le=1, description="0: no class weights; 1: both classes have the same total weight"
+        1.0,
+        ge=0,
+        le=1,
+        description="0: no class weights; 1: both classes count the same in a step that has their usual shares",
     )

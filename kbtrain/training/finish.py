@@ -130,7 +130,8 @@ class Ending(ABC):
                 state.save_to_json(str(partial))
         worst = self.save()
         write_trained_on(output, self.questions, self.members)  # replaces the note of an earlier training
-        settings = config.model_dump(mode="json")
+        # not the other defaults: a script refuses a key that has no effect, also with its default; the metadata has all
+        settings = config.model_dump(mode="json", exclude_unset=True)
         write_atomically(output / CONFIG, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
         inputs = dict.fromkeys(path for name in self.data if name != "test" and (path := getattr(config, name)))
         write_meta(

@@ -180,6 +180,11 @@ def test_sampling_does_not_ask_for_the_pilots_greedy_answers_again(folder, monke
 
     monkeypatch.setattr(ScriptedLLM, "_sample", counted)
     keys = {"run": folder, "model": "scripted", "backend": "scripted"}
+    pilot.main(pilot.PilotConfig(**keys, ks=(1, 3), questions=6, k=2))
+    asked.clear()
+    sample.main(sample.SampleConfig(**keys, sampling_run="given", samples={"train": 0, "dev": 0, "test": 0}))
+    assert [sum(row[1] == condition for row in asked) for condition in ("llm", "rag")] == [6, 12]
+    [file.unlink() for file in folder.glob("samples.db*")]
     pilot.main(pilot.PilotConfig(**keys, ks=(1, 3), questions=6))
     piloted, stored = {question.id for question in jsonl.read(Question, folder / "pilot/questions.jsonl")}, {}
     for name, dev in (("none drawn", 0), ("drawn", 2), ("asked again", 2), ("other", 2)):

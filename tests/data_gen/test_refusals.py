@@ -19,8 +19,7 @@ REFUSED = [
     ("collect", "--dataset jsonl --path mine.jsonl", "mine.jsonl:2: field 'text'"),
     ("collect", "--dataset atlass", "did you mean 'atlas'"),
     ("collect", "--dataset jsonl --path none.jsonl", "none.jsonl: no such file"),
-    ("collect", "--dataset jsonl", "needs a path"),
-    ("collect", "--train 0 --dev 0 --test 0", "no questions left"),
+    ("collect", "--dataset jsonl", "needs a path"), ("collect", "--train 0 --dev 0 --test 0", "no questions left"),
     ("collect", "--datset atlas", "did you mean '--dataset'"),
     ("collect", "--limit 3 --dev 2", "give it or train, dev, test, not both"),
     ("collect", "--dataset jsonl --path own.jsonl", '--columns "{text: prompt, answers: gold}"'),
@@ -76,7 +75,7 @@ REFUSED = [
     ("import_answers", f"{LOGS} --path gone.jsonl", "gone.jsonl: no such file"),
     ("import_answers", f"{LOGS} --splits '{{test: test}}'", "no split for 'train(dev_500)' in splits"),
     ("import_answers", f"{LOGS} --dev-share 1", "key 'dev_share': input should be less than 1"),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

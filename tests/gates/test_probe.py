@@ -12,6 +12,7 @@ from support.scripts import load
 from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
 
 import kbtrain
+from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import WEIGHTS, Probe, Reader, state_facts, state_folder
 from kbtrain.gates.probe.head import PENALTIES, fit_head, left_out, scaled
@@ -337,6 +338,7 @@ def test_in_sixteen_bits_each_question_has_a_pass_of_its_own(train, monkeypatch)
 
 def test_the_card_of_a_reader_says_that_another_model_answers(train, folder, tmp_path):
     own = kbtrain.load_gate(train())
+    build(Recipe("probe").config, tmp_path / "probe" / "config.yaml", {})  # the same training again
     proxy = kbtrain.load_gate(train(answered_by="big-model", output=tmp_path / "proxy"))
     assert (own.card.answered_by, own.card.stage) == (None, "prefill")
     assert (proxy.card.answered_by, proxy.card.stage) == ("big-model", "question")

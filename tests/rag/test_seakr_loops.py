@@ -297,15 +297,8 @@ def test_the_direct_answer_competes_with_none_that_read_a_document():
 
 
 PIECES = (
-    (" Mo", 0.9),
-    ("zart", 0.8),
-    (" was", 0.9),
-    (" born", 0.7),
-    (" in", 0.9),
-    (" 17", 0.2),
-    ("56", 0.9),
-    (".", 1.0),
-)
+    (" Mo", 0.9), ("zart", 0.8), (" was", 0.9), (" born", 0.7), (" in", 0.9), (" 17", 0.2), ("56", 0.9), (".", 1.0),
+)  # fmt: skip
 SENTENCE = "Mozart was born in 1756."
 
 

@@ -122,6 +122,7 @@ def test_it_is_a_gate_of_questions_too(recipe, data, tmp_path, name, kind, chang
     assert all(0 < score < 1 for score in found)
     assert source.scores(source.open(), asked) == {"q": pytest.approx(found, abs=1e-6)}
     assert (opened.card.labels, opened.card.key) == (changes.get("labels", "hard"), changes.get("key", "mastery"))
+    build(Recipe(name).config, tmp_path / "q" / "config.yaml", {})  # the same training again
     assert run_snippet(tmp_path / "q")[1].startswith("[Decision(score=")
 
 
@@ -194,6 +195,16 @@ def test_gradient_checkpointing_recomputes_and_ends_with_the_same_weights(recipe
     assert n and seen == [False] * n + [True] * n
     plain, less = (load_file(next((tmp_path / folder).glob("*.safetensors"))) for folder in ("plain", "less"))
     assert all(torch.allclose(values, less[key], atol=1e-6) for key, values in plain.items())
+
+
+def test_eight_batches_of_one_row_weigh_classes_as_one_batch_of_eight(recipe, data, tmp_path):
+    weights, keys = [], {"epochs": 1, "select": "last", "dropout": 0.0}
+    for rows in (8, 1):
+        keys |= {"device_batch_size": rows, "gradient_accumulation_steps": 8 // rows}
+        recipe("ragate_mha", arguments(data, tmp_path / f"{rows}", "ragate_mha", **keys))
+        weights.append(load_file(next((tmp_path / f"{rows}").glob("*.safetensors"))))
+    assert weights[0].pop("layers.0.qkv.bias").shape == (48,)  # of keys it has no gradient but rounding
+    assert all(torch.allclose(values, weights[1][key], atol=1e-6) for key, values in weights[0].items())
 
 
 def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path):

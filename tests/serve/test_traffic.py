@@ -128,20 +128,30 @@ def test_from_the_server_s_log_by_the_command_to_the_server_again(folder, tmp_pa
 def test_a_log_is_rotated_by_size_and_read_in_order(tmp_path):
     log = DecisionLog(tmp_path / "log[1].jsonl", 0.001, 2)
     for i in range(60):
-        assert log.write({"i": i, "pad": "x" * 60}, None, False)
+        assert log.write({"i": i, "time": i, "pad": "x" * 60}, None, False)
     log.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log[1].jsonl", "log[1].jsonl.1", "log[1].jsonl.2"]
     assert all(path.stat().st_size <= 0.001 * 2**20 for path in tmp_path.iterdir())
     numbers = [row["i"] for row in read_log(tmp_path / "log[1].jsonl")]
     assert numbers == list(range(numbers[0], 60)) and numbers[0] > 0
     plain = tmp_path / "log[1].jsonl.2"
-    plain.with_suffix(".2.gz").write_bytes(gzip.compress(plain.read_bytes()))  # gzip removes the plain one afterwards
-    assert [row["i"] for row in read_log(tmp_path / "log[1].jsonl")] == numbers
+    packed, oldest, whole = plain.with_suffix(".2.gz"), plain.read_bytes(), gzip.compress(plain.read_bytes())
+    last = json.loads(oldest.splitlines()[-1])["i"]
+    newer = b'{"i": -1, "time": %f}\n' % (last + 0.5)  # rotated after the older one was packed
+    for beside, there, extra in (
+        (whole, oldest, []),
+        (whole[:10], oldest, []),
+        (whole, None, []),
+        (whole, newer, [-1]),
+    ):
+        packed.write_bytes(beside)  # the plain one is removed only afterwards
+        plain.write_bytes(there) if there else plain.unlink()
+        place = numbers.index(last) + 1
+        assert [row["i"] for row in read_log(tmp_path / "log[1].jsonl")] == [*numbers[:place], *extra, *numbers[place:]]
     plain.unlink()
-    assert [row["i"] for row in read_log(tmp_path / "log[1].jsonl")] == numbers
-    plain.write_text('{"i": -1}\n')  # rotated after the older one was packed
-    read = [row["i"] for row in read_log(tmp_path / "log[1].jsonl")]
-    assert sorted(read) == [-1, *numbers] and read[0] == numbers[0] and read[-1] == 59
+    packed.write_bytes(whole[:10])
+    with pytest.raises(UserError, match=r"log\[1\]\.jsonl\.2\.gz: "):
+        list(read_log(tmp_path / "log[1].jsonl"))
 
 
 @pytest.mark.parametrize(

@@ -29,20 +29,9 @@ def stored(tmp_path):
 def trace(i, searches=1):
     spent = Spent(searches, 3 * searches, 5, 100, 400, 900, 2.0)
     return Trace(
-        f"q{i}",
-        "?",
-        (f"a{i}",),
-        "m",
-        0.0,
-        (),
-        (),
-        "final answer",
-        f"a{i}",
-        True,
-        1.0,
-        1.0,
+        f"q{i}", "?", (f"a{i}",), "m", 0.0, (), (), "final answer", f"a{i}", True, 1.0, 1.0,
         spent if searches else Spent(),
-    )
+    )  # fmt: skip
 
 
 def test_rows_beside_a_method_worked_by_hand(stored):
