@@ -115,7 +115,8 @@ def main(config: CollectConfig) -> None:
     if questions.is_current() and corpus_whole(config.run):
         print(f"{target} is there already, made with the same options from the same data")
         return
-    check_replaceable(questions, PLACES - {"path"} if is_renamed(config, target) else PLACES)
+    for places in (PLACES, *([PLACES - {"path"}] if is_renamed(config, target) else [])):
+        check_replaceable(questions, places)
     tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
     columns = Columns(config.columns, config.answer_as, config.language, None, config.group_by, config.without_gold)
     reading = Reading(config.split, config.only, columns, config.subset, config.shares or (), config.placeholders)

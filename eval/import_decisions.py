@@ -108,7 +108,7 @@ def main(config: ImportDecisionsConfig) -> None:
     scores = [GateScore(row.id, config.gate, row.score) for row in decisions.rows if row.id in splits]
     if not scores:
         raise UserError(f"{config.path}: no row names a question of {questions}")
-    check_free(config)
+    check_free(config, scores)
     if config.as_gate:
         check_every_question(config, splits, {row.question_id for row in scores})
         other_scores, notes = [], {"added": [config.gate], **costs(config)}
@@ -196,14 +196,19 @@ def forget_beside(config: ImportDecisionsConfig) -> None:
         meta_path(path).unlink(missing_ok=True)
 
 
-def check_free(config: ImportDecisionsConfig) -> None:
-    """Raise :class:`UserError` for the name of a gate of the run."""
-    own = "import_decisions"  # without metadata it was killed behind its scores
+def check_free(config: ImportDecisionsConfig, scores: Sequence[GateScore]) -> None:
+    """Raise :class:`UserError` for the name of a gate of the run. The same scores without metadata are what a killed
+    import leaves behind."""
+
+    def is_own(path: Path) -> bool:
+        stage = meta_of(path).get("stage")
+        same = {config.gate: {score.question_id: score.score for score in scores}}
+        return path == config.target and (stage == "import_decisions" or (stage is None and read_scores(path) == same))
+
     folders = [
         path for path in (config.run / config.gate, config.run / "gates" / config.gate) if path_exists(path / CARD)
     ]
-    files = [path for path in (config.run / SCORES).glob("*.jsonl")
-             if path != config.target or meta_of(path).get("stage", own) != own]  # fmt: skip
+    files = [path for path in (config.run / SCORES).glob("*.jsonl") if not is_own(path)]
     conflicts = [*folders, *(path for path in files if path == config.target or config.gate in read_scores(path))]
     if conflicts:
         raise UserError(f"key 'gate': '{config.gate}' is there already ({conflicts[0]}); import it under another name")

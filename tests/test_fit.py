@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +30,7 @@ from kbtrain.fit_questions import (
     needed_questions,
     next_command,
     search_lines,
+    server_config,
 )
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, control
@@ -295,6 +297,14 @@ def test_other_samples_are_refused_before_the_forecast(tmp_path):
     (tmp_path / "fit.json").write_text(json.dumps({"agreed": {"samples": 10}, "minutes": 1}))
     with pytest.raises(UserError, match=r"samples\.db: begun with --samples 10; give that, or name another folder"):
         agree(Fit(Path("q.jsonl"), tmp_path, samples=4), tmp_path / "server.yaml", lambda line: None)
+
+
+def test_another_model_than_the_one_of_the_first_check_is_refused(tmp_path):
+    (tmp_path / "server.yaml").write_text("backend: openai\nmodel: a\nserver_url: http://127.0.0.1:1/v1\n")
+    fit = Fit(Path("q.jsonl"), tmp_path, server="http://127.0.0.1:1/v1", model="a")
+    assert server_config(fit, print) == tmp_path / "server.yaml"
+    with pytest.raises(UserError, match=r"server\.yaml: is of model a; name that one, or another folder"):
+        server_config(replace(fit, model="b"), print)
 
 
 def test_the_pilot_s_counts_are_shown_with_intervals():

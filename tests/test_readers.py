@@ -52,33 +52,25 @@ def _note(path, results=""):
 
 Reader = Callable[[Path], object]
 JSON: dict[str, tuple[str, Reader]] = {
-    "records": ("x.jsonl", lambda path: list(jsonl.read(GateScore, path))),
-    "object": ("x.json", jsonl.read_json),
+    "records": ("x.jsonl", lambda path: list(jsonl.read(GateScore, path))), "object": ("x.json", jsonl.read_json),
     "metadata": ("x.meta.json", lambda path: read_meta(path.with_name("x"))),
-    "results": ("results.json", results.load),
-    "passages": ("x.jsonl", lambda path: list(read_passages(path))),
+    "results": ("results.json", results.load), "passages": ("x.jsonl", lambda path: list(read_passages(path))),
     "questions": ("x.jsonl", lambda path: [list(json_rows(file)) for file in data_files(path, (".jsonl",))]),
-    "dialogues": ("train.json", load_list),
-    "dialogues by line": ("train.jsonl", lambda path: list(ketod_lines(path))),
-    "turns": ("train.jsonl", lambda path: list(plain_turns(path))),
-    "examples": ("x.jsonl", read_examples),
+    "dialogues": ("train.json", load_list), "dialogues by line": ("train.jsonl", lambda path: list(ketod_lines(path))),
+    "turns": ("train.jsonl", lambda path: list(plain_turns(path))), "examples": ("x.jsonl", read_examples),
     "run of a training": ("run.json", lambda path: remember_once(path.parent, "a", lambda: "b")),
-    "bills": ("cost.json", read_bills),
-    "words of an index": ("vocab.index.json", _frequencies),
+    "bills": ("cost.json", read_bills), "words of an index": ("vocab.index.json", _frequencies),
     "tokenizer": ("tokens.json", Tokens.load),
-}
+}  # fmt: skip
 OTHER: dict[str, tuple[str, Reader]] = {
-    "configuration": ("x.yaml", read_yaml),
-    "passages as a table": ("x.tsv", lambda path: list(read_passages(path))),
+    "configuration": ("x.yaml", read_yaml), "passages as a table": ("x.tsv", lambda path: list(read_passages(path))),
     "passages, zipped": ("x.jsonl.gz", lambda path: list(read_passages(path))),
-    "prompts": ("x.txt", lambda path: read_prompts({"llm": path, "rag": path})),
-    "keys": ("keys.txt", Keys.read),
+    "prompts": ("x.txt", lambda path: read_prompts({"llm": path, "rag": path})), "keys": ("keys.txt", Keys.read),
     "log": ("x.jsonl", lambda path: list(read_log(path))),
-    "store": ("x.db", lambda path: SampleStore(path, read_only=True)),
-    "store to write": ("x.db", SampleStore),
+    "store": ("x.db", lambda path: SampleStore(path, read_only=True)), "store to write": ("x.db", SampleStore),
     "metadata": ("x.jsonl.meta.json", lambda path: unchanged(path.with_name("x.jsonl"))),
     "kept responses": ("x.jsonl.key", lambda path: Records(_note(path, '{"id": "a"}\n'), {}, growing=True)),
-}
+}  # fmt: skip
 NO_TEXT: dict[str, tuple[str, Reader]] = {
     "hash": ("x", file_sha256),
     "responses": ("x.jsonl", cut_torn_line),
@@ -105,14 +97,9 @@ PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
     "denied": (_denied, "permission denied"),
 }
 BROKEN = {
-    "deep": "[" * 100_000,
-    "deep objects": '{"a": ' * 100_000,
-    "huge": '{"a": ' + "9" * 5000 + "}",
-    "twice": '{"a": 1, "a": 2}',
-    "not a number": '{"a": NaN}',
-    "endless": '{"a": 1e999}',
-    "no end": '{"a": ',
-}
+    "deep": "[" * 100_000, "deep objects": '{"a": ' * 100_000, "huge": '{"a": ' + "9" * 5000 + "}",
+    "twice": '{"a": 1, "a": 2}', "not a number": '{"a": NaN}', "endless": '{"a": 1e999}', "no end": '{"a": ',
+}  # fmt: skip
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def test_a_quantity_is_read_with_value_and_unit(text, values, unit):
 
 @pytest.mark.parametrize("text", ["F16", "1990s", "5th", "one of them", "007", "R2D2"])
 def test_names_and_ordinals_are_no_quantities(text):
-    assert quantities(text) == []
+    assert quantities(text) == ()
 
 
 def test_a_model_in_a_loop_is_graded_by_what_it_says():

@@ -83,12 +83,9 @@ def test_answers_that_say_nothing_are_one_group_and_a_sign_is_its_own():
 
 
 ALIKE = [
-    ("臺北市位於臺灣", "台北市"),
-    ("台北市", "臺北市"),
-    ("乾隆皇帝", "乾隆"),
-    ("共兩萬人", "两万"),
+    ("臺北市位於臺灣", "台北市"), ("台北市", "臺北市"), ("乾隆皇帝", "乾隆"), ("共兩萬人", "两万"),
     ("《紅樓夢》", "红楼梦"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("answer", "gold"), ALIKE)

@@ -14,17 +14,11 @@ def of(gold, text=ASKED, grading="contains"):
 
 
 GOLD = [
-    (ASKED, "yes", True),
-    (ASKED, "No", True),
-    ("True or false: the sky is green.", "False", True),
-    ("Pravda and Stiffelio are both operas?", "yes", True),
-    ("北京是中国的首都吗？", "是", True),
-    ("他会游泳吗？", "不会", True),
-    ("Which band recorded Roundabout?", "Yes", False),
-    ("Who is the villain?", "No", False),
-    ("谁写了《是》？", "是", False),
-    (ASKED, "American", False),
-]
+    (ASKED, "yes", True), (ASKED, "No", True), ("True or false: the sky is green.", "False", True),
+    ("Pravda and Stiffelio are both operas?", "yes", True), ("北京是中国的首都吗？", "是", True),
+    ("他会游泳吗？", "不会", True), ("Which band recorded Roundabout?", "Yes", False),
+    ("Who is the villain?", "No", False), ("谁写了《是》？", "是", False), (ASKED, "American", False),
+]  # fmt: skip
 
 
 def test_a_gold_yes_or_no_makes_a_yes_no_question_unless_it_asks_who_or_what():

@@ -200,6 +200,8 @@ def test_questions_with_stored_answers_are_not_replaced_by_others(tmp_path):
     assert 'made with group_by = null, now it is "topic"' in refused(*shares, "--group-by", "topic")
     assert "which were made from other data" in refused("--path", own(tmp_path / "less.jsonl", 80), *shares[2:])
     assert "there already" in collect(*options, *shares).stdout
+    assert "made with path = " in refused("--path", path.rename(tmp_path / "other.jsonl"), *shares[2:])  # other ids
+    (tmp_path / "other.jsonl").rename(path)
     (run / "questions.jsonl").rename(run / "first.jsonl")
     assert collect(*options, "--path", path).returncode == 0
     assert (run / "questions.jsonl").read_bytes() != before

@@ -161,6 +161,16 @@ def test_the_named_line_is_mended_the_import_goes_on_and_other_answers_do_not_mi
         imports(answers, answers={"llm": "pred_one_retrieval", "rag": "pred_one_retrieval"})
 
 
+def test_a_renamed_file_whose_ids_are_made_of_its_name_gives_no_other_questions(tmp_path):
+    rows = [{"question": f"Which is {i}?", "llm": f"a{i}", "rag": f"b{i}", "answers": f"b{i}"} for i in range(30)]
+    assert imported(tmp_path, rows).returncode == 0
+    (tmp_path / "logs.jsonl").rename(tmp_path / "old.jsonl")
+    done = here("data_gen/import_answers.py", "--run", tmp_path / "run", "--path", tmp_path / "old.jsonl", "--model",
+                "m", "--shares", ".5,.25,.25")  # fmt: skip
+    assert done.returncode == 2 and "no answer to question 'old-1' of" in done.stderr, done.stderr
+    assert imported(tmp_path, rows).returncode == 0
+
+
 def thumbs(n, copies):
     """Rows whose gold is what ``rag`` showed for the first ``copies`` and another wording for the rest."""
     return [

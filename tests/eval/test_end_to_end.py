@@ -329,14 +329,9 @@ def test_with_samples_the_expected_accuracy_stands_beside_the_greedy_one(script,
 def made_gate(folder, run, seed=0):
     """A KBM's folder without weights, that the scores of a run name as theirs."""
     card = KBMCard(
-        base_model="made-up",
-        keys=("mastery", "benefit"),
-        prompt_fingerprint="0" * 16,
-        max_length=64 + seed,
-        dtype="fp32",
-        method="full",
-        labels="soft",
-    )
+        base_model="made-up", keys=("mastery", "benefit"), prompt_fingerprint="0" * 16, max_length=64 + seed,
+        dtype="fp32", method="full", labels="soft",
+    )  # fmt: skip
     folder.mkdir()
     card.write(folder)
     extra = {"gates": sources_of(handle(folder, name="kbm"), run)}

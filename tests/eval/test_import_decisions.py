@@ -7,8 +7,9 @@ import pytest
 from support.scripts import here, load
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.scores import read_scores
+from kbtrain.evaluation.scores import added_gates, read_scores
 from kbtrain.io.jsonl import write
+from kbtrain.io.provenance import meta_path
 from kbtrain.records import GateScore, Outcome
 
 read_decisions = load("eval/import_decisions.py").read_decisions
@@ -111,11 +112,16 @@ def test_as_a_gate_its_costs_are_asked_for_and_it_may_be_imported_again(run_fold
     rows = list(read_scores(run_folder / "scores/gates.jsonl")["prompt"].items())
     done = as_gate(run_folder, rows, "--as-gate", "false")
     assert done.returncode == 0 and (run_folder / "imported_scores.jsonl").exists()
-    for _ in range(2):  # replaces the scores of the import without as_gate, and its own
+    for _ in range(2):  # replaces the scores of the import without as_gate, and its own, killed before their metadata
         done = as_gate(run_folder, rows)
+        meta_path(run_folder / "scores" / "theirs.jsonl").unlink()
         assert done.returncode == 0 and "in tables of costs its decisions are free; give the time" in done.stdout
     assert read_scores(run_folder / "scores" / "theirs.jsonl") == {"theirs": dict(rows)}
     assert not (run_folder / "imported_scores.jsonl").exists()
+    for name in ("one", "two", "two"):  # the last one after a kill
+        meta_path(run_folder / "imported_scores.jsonl").unlink(missing_ok=name == "one")
+        assert as_gate(run_folder, rows, "--as-gate", "false", "--gate", name).returncode == 0
+    assert added_gates(run_folder / "imported_scores.jsonl") == ["one", "two"]
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,10 @@ from kbtrain.gates.registry import load_gate
 
 Tensors = dict[str, torch.Tensor]
 WEIGHTS = {
-    "kbm": "model.safetensors",
-    "probe": "probe.safetensors",
-    "features": "words.safetensors",
-    "encoder": "model.safetensors",
-    "ragate_mha": "model.safetensors",
+    "kbm": "model.safetensors", "probe": "probe.safetensors", "features": "words.safetensors",
+    "encoder": "model.safetensors", "ragate_mha": "model.safetensors",
     "ragate_peft": "adapter/adapter_model.safetensors",
-}
+}  # fmt: skip
 
 
 def _fractions(tensors):

@@ -8,13 +8,14 @@ from sklearn.metrics import f1_score
 from support import gate_folders
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.gate_inputs import training_of
+from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.scores import StoredScores
 from kbtrain.gate.trained_on import question_hash, write_held_out
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.thresholds_store import Source
+from kbtrain.labeling.examples import example
 from kbtrain.metrics.thresholds import Dev, Training, choose, fewest_questions, promised
-from kbtrain.records import Indicators, Label
+from kbtrain.records import Indicators, Label, Question
 
 
 def _dev(seed, n=40, levels=12):
@@ -157,6 +158,12 @@ def test_gains_are_of_both_verdicts_and_scores_of_the_question_s_text(tmp_path):
     assert beside["mine"].scores.tolist() == [0.5, 0.5]
     sampled = training_of(["other"], StoredScores(tmp_path), labels, texts, "expected")["other"]
     assert sampled.gains.tolist() == pytest.approx([0.25] * 4)
+
+
+def test_choice_questions_of_one_text_are_those_that_gates_read_with_their_options():
+    asked = [Question(f"q{i}", "Which is true?", ("A",), "train", "t", options=("x", f"y{i}")) for i in range(2)]
+    texts = training_texts(asked)
+    assert texts == {q.id: example(q, None).question for q in asked} and len({*texts.values()}) == 2
 
 
 def test_the_fewest_searches_with_a_promise_and_what_more_questions_would_allow():

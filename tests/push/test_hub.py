@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from hub_server import TOKEN, HubServer, Repository
+from safetensors.torch import save_file
 from support.length_gate import LengthCard
 from support.long_questions import long_question_gate
 
@@ -76,6 +78,8 @@ def test_a_gate_that_was_sent_scores_as_the_folder_does(hub, gate):
 def test_nothing_of_the_machine_nor_of_the_training_texts_is_sent(hub, gate, tmp_path):
     (gate / "notes.txt").write_text(SECRET_QUESTION)
     (gate / "scores.jsonl").write_text(json.dumps({"question": SECRET_QUESTION}))
+    (gate / "states").mkdir()
+    save_file({"states": torch.zeros(2)}, gate / "states" / "a.safetensors")
     points = f"- Index: {tmp_path}/run/bm25.\n- Corpus: /home/jane doe/acme merger/x.\n- Limits: few and/or none.\n"
     (gate / "README.md").write_text(f"# A gate\n{points}\n## Run\n| train | {tmp_path}/t |\n")
     lines(gate, private=True)
@@ -96,7 +100,7 @@ def test_nothing_of_the_machine_nor_of_the_training_texts_is_sent(hub, gate, tmp
         assert without_paths({"run": [text]}, {}) == {"run": [expected]}
     own = {"label_rule": {"own_prompts": {"llm": "Write \\(x\\) or /a/b. {question}"}}}  # their fingerprint is checked
     assert without_paths(own, {}) == own
-    assert repository.private
+    assert repository.private and not any("states" in name for name in repository.files)
 
 
 def test_a_gate_that_is_to_be_private_is_not_sent_to_a_public_repository(hub, gate):

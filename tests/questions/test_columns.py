@@ -36,6 +36,11 @@ def test_a_path_reaches_into_objects_and_lists_of_objects():
     assert (found.text, found.answers, len(found.context_passages)) == ("Who?", ("Ann", "Bob"), 2)
 
 
+def test_an_option_without_a_text_keeps_its_place():
+    with pytest.raises(UserError, match=r"field 'o\.text\[1\]': expected text, found null"):
+        question({"question": "What?", "o": [{"text": "x"}, {"id": 2}, {"text": "y"}], "answer": "B"}, options="o.text")
+
+
 def test_several_columns_make_a_list():
     data = {"question": "Which?", "A": "x", "B": "y", "C": 3, "answer": "b"}
     found = question(data, options=["A", "B", "C"])

@@ -14,13 +14,10 @@ MASKED = [
     (("dollar", "US dollar"), "The US dollar is a dollar.", "The MASK is a MASK."),
     (("10",), "10 of 1066, not 100", "MASK of 1066, not 100"),
     (("O",), "The symbol of oxygen is O.", "The symbol of oxygen is MASK."),
-    ((".bo",), "Its domain is .bo. Not .bob", "Its domain is MASK. Not .bob"),
-    (("C++",), "C++ and C", "MASK and C"),
-    (("New York",), "in new\nYork now", "in MASK now"),
-    (("São Paulo",), "são paulo", "MASK"),
-    (("北京",), "中国的首都是北京市", "中国的首都是MASK市"),
-    (("Lima",), "nothing here", "nothing here"),
-]
+    ((".bo",), "Its domain is .bo. Not .bob", "Its domain is MASK. Not .bob"), (("C++",), "C++ and C", "MASK and C"),
+    (("New York",), "in new\nYork now", "in MASK now"), (("São Paulo",), "são paulo", "MASK"),
+    (("北京",), "中国的首都是北京市", "中国的首都是MASK市"), (("Lima",), "nothing here", "nothing here"),
+]  # fmt: skip
 
 
 def test_gold_answers_are_masked_as_whole_words():
@@ -46,16 +43,13 @@ OTHER_FORMS = [
     (("1994",), "(1994) 1994-95 in 19940", "(MASK) MASK-95 in 19940"),
     (("12",), "十二个月, 12个月", "MASK个月, MASK个月"),
     (("四",), "四人，二十四人；四、五", "MASK人，二十四人；MASK、五"),
-    (("十二",), "十二，二十二，12", "MASK，二十二，MASK"),
-    (("一九九四",), "一九九四年", "MASK年"),
-    (("二百",), "200人, 两百人, 二百人", "MASK人, MASK人, MASK人"),
-    (("台湾",), "臺灣; 台 湾", "MASK; MASK"),
-    (("乔治·华盛顿",), "喬治華盛頓與乔治·华盛顿", "MASK與MASK"),
-    (("ABC公司",), "ＡＢＣ公司", "MASK"),
+    (("十二",), "十二，二十二，12", "MASK，二十二，MASK"), (("一九九四",), "一九九四年", "MASK年"),
+    (("二百",), "200人, 两百人, 二百人", "MASK人, MASK人, MASK人"), (("台湾",), "臺灣; 台 湾", "MASK; MASK"),
+    (("乔治·华盛顿",), "喬治華盛頓與乔治·华盛顿", "MASK與MASK"), (("ABC公司",), "ＡＢＣ公司", "MASK"),
     (("苹果",), "吃蘋果。", "吃MASK。"),
     (("the President", "A Tale"), "President, tale and the president", "MASK, MASK and the MASK"),
     (("King of Hill",), "King of the Hill", "MASK"),
-]
+]  # fmt: skip
 
 
 def test_another_form_of_the_answer_is_masked_as_well():

@@ -86,7 +86,16 @@ def test_every_route_explores_and_logs_its_propensity(gate, tmp_path):
                              for head in heads]  # fmt: skip
                 names[route] = [(one["id"], one["retrieve"]) for one in shown]
             wait_until(lambda: log.read_text().count("\n") == times * len(ROUTES))
+            tool = {"type": "function", "function": {"name": "web_search", "parameters": {"type": "object"}}}
+            loaded = running.service.decider.loaded
+            line = f'kbtrain_decisions_total{{decision="search",gate="{loaded.name}",reason="above-threshold"}}'
+            before = running.metric(line)
+            heads = [running.post("/v1/chat/completions", {**CHAT, "tools": [tool]}).headers for _ in range(times)]
+            assert {head["x-kbtrain-reason"] for head in heads} == {"above-threshold"}  # the model decides: no draw
+            assert running.metric(line) == before + times
     rows = {row["id"]: row for row in read_log(log)}
+    steered = [row for row in rows.values() if row["tool"]]
+    assert {(row["searched"], row["would_search"], row["propensity"]) for row in steered} == {(False, True, None)}
     for route, answers in names.items():
         for name, retrieve in answers:
             row = rows[name]

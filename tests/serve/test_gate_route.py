@@ -12,6 +12,7 @@ from support import gate_folders
 from kbtrain import load_gate
 from kbtrain.errors import UserError
 from kbtrain.prompts.kbm import INSTRUCTIONS
+from kbtrain.serve.problem import GatePolicy
 
 
 def test_decisions_are_those_of_the_gate_in_python(server, gate):
@@ -31,6 +32,7 @@ def test_the_header_says_where_a_question_comes_from(tmp_path):
     gate_folders.by_source(tmp_path)
     question = [{"role": "user", "content": "Where is it?"}]
     with serving(tmp_path, threshold=0.6, utterance_rules=False) as shop:
+        assert GatePolicy.read([(b"x-kbtrain-source", "产品".encode())]).source == "产品"
         for source, score in (("shop", 0.9), ("Shop", 0.5), ("", 0.5)):
             headers = {"x-kbtrain-source": source} if source else {}
             (decision,) = shop.post("/v1/gate", {"questions": ["Where is it?"]}, headers).json["decisions"]

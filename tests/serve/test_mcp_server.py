@@ -53,14 +53,11 @@ def asked(arguments, calls):
 
 def test_an_agent_judges_and_searches_only_where_it_is_needed(gate, corpus):
     calls = [
-        ("should_search", {"question": NEEDS}),
-        ("should_search", {"question": "Hi"}),
-        ("search", {"question": NEEDS, "most": 2}),
-        ("search", {"question": KNOWN}),
-        ("search", {"question": "What is 2+2?"}),
-        ("search", {"question": " "}),
+        ("should_search", {"question": NEEDS}), ("should_search", {"question": "Hi"}),
+        ("search", {"question": NEEDS, "most": 2}), ("search", {"question": KNOWN}),
+        ("search", {"question": "What is 2+2?"}), ("search", {"question": " "}),
         ("search", {"question": NEEDS, "most": 0}),
-    ]
+    ]  # fmt: skip
     tools, results = asked([gate, "--search", corpus, "--k", 1], calls)
     assert tools == {"should_search", "search"}
     needed, greeting, found, known, number, blank, none = results

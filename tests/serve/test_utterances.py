@@ -8,6 +8,7 @@ from serve_support import NEEDS, echo, serving
 from stub_upstream import StubUpstream
 
 from kbtrain.harness import no_question
+from kbtrain.prompts.kbm import INSTRUCTIONS
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +150,8 @@ def test_the_gate_s_own_route_reads_the_window(gate):
         messages = [{"role": "user", "content": NEEDS}, {"role": "user", "content": "And when?"}]
         (decision,) = server.post("/v1/gate", {"messages": messages}).json["decisions"]
         assert decision["question"] == f"{NEEDS} And when?"
+        messages = [{"role": "user", "content": text} for text in ("Translate this to German: The sea.", "And when?")]
+        asked = {"input": messages, "questions": [{"type": "predicate", "instructions": INSTRUCTIONS}]}
+        replies = [server.post(f"/v1/{route}", body, {"x-kbtrain-threshold": "0"}).json
+                   for route, body in (("gate", {"messages": messages}), ("decisions", asked))]  # fmt: skip
+        assert replies[0]["decisions"][0]["retrieve"] and replies[1]["kbtrain"]["retrieve"]  # together no task

@@ -154,12 +154,8 @@ PASSAGES = [
 
 def test_passages_are_counted_once_whatever_the_alias_and_words_are_whole():
     questions = [
-        asked("Paris"),
-        asked("France", "french republic"),
-        asked("10"),
-        asked("Battle of Hastings"),
-        asked("A"),
-    ]
+        asked("Paris"), asked("France", "french republic"), asked("10"), asked("Battle of Hastings"), asked("A"),
+    ]  # fmt: skip
     assert answer_counts(questions, PASSAGES) == [2, 3, 0, 1, 0]
 
 

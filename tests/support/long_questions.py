@@ -21,13 +21,10 @@ def long_question_gate(folder: Path, middle: int = 30, steep: float = 3.0, run: 
     curve = FeatureCurve(knots=(0, 2 * middle), values=(-steep, steep))
     threshold = Threshold(threshold=0.5, rule="ratio", dev_file_sha256="d" * 64, n_dev=3)
     card = FeaturesCard(
-        keys=("mastery",),
-        labels="soft",
-        name_rule="cased",
+        keys=("mastery",), labels="soft", name_rule="cased",
         models={"mastery": Additive(intercept=0, curves={"characters": curve}, strength=1.0)},
-        thresholds={"features_mastery": threshold},
-        run=run or {},
-    )
+        thresholds={"features_mastery": threshold}, run=run or {},
+    )  # fmt: skip
     Frequencies(Tokens(), np.array([1, 5], dtype=np.uint32), np.array([1, 2], dtype=np.float16)).save(folder)
     asked = replace(GateExample.ask("Which river runs behind our office?"), entities=("Q1",))
     write_trained_on(folder, [asked])
