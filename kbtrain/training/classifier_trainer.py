@@ -179,12 +179,13 @@ class ClassifierTrainer(BaseTrainer):
         model: nn.Module,
         inputs: dict[str, torch.Tensor | Any],
         return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The rows' part of the step's weighted mean; ``num_items_in_batch``: see :meth:`divisor_of`."""
         need, auxiliary = inputs.pop("need"), inputs.pop("auxiliary")
         outputs = model(**inputs)
-        loss = classifier_loss(outputs.logits, need, auxiliary, self.objective, num_items_in_batch)
+        totals = cast("torch.Tensor | None", num_items_in_batch)
+        loss = classifier_loss(outputs.logits, need, auxiliary, self.objective, totals)
         loss = self.of_all_ranks(loss, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
