@@ -13,7 +13,6 @@ Examples:
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -115,12 +114,17 @@ def main(config: CollectConfig) -> None:
     if questions.is_current() and corpus_whole(config.run):
         print(f"{target} is there already, made with the same options from the same data")
         return
-    for places in (PLACES, *([PLACES - {"path"}] if is_renamed(config, target) else [])):
-        check_replaceable(questions, places)
-    tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
+    check_replaceable(questions, PLACES)
     columns = Columns(config.columns, config.answer_as, config.language, None, config.group_by, config.without_gold)
     reading = Reading(config.split, config.only, columns, config.subset, config.shares or (), config.placeholders)
-    stream = pick_questions(lambda: load(config.dataset, config.path, reading), pick_rule(config), tally)
+
+    def picked(tally: CollectCounts) -> Iterator[Loaded]:
+        return pick_questions(lambda: load(config.dataset, config.path, reading), pick_rule(config), tally)
+
+    if is_renamed(config, target, picked(CollectCounts())):
+        check_replaceable(questions, PLACES - {"path"})
+    tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
+    stream = picked(tally)
     places: dict[str, str] = {}
     bar = progress_bar(noting_places(stream, places), desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
@@ -143,13 +147,13 @@ def main(config: CollectConfig) -> None:
     print(f"{n} questions ({per_split}){passages} -> {config.run}; {tally}")  # the line that a chain shows
 
 
-def is_renamed(config: CollectConfig, target: Path) -> bool:
-    """True if the file has another name than when these questions were made, and their ids begin with that."""
+def is_renamed(config: CollectConfig, target: Path, now: Iterable[Loaded]) -> bool:
+    """True if the data have another name than when these questions were made, which have other ids ``now``."""
     before = Path(str(meta_of(target).get("config", {}).get("path")))
     if config.path is None or before.name == config.path.name or not path_exists(target):
         return False
-    begin = f"{before.name.partition('.')[0]}-"
-    return any(question.id.startswith(begin) for question in itertools.islice(jsonl.read(Question, target), 1))
+    pairs = zip(now, jsonl.read(Question, target), strict=False)
+    return any(loaded.question.id != made.id for loaded, made in pairs)
 
 
 def noting_places(stream: Iterable[Loaded], places: dict[str, str]) -> Iterator[Loaded]:

@@ -116,7 +116,8 @@ def main(config: ImportDecisionsConfig) -> None:
         other_scores, notes = others_of(config), {"added": sorted({*added_gates(target), config.gate})}
     facts = {"gate": config.gate, **notes, "scores": len(scores), "other_questions": len(decisions.rows) - len(scores),
              "without_column": decisions.without}  # fmt: skip
-    meta_path(target).unlink(missing_ok=True)  # killed, the same command takes what is there as it is
+    if not config.as_gate:
+        meta_path(target).unlink(missing_ok=True)  # killed, the same command takes what is there as it is
     jsonl.write(target, [*other_scores, *scores])
     if config.as_gate:
         forget_beside(config)

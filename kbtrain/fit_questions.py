@@ -38,6 +38,7 @@ from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm.backends import read_llm_config
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.check_server import check_server, write_config
+from kbtrain.llm.dialect import bare_name
 from kbtrain.llm.forecast import PRICES, forecast, read_prices
 from kbtrain.metrics.significance import Delta, paired_difference, share
 from kbtrain.metrics.thresholds import Dev, fewest_questions, promised
@@ -214,7 +215,7 @@ def server_config(settings: Fit, say: Say) -> Path:
         _tell(*checked.lines())
     elif (found := read_llm_config(path)).server_url != settings.server.rstrip("/"):
         raise UserError(f"{at(path)}: is of server {found.server_url}; name that one, or another folder by --run")
-    elif settings.model not in (None, found.model, found.server_model):
+    elif settings.model and bare_name(settings.model) not in map(bare_name, (found.model, found.server_model or "")):
         raise UserError(f"{at(path)}: is of model {found.model}; name that one, or another folder by --run")
     return path
 

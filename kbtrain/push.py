@@ -110,10 +110,9 @@ def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str
         raise UserError(f"{at(folder / CARD)}: two of its parts have folders of one name; rename one, make it again")
     model = _named_model(folder, card, settings.model, is_part=bool(prefix))
     renamed = {**parts, **({card.base_model: model} if card.base_model and model else {})}
-    for path in own_files(folder):
+    for path in own_files(folder, "*", "*/*"):
         place = path.relative_to(folder)
-        is_deep, top = len(place.parts) > 2, place.parts[0]
-        if is_deep or top.startswith((".", "saving")) or top in parts or not path.is_file():
+        if place.parts[0].startswith((".", "saving")) or place.parts[0] in parts or not path.is_file():
             continue
         if pickle_in([place.as_posix()]):
             raise UserError(f"{at(path)}: a pickle; a gate is sent in safetensors only: remove it")

@@ -300,10 +300,10 @@ def test_other_samples_are_refused_before_the_forecast(tmp_path):
 
 
 def test_another_model_than_the_one_of_the_first_check_is_refused(tmp_path):
-    (tmp_path / "server.yaml").write_text("backend: openai\nmodel: a\nserver_url: http://127.0.0.1:1/v1\n")
+    (tmp_path / "server.yaml").write_text("backend: openai\nmodel: a:latest\nserver_url: http://127.0.0.1:1/v1\n")
     fit = Fit(Path("q.jsonl"), tmp_path, server="http://127.0.0.1:1/v1", model="a")
     assert server_config(fit, print) == tmp_path / "server.yaml"
-    with pytest.raises(UserError, match=r"server\.yaml: is of model a; name that one, or another folder"):
+    with pytest.raises(UserError, match=r"server\.yaml: is of model a:latest; name that one, or another folder"):
         server_config(replace(fit, model="b"), print)
 
 

@@ -246,9 +246,10 @@ def seed_scores(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> See
 def added_gates(scores: Path) -> list[str]:
     """Gates whose scores eval/import_decisions.py added to a file, as its metadata note them; all without metadata,
     which a killed import leaves behind."""
-    meta = meta_of(scores)
-    if not meta:
-        return sorted(read_scores(scores)) if path_exists(scores) else []
+    if not path_exists(scores):
+        return []
+    if not (meta := meta_of(scores)):
+        return sorted(read_scores(scores))
     only = [meta["gate"]] if meta.get("stage") == "import_decisions" else []  # before several were noted
     added: list[str] = meta.get("added", only)
     return added

@@ -406,10 +406,11 @@ def _scored_by(folder: Path) -> list[Path]:
     return [path for path in own_files(folder) if path.suffix in _WEIGHTS or path.name in _BESIDE_WEIGHTS]
 
 
-def own_files(folder: Path) -> list[Path]:
-    """A gate's files, without checkpoints and the hidden states that it was fitted to, which are of its training."""
-    paths = ((path.relative_to(folder).parts[0], path) for path in sorted(folder.rglob("*")))
-    return [path for top, path in paths if top != "states" and not top.startswith("checkpoint")]
+def own_files(folder: Path, *patterns: str) -> list[Path]:
+    """A gate's files by ``patterns`` (all without one), but checkpoints and the hidden states that it was fitted to."""
+    paths = sorted(path for pattern in patterns or ("**/*",) for path in folder.glob(pattern))
+    tops = ((path.relative_to(folder).parts[0], path) for path in paths)
+    return [path for top, path in tops if top != "states" and not top.startswith("checkpoint")]
 
 
 def read_gate_json(folder: Path | str) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def find_model(name: str, listed: Sequence[ListedModel]) -> ListedModel | None:
     ``models/NAME`` (Gemini) and ``NAME:latest`` (Ollama). ``NAME:variant`` (OpenRouter) and a pattern such as ``*`` or
     ``openai/*`` (LiteLLM) leave the name as it is."""
     exact = [model for model in listed if model.name == name]
-    alike = [model for model in listed if _bare_name(model.name) == _bare_name(name)]
+    alike = [model for model in listed if bare_name(model.name) == bare_name(name)]
     if exact or alike:
         return (exact or alike)[0]
     base = name.partition(":")[0]
@@ -155,5 +155,5 @@ def is_pattern(name: str) -> bool:
     return "*" in name
 
 
-def _bare_name(name: str) -> str:
+def bare_name(name: str) -> str:
     return re.sub(r":latest$", "", name.removeprefix("models/"))

@@ -92,25 +92,33 @@ def read_outcomes(path: Path) -> dict[str, float]:
 
 
 def _rotated(path: Path) -> list[Path]:
-    """Rotated files of a log, also compressed ones, the oldest first: by the times of their first rows, since a
-    compressed one keeps its number while plain ones move on. One that repeats another file is left out, as is an
-    unfinished one beside its plain file, which gzip removes only afterwards."""
+    """Rotated files of a log, the oldest first. A compressed one keeps its number while plain ones move on: its place
+    among them is by the times of first rows, where these are known. One that repeats another file is left out, as is
+    an unfinished one beside its plain file, which gzip removes only afterwards."""
     files = path.parent.glob(f"{glob.escape(path.name)}.*")
     ages = {file: plain_name(file.name)[len(path.name) + 1 :] for file in files}
-    begins = dict[Path, str]()
-    for file in sorted((f for f in ages if ages[f].isdecimal()), key=lambda f: (f.name != plain_name(f.name), f)):
+    numbered = (file for file in ages if ages[file].isdecimal())
+    found = sorted(numbered, key=lambda file: (file.name != plain_name(file.name), -int(ages[file])))
+    begins, order = dict[Path, str](), list[Path]()
+    for file in found:
         is_packed = file.name != plain_name(file.name)
         with suppress(UserError) if is_packed and file.with_suffix("") in ages else nullcontext():
             begin = next((line for _, line in lines(file)), "")
-            if not is_packed or begin not in begins.values():
-                begins[file] = begin
-    return sorted(begins, key=lambda file: (_time(begins[file]), -int(ages[file])))
+            if is_packed and begin in begins.values():
+                continue
+            begins[file], place = begin, len(order)
+            if is_packed and (time_of := _time(begin)):
+                place = next((i for i, other in enumerate(order) if _time(begins[other]) > time_of), place)
+            elif is_packed:
+                place = next((i for i, other in enumerate(order) if int(ages[other]) <= int(ages[file])), place)
+            order.insert(place, file)
+    return order
 
 
 def _time(line: str) -> float:
     try:
         return float(json.loads(line)["time"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return 0.0
 
 

@@ -163,12 +163,18 @@ def test_the_named_line_is_mended_the_import_goes_on_and_other_answers_do_not_mi
 
 def test_a_renamed_file_whose_ids_are_made_of_its_name_gives_no_other_questions(tmp_path):
     rows = [{"question": f"Which is {i}?", "llm": f"a{i}", "rag": f"b{i}", "answers": f"b{i}"} for i in range(30)]
+    rows[0]["rag"] = None  # skipped
     assert imported(tmp_path, rows).returncode == 0
     (tmp_path / "logs.jsonl").rename(tmp_path / "old.jsonl")
-    done = here("data_gen/import_answers.py", "--run", tmp_path / "run", "--path", tmp_path / "old.jsonl", "--model",
-                "m", "--shares", ".5,.25,.25")  # fmt: skip
-    assert done.returncode == 2 and "no answer to question 'old-1' of" in done.stderr, done.stderr
-    assert imported(tmp_path, rows).returncode == 0
+    for name in ("main", "another"):
+        done = here("data_gen/import_answers.py", "--run", tmp_path / "run", "--path", tmp_path / "old.jsonl",
+                    "--model", "m", "--shares", ".5,.25,.25", "--sampling-run", name)  # fmt: skip
+        assert done.returncode == 2 and "old.jsonl under another name, which its ids are made of" in done.stderr
+    rows[1]["answers"] = "b"
+    assert "of another file than" in imported(tmp_path, rows).stderr
+    rows[1]["answers"] = "b1"
+    assert imported(tmp_path, rows, "--scores", "{g: llm}").stderr.count("expected a number") == 1
+    assert imported(tmp_path, rows, "--placeholders", "[nil]").returncode == 0
 
 
 def thumbs(n, copies):

@@ -34,6 +34,7 @@ REFUSED = [
     ("retrieve", """--retriever web --web '{url: "ftp://x/{query}"}'""", "must begin with http"),
     ("retrieve", f"--retriever web --corpus own.jsonl {WEB}", "key 'corpus': retriever web searches no corpus"),
     ("retrieve", "--retriever web", "key 'web': retriever web needs a service"),
+    ("retrieve", "--retriever web --columns '{text: b}'", "key 'columns': retriever web reads no file of passages"),
     ("retrieve", "--chunk-overlap 2", "key 'chunk_overlap': applies only to chunks"),
     ("retrieve", "--retriever fixed --chunk-tokens 50", "key 'chunk_tokens': only retriever bm25 cuts passages"),
     ("sample", "--run /nowhere", "/nowhere/questions.jsonl: no such file"),

@@ -181,8 +181,9 @@ def test_a_budget_of_money_tokens_or_time_chooses_the_most_searches_it_pays_for(
         assert noted["rule"] == f"budget {budget} a thousand questions"
         assert noted["evidence"]["retrieval_ratio"] == pytest.approx(share)
     assert Amount.read("12,500.5 USD", "USD", "budget").value == 12_500.5
-    with pytest.raises(UserError, match=r"key 'budget': expected an amount such as 2.5 USD, .* found '0,5 USD'"):
-        Amount.read("0,5 USD", "USD", "budget")
+    for wrong in ("0,5 USD", "0,500 USD"):
+        with pytest.raises(UserError, match=rf"key 'budget': expected an amount such as 2.5 USD, .* found '{wrong}'"):
+            Amount.read(wrong, "USD", "budget")
     module, chosen = config(script, made, goal="budget", budget="500 tokens", prices=made / "prices.yaml")
     with pytest.raises(UserError, match=r"tokens of some dev answers are not known .*; give the budget as money"):
         module.main(chosen)

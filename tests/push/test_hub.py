@@ -98,8 +98,9 @@ def test_nothing_of_the_machine_nor_of_the_training_texts_is_sent(hub, gate, tmp
         *((kept, kept) for kept in ("runs/demo/train.jsonl", "org/model", "</s>", "http://host/v1/x", "and/or")),
     ):
         assert without_paths({"run": [text]}, {}) == {"run": [expected]}
-    own = {"label_rule": {"own_prompts": {"llm": "Write \\(x\\) or /a/b. {question}"}}}  # their fingerprint is checked
-    assert without_paths(own, {}) == own
+    for name in ("own_prompts", "chat_template"):  # their fingerprint is checked
+        own = {"label_rule": {name: {"llm": "Write \\(x\\) or /a/b. {question}"}}}
+        assert without_paths(own, {}) == own
     assert repository.private and not any("states" in name for name in repository.files)
 
 

@@ -39,6 +39,8 @@ def test_a_path_reaches_into_objects_and_lists_of_objects():
 def test_an_option_without_a_text_keeps_its_place():
     with pytest.raises(UserError, match=r"field 'o\.text\[1\]': expected text, found null"):
         question({"question": "What?", "o": [{"text": "x"}, {"id": 2}, {"text": "y"}], "answer": "B"}, options="o.text")
+    nested = {"question": "What?", "o": [{"in": [{"text": "x"}]}, {"in": [{"text": "y"}]}], "answer": "B"}
+    assert question(nested, options="o.in.text").options == ("x", "y")
 
 
 def test_several_columns_make_a_list():
