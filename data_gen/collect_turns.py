@@ -42,8 +42,8 @@ class CollectTurnsConfig(Config):
 
     @model_validator(mode="after")
     def _history_counts(self) -> CollectTurnsConfig:
-        if self.dataset == "jsonl" and self.history != "plain":
-            raise ValueError("key 'history': own turns have the context that their file gives; remove it")
+        if not self.dataset.startswith("ketod") and self.history != "plain":
+            raise ValueError("key 'history': only ketod and ketod_lines have enriched turns; remove it")
         return self
 
     def writes(self) -> tuple[Path, ...]:

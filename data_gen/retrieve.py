@@ -98,7 +98,9 @@ def main(config: RetrieveConfig) -> None:
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=file.n, desc="retrieve", unit="questions") as bar:
             rule = stage.EvidenceRule(config.retriever, config.titles)
-            for batch in stage.find_evidence(questions, search, rule, config.batch, file.n):
+            # of the web a failure costs the searches that are in progress, no more
+            size = min(config.batch, config.web.parallel) if config.web else config.batch
+            for batch in stage.find_evidence(questions, search, rule, size, file.n):
                 file.add(*batch)
                 file.flush()
                 bar.update(len(batch))

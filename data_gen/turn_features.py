@@ -19,7 +19,6 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_unchanged, write_meta
-from kbtrain.prompts.ragate import context_text
 from kbtrain.records import TurnExample
 from kbtrain.retrieval.base import DistinctSearch
 from kbtrain.retrieval.retrieve_stage import open_index
@@ -41,7 +40,7 @@ def main(config: TurnFeaturesConfig) -> None:
     check_unchanged(source)
     turns = list(jsonl.read(TurnExample, source))
     searcher = DistinctSearch(open_index(config.corpus, config.run / "bm25_turns"))
-    contexts = progress_bar([context_text(turn.context) for turn in turns], desc="know", unit="turns")
+    contexts = progress_bar([" ".join(u.text for u in turn.context) for turn in turns], desc="know", unit="turns")
     found = searcher.search(list(contexts), config.k)
     jsonl.write(target, (replace(turn, knowledge=hits) for turn, hits in zip(turns, found, strict=True)))
     without = sum(hits == () for hits in found)

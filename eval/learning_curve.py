@@ -76,6 +76,7 @@ class LearningCurveConfig(StoredAnswersConfig):
     @model_validator(mode="after")
     def _read(self) -> LearningCurveConfig:
         check_each_once("keys", self.keys)
+        check_each_once("gates", self.gates, "gate")
         if unknown := [name for name in self.gates if name not in KEYS_OF]:
             raise ValueError(f"key 'gates': unknown '{unknown[0]}'; {did_you_mean(unknown[0], KEYS_OF)}")
         for key in {key for keys in KEYS_OF.values() for key in keys}:

@@ -136,15 +136,13 @@ def archive_of_tar():
 
 
 KINDS: dict[str, bytes] = {
-    "a Parquet file": parquet(),
-    "a PDF": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n",
+    "a Parquet file": parquet(), "a PDF": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n",
     "a pickle": pickle.dumps({"question": "a?"}),
     "UTF-16 text": codecs.BOM_UTF16_LE + '{"a": 1}\n'.encode("utf-16-le"),
     "a binary file or UTF-16 text": '{"a": 1}\n'.encode("utf-16-le"),
     "a pointer of Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
-    "a web page (HTML)": b"<!DOCTYPE html>\n<html><body>404</body></html>\n",
-    "a tar archive": archive_of_tar(),
-}
+    "a web page (HTML)": b"<!DOCTYPE html>\n<html><body>404</body></html>\n", "a tar archive": archive_of_tar(),
+}  # fmt: skip
 ROWS = [name for name in READERS if name not in ("a document", "prices", "a whole text")]  # those may be markup
 
 

@@ -55,13 +55,11 @@ def make_model(kind: str = "llama", vocabulary: int = 1000, seed: int = 0, **cha
     import transformers as t
 
     configs = {
-        "llama": (t.LlamaConfig, {}),
-        "qwen2": (t.Qwen2Config, {}),
-        "gemma": (t.GemmaConfig, {"head_dim": 8}),
+        "llama": (t.LlamaConfig, {}), "qwen2": (t.Qwen2Config, {}), "gemma": (t.GemmaConfig, {"head_dim": 8}),
         "gemma3": (t.Gemma3TextConfig, {"head_dim": 8, "sliding_window": 128}),
         "gemma2": (t.Gemma2Config, {"head_dim": 8, "sliding_window": 128, "final_logit_softcapping": 2.0}),
         "mistral": (t.MistralConfig, {"sliding_window": 128}),
-    }
+    }  # fmt: skip
     cls, special = configs[kind]
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     shape |= {"num_key_value_heads": 2, "max_position_embeddings": 4096, "vocab_size": vocabulary}

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,8 @@ def _complete(
         data |= {name: str(data[name]) for name in ("id", "dialogue_id") if type(data.get(name)) is int}
         place = at(path, number, "context")
         data = {**data, "context": [vars(u) for u in _context(data.get("context"), place)]}
+        if data["context"][-1]["speaker"] != "USER":
+            raise UserError(f"{place}: ends with the system's words; what follows the user's is not known to a gate")
         dialogue = str(data.get("dialogue_id", name))
         turn = data.get("turn", len(data["context"]))
         defaults: dict[str, Any] = {"id": f"{dialogue}:{turn}", "dialogue_id": dialogue, "turn": turn}
@@ -164,5 +167,7 @@ def _from_text(text: str, place: str) -> list[Utterance]:
     start, *parts = _MARK.split(text)
     if start.strip() or not parts:
         raise UserError(f"{place}: the text must begin with 'USER:' or 'SYSTEM:'")
+    if twice := next((one for one, other in pairwise(parts[::2]) if one == other), None):
+        raise UserError(f"{place}: '{twice}:' twice in a row; give a list of turns where a text contains this word")
     pairs = zip(parts[::2], parts[1::2], strict=True)
     return [Utterance("USER" if speaker == "USER" else "SYSTEM", utterance.strip()) for speaker, utterance in pairs]

@@ -16,7 +16,7 @@ from pydantic import Field
 from kbtrain.config import Config, build
 from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.base import AnswerRequest, cut_to_bytes
 from kbtrain.llm.outputs import SilentAnswers
 from kbtrain.runtime.scripts import find
 
@@ -162,7 +162,7 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
         answers += request.n + request.greedy
         each = math.ceil(request.n / (most or request.n or 1)) + request.greedy if server else 1
         sent += each
-        n_bytes += each * _bytes_of(request)
+        n_bytes += each * _bytes_of(config, request)
     tokens_most = answers * config.sampling().max_output_tokens
     counted = Forecast(prompts, sent, answers, round(n_bytes / _BYTES_A_TOKEN), tokens_most, server)
     if not measure or not prompts:
@@ -177,8 +177,9 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
     return replace(counted, tokens_in=tokens_in, measured=measured) if measured.silent.n else counted
 
 
-def _bytes_of(request: AnswerRequest) -> int:
-    return len(((request.system or "") + request.text(request.evidence)).encode())
+def _bytes_of(config: LLMConfig, request: AnswerRequest) -> int:
+    evidence, _ = cut_to_bytes(request, config.max_prompt_tokens)
+    return len(((request.system or "") + request.text(evidence)).encode())
 
 
 def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measurement:
@@ -191,6 +192,6 @@ def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measur
     silent.add(samples)
     read, tokens = (sum(one.prompt_tokens for one in sets), sum(sample.n_tokens for sample in samples))
     counted = {(one.question_id, one.condition) for one in sets if one.prompt_tokens}  # not one that was refused
-    n_bytes = [_bytes_of(request) for request in chosen if (request.question.id, request.condition) in counted]
+    n_bytes = [_bytes_of(config, request) for request in chosen if (request.question.id, request.condition) in counted]
     beyond = (read - sum(n_bytes) / _BYTES_A_TOKEN) / len(n_bytes) if n_bytes else 0.0
     return Measurement(len(sets), seconds, tokens, silent, beyond)

@@ -191,7 +191,8 @@ class OpenAILLM:
     def _how(self, request: AnswerRequest, index: int) -> dict[str, Any]:
         """Fields by which an answer is drawn; ``index`` is that of the first one of a request."""
         s = self.sampling
-        seed = request_seed(s.seed, request.question.id, request.condition) + max(index, 0)
+        # a sampled answer in place of the greedy one stands behind the others
+        seed = request_seed(s.seed, request.question.id, request.condition) + (index if index >= 0 else request.n)
         return {"temperature": s.temperature, "top_p": s.top_p, "seed": seed} | ({"top_k": s.top_k} if s.top_k else {})
 
     async def _draw(

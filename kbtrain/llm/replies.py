@@ -195,7 +195,8 @@ def samples(
     for i, choice in enumerate(choices[:n]):
         logprobs, answer = choice.usable_logprobs(), choice.answer(how)
         if logprobs or (logprobs is not None and not outputs[i]):  # some servers give none for tokens of reasoning
-            count = len(logprobs)
+            # those of a text beside reasoning in a field of its own may be of the text alone
+            count = max(len(logprobs), lengths[i]) if choices[i].output()[1] else len(logprobs)
         elif tokenizer is not None and (used is None or len(choices) > 1):
             ids = tokenizer(outputs[i], add_special_tokens=False)["input_ids"]
             count = len(ids) + (answer.finish != "length")

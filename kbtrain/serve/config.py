@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -193,11 +194,25 @@ OF_MCP = (
     "gate", "revision", "key", "dtype", "device", "threshold", "utterance_rules", "search", "search_mapping", "k",
     "search_deadline_s", "on_gate_failure", "gate_deadline_s", "max_question_chars",
 )  # fmt: skip
+_OTHERWISE_IN_MCP = {  # no model answers there
+    "search": "none; atlas; an index folder (BM25 or vectors); a corpus (.jsonl, .tsv, .csv, a folder of .md and "
+    ".txt); http(s)://...{query}; module:function; auto: the web search or the index of the gate's run folder",
+    "search_deadline_s": "seconds after which the tool `search` fails",
+    "max_question_chars": "a longer question is an error of the tool",
+}
+
+
+def _mcp_field(name: str) -> Any:
+    field = copy(ServeConfig.model_fields[name])
+    field.description = _OTHERWISE_IN_MCP.get(name, field.description)
+    return field
+
+
 McpConfig: type[Config] = create_model(
     "McpConfig",
     __base__=Config,
     __module__=__name__,
-    **{name: (ServeConfig.model_fields[name].annotation, ServeConfig.model_fields[name]) for name in OF_MCP},  # type: ignore[call-overload]
+    **{name: (ServeConfig.model_fields[name].annotation, _mcp_field(name)) for name in OF_MCP},  # type: ignore[call-overload]
 )
 
 

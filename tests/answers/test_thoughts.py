@@ -37,15 +37,11 @@ FINISHED = {  # as the models write them, special tokens kept
     "Apriel": "Here are my reasoning steps:\nRome?\n[BEGIN FINAL RESPONSE]\nParis\n[END FINAL RESPONSE]",
 }
 UNFINISHED = {
-    "think": "<think>\nIt may be Rome.\nOr",
-    "half a mark": "<think>Rome?</thi",
-    "a second one": "<think>Rome?</think><think>No",
-    "Magistral": "[THINK]Rome",
-    "gpt-oss": "<|channel|>analysis<|message|>Rome",
-    "gpt-oss without special tokens": "analysisWe need",
-    "Granite 3.2": "Here is my thought process: Rome",
-    "Seed-OSS": "<seed:think>Rome",
-}
+    "think": "<think>\nIt may be Rome.\nOr", "half a mark": "<think>Rome?</thi",
+    "a second one": "<think>Rome?</think><think>No", "Magistral": "[THINK]Rome",
+    "gpt-oss": "<|channel|>analysis<|message|>Rome", "gpt-oss without special tokens": "analysisWe need",
+    "Granite 3.2": "Here is my thought process: Rome", "Seed-OSS": "<seed:think>Rome",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", FINISHED)

@@ -39,9 +39,8 @@ def test_a_planted_key_is_found_nowhere_after_a_chain_with_a_server_that_echoes_
             ("data_gen/label.py", "--tau-mastery", 0.5, "--tau-certainty", "middle"),
             ("data_gen/build.py", "--keys", "[mastery, certainty]"),
             ("eval/score.py", "--model", model, "--device", "cpu"),
-            ("eval/end_to_end.py", "--threshold-rule", "best_accuracy"),
-            ("eval/write_report.py",),
-        ]
+            ("eval/end_to_end.py", "--threshold-rule", "best_accuracy"), ("eval/write_report.py",),
+        ]  # fmt: skip
         for script, *arguments in stages:
             done = scripts.here(script, "--run", run, *arguments)
             said += done.stdout + done.stderr

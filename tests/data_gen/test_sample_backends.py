@@ -148,6 +148,8 @@ def test_a_dry_run_tells_requests_tokens_and_money_and_stores_nothing(make_run, 
         )
         sizes = [len(answer_prompt(a.question, a.condition, a.evidence)) * (a.n + 1) / 4 for a in plan.requests()]
         assert tokens == round(sum(sizes)) and f"EUR {tokens:,}.00 by prices.yaml" in said
+        sample(folder, "hosted", *address, *more, "--max-prompt-tokens", "32")  # passages are cut, as in sampling
+        assert int(capsys.readouterr().out.split("in about ")[1].split(" (")[0].replace(",", "")) < 0.9 * tokens
         config = parse_args(SAMPLE.SampleConfig, ["--run", "r", *address, "--backend", "openai"])
         measured = forecast(config, plan.requests, 6).measured
         asked = Counter(json.dumps(one["messages"]) for one in server.requests)

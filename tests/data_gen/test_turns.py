@@ -47,7 +47,7 @@ def test_turns_are_collected_with_their_counts_and_source(tmp_path):
     ]  # fmt: skip
     assert read_meta(tmp_path / "r" / "turns.jsonl")["stage"] == "collect_turns"
     own = ("--run", tmp_path / "r", "--dataset", "jsonl", "--path", tmp_path / "in", "--history", "enriched")
-    assert "key 'history': own turns" in run("data_gen/collect_turns.py", *own, fails=True)
+    assert "key 'history': only ketod" in run("data_gen/collect_turns.py", *own, fails=True)
 
 
 def test_native_dialogues_come_with_their_snippets_and_bad_ones_are_one_line(tmp_path):
@@ -67,6 +67,9 @@ def test_native_dialogues_come_with_their_snippets_and_bad_ones_are_one_line(tmp
 
 
 def test_passages_are_found_and_responses_generated(folder):
+    words = folder / "words.jsonl"
+    words.write_text('{"id": "u", "title": "", "text": "a user and a system"}\n')
+    assert "no knowledge for 48" in run("data_gen/turn_features.py", "--run", folder, "--corpus", words)
     out = run("data_gen/turn_features.py", "--run", folder, "--corpus", folder / "snippets.jsonl", "--k", 2)
     assert out.startswith("48 turns; no knowledge for ")
     run("studies/turn_responses.py", "--run", folder, "--backend", "scripted", "--model", "scripted")

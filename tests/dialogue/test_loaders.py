@@ -214,7 +214,10 @@ def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(t
     assert refused(
         "jsonl", lines(path, row, row | {"split": "dev", "turn": 3}), match="dialogue 'd': in dev and in train"
     )
-    assert refused("jsonl", lines(path, {"context": [], "split": "dev"}), match="turns.jsonl:1: field 'context'")
+    for wrong, told in ([], "give the turns"), ("USER: a SYSTEM: b", "ends with the"), ("USER: a USER: b", "twice in"):
+        assert refused(
+            "jsonl", lines(path, row | {"context": wrong}), match=f"turns.jsonl:1: field 'context': .*{told}"
+        )
     assert refused("jsonl", lines(path, row | {"contxt": 1}), match="turns.jsonl:1: field 'contxt': unknown")
     assert refused("jsonl", lines(path, row | {"split": "trial"}), match="turns.jsonl:1: field 'split'")
     said = {"speaker": "USER", "text": "Hi", "mood": "good"}

@@ -67,6 +67,8 @@ def test_answers_are_the_servers_with_seeds_tokens_and_logprobs(open_llm, asks, 
         ids = encode(tokenizer, answer_prompt(ask.question, "llm"))
         assert made.prompt_tokens == len(ids)
         assert sum(request["prompt"] == ids for request in sent) == 2  # one greedy, one for all samples
+        seeds = [open_llm(server)._how(ask, index)["seed"] for index in (-1, 0, 1, 2)]  # one where none is greedy
+        assert len({*seeds}) == 4
     assert {request["path"] for request in sent} == {"/v1/completions"}
     assert all(request["key"] is None for request in sent)
 
@@ -157,6 +159,10 @@ def test_the_tokens_of_a_reply_are_shared_out_among_its_answers():
     assert lengths({"usage": {"completion_tokens": 31}}) == [30, 1]
     assert lengths({"usage": {"completion_tokens": 3}}) == [3, 1]  # none of nothing
     assert lengths({}) == [8, 1]  # a quarter of their bytes
+    message = {"role": "assistant", "content": "Paris", "reasoning_content": "It is the capital. " * 90}
+    one = {"message": message, "logprobs": {"content": [{"logprob": -1}]}, "finish_reason": "stop"}
+    thinking = {"choices": [one], "usage": {"completion_tokens": 500}}  # log-probabilities of the text alone
+    assert [s.n_tokens for s in samples(thinking, 0, 1, OutputRules(), None)] == [500]
 
 
 def test_fields_can_be_added_and_taken_out(open_llm, question):

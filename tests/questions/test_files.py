@@ -20,13 +20,11 @@ from kbtrain.questions.files import SPLITS, data_files, split_word
 from kbtrain.questions.tables import json_rows, rows_by_key, rows_under
 
 MMLU = {
-    "data/README.txt": "not a table",
-    "data/dev/anatomy_dev.csv": "What?,a,b,c,d,A\n",
+    "data/README.txt": "not a table", "data/dev/anatomy_dev.csv": "What?,a,b,c,d,A\n",
     "data/val/anatomy_val.csv": "Which?,a,b,c,d,B\n",
     "data/test/anatomy_test.csv": 'Who?,"a, b",b,c,d,C\nWhy?,a,b,c,d,D\n',
-    "data/auxiliary_train/race.csv": "When?,a,b,c,d,A\n",
-    "__MACOSX/data/dev/._anatomy_dev.csv": "\x00",
-}
+    "data/auxiliary_train/race.csv": "When?,a,b,c,d,A\n", "__MACOSX/data/dev/._anatomy_dev.csv": "\x00",
+}  # fmt: skip
 
 
 def packed(tmp_path, kind, members=MMLU):

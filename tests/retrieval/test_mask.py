@@ -17,6 +17,7 @@ MASKED = [
     ((".bo",), "Its domain is .bo. Not .bob", "Its domain is MASK. Not .bob"), (("C++",), "C++ and C", "MASK and C"),
     (("New York",), "in new\nYork now", "in MASK now"), (("São Paulo",), "são paulo", "MASK"),
     (("北京",), "中国的首都是北京市", "中国的首都是MASK市"), (("Lima",), "nothing here", "nothing here"),
+    (("١٩٨٤",), "ولد في عام ١٩٨٤ في", "ولد في عام MASK في"), (("1984",), "عام ١٩٨٤", "عام MASK"),
 ]  # fmt: skip
 
 

@@ -61,12 +61,9 @@ def test_verdicts_on_what_nobody_asked_take_no_decision_away(gate, tmp_path):
 CHAT = {"messages": [{"role": "user", "content": NEEDS}]}
 PREDICATE = {"type": "predicate", "instructions": INSTRUCTIONS}
 ROUTES = {
-    "completions": {"prompt": NEEDS},
-    "responses": {"input": NEEDS},
-    "messages": {**CHAT, "max_tokens": 9},
-    "gate": {"questions": [NEEDS]},
-    "decisions": {"input": NEEDS, "questions": [PREDICATE]},
-}
+    "completions": {"prompt": NEEDS}, "responses": {"input": NEEDS}, "messages": {**CHAT, "max_tokens": 9},
+    "gate": {"questions": [NEEDS]}, "decisions": {"input": NEEDS, "questions": [PREDICATE]},
+}  # fmt: skip
 
 
 def test_every_route_explores_and_logs_its_propensity(gate, tmp_path):

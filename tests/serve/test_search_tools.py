@@ -172,12 +172,10 @@ def test_what_the_client_chose_or_called_stays(server, stub):
     assert (found["x-kbtrain-tool"], stub.body()) == ("kept", body)
     call = {"id": "a", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
     turns = [
-        {"role": "user", "content": "Hi there, who?"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "a", "content": "Nobody."},
-        {"role": "assistant", "content": "Nobody."},
+        {"role": "user", "content": "Hi there, who?"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "Nobody."}, {"role": "assistant", "content": "Nobody."},
         {"role": "user", "content": KNOWN},
-    ]
+    ]  # fmt: skip
     body, found = ask(server, KNOWN, [SEARCH])
     for mine in (
         {"tool_calls": [call]},

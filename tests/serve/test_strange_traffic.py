@@ -375,12 +375,9 @@ CHUNKED_HEAD = (
     b"POST /v1/gate HTTP/1.1\r\nhost: a\r\nauthorization: Bearer %s\r\ntransfer-encoding: chunked\r\n\r\n" % KEY
 )
 ENDLESS = {
-    "value": b"GET /health HTTP/1.1\r\nhost: a\r\nx-long: ",
-    "name": b"GET /health HTTP/1.1\r\nhost: a\r\n",
-    "path": b"GET /",
-    "chunk": CHUNKED_HEAD + b"1;",
-    "trailer": CHUNKED_HEAD + b"1\r\n{\r\n0\r\nx: ",
-}
+    "value": b"GET /health HTTP/1.1\r\nhost: a\r\nx-long: ", "name": b"GET /health HTTP/1.1\r\nhost: a\r\n",
+    "path": b"GET /", "chunk": CHUNKED_HEAD + b"1;", "trailer": CHUNKED_HEAD + b"1\r\n{\r\n0\r\nx: ",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("begin", ENDLESS.values(), ids=ENDLESS)
