@@ -150,7 +150,8 @@ def main(config: CollectConfig) -> None:
 def is_renamed(config: CollectConfig, target: Path, now: Iterable[Loaded]) -> bool:
     """True if the data have another name than when these questions were made, which have other ids ``now``."""
     before = Path(str(meta_of(target).get("config", {}).get("path")))
-    if config.path is None or before.name == config.path.name or not path_exists(target):
+    is_asked = config.path is not None and before.name != config.path.name and any(config.run.glob("samples*.db"))
+    if not is_asked or not path_exists(target):
         return False
     pairs = zip(now, jsonl.read(Question, target), strict=False)
     return any(loaded.question.id != made.id for loaded, made in pairs)

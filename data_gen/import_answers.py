@@ -15,7 +15,7 @@ Examples:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -107,10 +107,10 @@ def main(config: ImportConfig) -> None:
     run = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
            "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
            "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
-    copies, first = CopiedGold(), ""
+    copies, ids = CopiedGold(), set[str]()
     # a broken line stops here, before a store is bound to this file
     for row in progress_bar(read_answered(config.path, columns), desc="check", unit="questions"):
-        first = first or (row.question.id if row.question.answers and row.has_both else "")
+        ids.add(row.question.id)
         copies.add(row.question, {condition: answer.text for condition, answer in row.answers.items()})
     if (problem := copies.problem()) and config.copied_gold == "refuse":
         raise UserError(
@@ -118,7 +118,7 @@ def main(config: ImportConfig) -> None:
             "--stated, or set --copied-gold allow"
         )
     with writing(files["samples.db"], config.sampling_run), SampleStore(files["samples.db"]) as store:
-        refuse_other_file(store, config, run, first)
+        refuse_other_file(store, config, run, ids)
         store.begin(config.sampling_run, run)
         rows = progress_bar(read_answered(config.path, columns), desc="import", unit="questions")
         jsonl.write(files["questions.jsonl"], imported.into(store, config.sampling_run, rows))
@@ -136,16 +136,16 @@ def main(config: ImportConfig) -> None:
     print("\n".join([*warned, *imported.lines()]) + f" -> {config.run}")
 
 
-def refuse_other_file(store: SampleStore, config: ImportConfig, run: Mapping[str, Any], first: str) -> None:
+def refuse_other_file(store: SampleStore, config: ImportConfig, run: Mapping[str, Any], ids: Set[str]) -> None:
     """Raise :class:`UserError` where the run's answers are of another file: logs grow from day to day. Where answers
-    are of this one and not to its question ``first``, ids are made of its name, and it has another one now."""
+    are of this one and to none of its ``ids``, these are made of its name, and it has another one now."""
     for name in filter(store.counts, store.runs()):
         of_file = store.run_meta(name)
         if name == config.sampling_run and of_file.get("source", run["source"]) != run["source"]:
             reason = f"its answers are of another file than {config.path}, or of what that was before it changed"
             raise UserError(f"{at(store.path)}: {reason}; import it into a new folder: --run")
         is_same = all(of_file.get(key) == run[key] for key in ("source", "columns"))
-        if is_same and first and all(store.get(name, first, condition) is None for condition in config.answers):
+        if is_same and ids.isdisjoint(question for question, _ in store.done(name)):
             reason = f"its answers are of {config.path} under another name, which its ids are made of"
             raise UserError(f"{at(store.path)}: {reason}; rename it back, or import it into a new folder: --run")
 

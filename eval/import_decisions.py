@@ -189,12 +189,12 @@ def forget_beside(config: ImportDecisionsConfig) -> None:
         return
     others = others_of(config)
     added = [name for name in added_gates(path) if name != config.gate]
+    meta_path(path).unlink(missing_ok=True)
     if others:
         jsonl.write(path, others)
         write_meta(path, stage="import_decisions", config=config, inputs=[], extra={"added": added})
     else:
         path.unlink()
-        meta_path(path).unlink(missing_ok=True)
 
 
 def check_free(config: ImportDecisionsConfig, scores: Sequence[GateScore]) -> None:

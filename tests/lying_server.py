@@ -299,12 +299,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 TO: dict[str, Callable[[str, int], bool]] = {
-    "every request": lambda method, number: True,
-    "every question": lambda method, number: method == "POST",
+    "every request": lambda method, number: True, "every question": lambda method, number: method == "POST",
     "the first question": lambda method, number: method == "POST" and number == 0,
     "one question in two": lambda method, number: method == "POST" and number % 2 == 1,
     "the list of models": lambda method, number: method == "GET",
-}
+}  # fmt: skip
 
 
 def field(seed: int) -> Lie:

@@ -52,7 +52,7 @@ def is_mark(char: str) -> bool:
 
 @functools.lru_cache(maxsize=65_536)
 def _fold(char: str) -> str:
-    char = without_ignored(char)
+    char = {"\u066b": ".", "\u066c": ","}.get(char, without_ignored(char))
     if has_chinese(char):
         return simplified_character(char)
     if char.isdecimal():  # of any script
@@ -67,7 +67,7 @@ _OPENING, _CLOSING = "\"'“”‘’「『《〈([<（", "\"'“”‘’」』
 _ARTICLE = r"(?:(?:an?|the)[\W_]{1,3})?"
 _CHINESE_SPACED = r"[\s·・‧•・\-]{0,2}"
 _PIECE = regex.compile(rf"\d+(?:[,'’]\d{{3}})+(?![\d.])|\d+(?:\.\d+)?|[{CJK}]|[{UNSPACED}]+|{_LETTER}+|[^\w\s]|_")
-_DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:[,'’]\d{3})+(?!\d|\.\d)|(?<![\d.])\d+(?![\d]|\.\d)")
+_DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:[,'’]\d{3})+(?!\d|\.\d)|(?<![\d.])\d+(?!\d|\.\d|(?:[,'’]\d{3})+\.\d)")
 _IN_WORD_FROM = 4  # letters; too many words begin with a shorter answer
 _HANZI_NUMBER = re.compile("[零一二两三四五六七八九十百千万]{2,}")
 

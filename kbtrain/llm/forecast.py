@@ -178,8 +178,10 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
 
 
 def _bytes_of(config: LLMConfig, request: AnswerRequest) -> int:
-    evidence, _ = cut_to_bytes(request, config.max_prompt_tokens)
-    return len(((request.system or "") + request.text(evidence)).encode())
+    is_chat = config.kind.server and config.server_endpoint == "chat"  # whose tokenizer is not here
+    evidence = cut_to_bytes(request, config.max_prompt_tokens)[0] if is_chat else request.evidence
+    n_bytes = len(((request.system or "") + request.text(evidence)).encode())
+    return n_bytes if is_chat else min(n_bytes, round(config.max_prompt_tokens * _BYTES_A_TOKEN))
 
 
 def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measurement:

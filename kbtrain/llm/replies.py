@@ -192,11 +192,12 @@ def samples(
     choices, used = choices_of(reply), token_count(reply, "completion_tokens")
     outputs = [thought + text for text, thought in (choice.output() for choice in choices)]
     lengths, numbered = _lengths(outputs, used), []
+    told = sum(len(choice.usable_logprobs() or ()) for choice in choices)  # may be those of the texts alone
+    lacks_thoughts = used is not None and told + len(choices) < used
     for i, choice in enumerate(choices[:n]):
         logprobs, answer = choice.usable_logprobs(), choice.answer(how)
         if logprobs or (logprobs is not None and not outputs[i]):  # some servers give none for tokens of reasoning
-            # those of a text beside reasoning in a field of its own may be of the text alone
-            count = max(len(logprobs), lengths[i]) if choices[i].output()[1] else len(logprobs)
+            count = lengths[i] if choices[i].output()[1] and lacks_thoughts else len(logprobs)
         elif tokenizer is not None and (used is None or len(choices) > 1):
             ids = tokenizer(outputs[i], add_special_tokens=False)["input_ids"]
             count = len(ids) + (answer.finish != "length")

@@ -262,7 +262,7 @@ def reach(row: SourceRecord, column: str, optional: bool = False, whole: bool = 
     for part in column.split("."):
         value = cell_value(value)
         if isinstance(value, list) and all(isinstance(inner, dict) or (whole and inner is None) for inner in value):
-            value = _flat([inner and inner.get(part) for inner in value], whole)
+            value = _flat([None if inner is None else inner.get(part) for inner in value], whole)
         elif isinstance(value, dict) and (optional or part in value):
             value = value.get(part)
         elif optional and (is_blank(str(value)) or value == "null"):  # a table's cell without an object
@@ -273,9 +273,12 @@ def reach(row: SourceRecord, column: str, optional: bool = False, whole: bool = 
 
 
 def _flat(values: Sequence[Any], whole: bool = False) -> list[Any]:
-    """The values, those of an inner list in its place; without nulls, unless they are to stay ``whole``."""
+    """The values without nulls, those of an inner list in its place; ``whole``: as many as there are, an inner list of
+    one value is that value, and an empty one null."""
+    if whole:
+        return [(one[0] if one else None) if isinstance(one, list) and len(one) < 2 else one for one in values]
     lists = (value if isinstance(value, list) else [value] for value in values)
-    return [value for values in lists for value in values if whole or value is not None]
+    return [value for values in lists for value in values if value is not None]
 
 
 def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str, ...]:

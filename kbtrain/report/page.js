@@ -3,7 +3,7 @@
 (() => {
   const value = (text) => {
     const first = text.replace(/\s\[.*$/, "").replace(/^\[(.*), .*\]$/, "$1"); // an interval stands where it begins
-    const number = Number(first.replace(/[<%,\s]/g, "").replace("\u2212", "-"));
+    const number = Number(first.replace(/[<%,\s]/g, "").replace("\u2212", "-")) / (first.startsWith("<") ? 2 : 1);
     return text.trim() === "" || Number.isNaN(number) ? null : number;
   };
 

@@ -92,27 +92,21 @@ def read_outcomes(path: Path) -> dict[str, float]:
 
 
 def _rotated(path: Path) -> list[Path]:
-    """Rotated files of a log, the oldest first. A compressed one keeps its number while plain ones move on: its place
-    among them is by the times of first rows, where these are known. One that repeats another file is left out, as is
-    an unfinished one beside its plain file, which gzip removes only afterwards."""
+    """Rotated files of a log, the oldest first: by the times of their first rows, since a compressed one keeps its
+    number while plain ones move on; by their numbers where a time is missing. One that repeats another file is left
+    out, as is an unfinished one beside its plain file, which gzip removes only afterwards."""
     files = path.parent.glob(f"{glob.escape(path.name)}.*")
     ages = {file: plain_name(file.name)[len(path.name) + 1 :] for file in files}
-    numbered = (file for file in ages if ages[file].isdecimal())
-    found = sorted(numbered, key=lambda file: (file.name != plain_name(file.name), -int(ages[file])))
-    begins, order = dict[Path, str](), list[Path]()
-    for file in found:
-        is_packed = file.name != plain_name(file.name)
-        with suppress(UserError) if is_packed and file.with_suffix("") in ages else nullcontext():
+    packed = {file: file.name != plain_name(file.name) for file in ages if ages[file].isdecimal()}
+    begins = dict[Path, str]()
+    for file in sorted(packed, key=lambda file: (packed[file], -int(ages[file]))):
+        with suppress(UserError) if packed[file] and file.with_suffix("") in ages else nullcontext():
             begin = next((line for _, line in lines(file)), "")
-            if is_packed and begin in begins.values():
-                continue
-            begins[file], place = begin, len(order)
-            if is_packed and (time_of := _time(begin)):
-                place = next((i for i, other in enumerate(order) if _time(begins[other]) > time_of), place)
-            elif is_packed:
-                place = next((i for i, other in enumerate(order) if int(ages[other]) <= int(ages[file])), place)
-            order.insert(place, file)
-    return order
+            if begin and not (packed[file] and begin in begins.values()):
+                begins[file] = begin
+    times = {file: _time(begin) for file, begin in begins.items()}
+    by_time = all(times.values())
+    return sorted(begins, key=lambda file: (times[file] if by_time else -int(ages[file]), not packed[file]))
 
 
 def _time(line: str) -> float:

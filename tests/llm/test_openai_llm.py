@@ -163,6 +163,8 @@ def test_the_tokens_of_a_reply_are_shared_out_among_its_answers():
     one = {"message": message, "logprobs": {"content": [{"logprob": -1}]}, "finish_reason": "stop"}
     thinking = {"choices": [one], "usage": {"completion_tokens": 500}}  # log-probabilities of the text alone
     assert [s.n_tokens for s in samples(thinking, 0, 1, OutputRules(), None)] == [500]
+    both = {"choices": [one, {**one, "index": 1}], "usage": {"completion_tokens": 3}}  # of all that was written
+    assert [s.n_tokens for s in samples(both, 0, 2, OutputRules(), None)] == [1, 1]
 
 
 def test_fields_can_be_added_and_taken_out(open_llm, question):

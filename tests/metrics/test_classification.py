@@ -73,10 +73,9 @@ def test_figures_are_scikit_learn_s_also_with_weights_and_ties():
         expected = {
             "auroc": roc_auc_score(TRUTH, SCORES, sample_weight=w),
             "average_precision": average_precision_score(TRUTH, SCORES, sample_weight=w),
-            "f1": f1_score(TRUTH, kept, sample_weight=w),
-            "precision": precision_score(TRUTH, kept, sample_weight=w),
+            "f1": f1_score(TRUTH, kept, sample_weight=w), "precision": precision_score(TRUTH, kept, sample_weight=w),
             "recall": recall_score(TRUTH, kept, sample_weight=w),
-        }
+        }  # fmt: skip
         expected["fdr"] = 1 - expected["precision"]
         for name, value in expected.items():
             assert found[name][row] == pytest.approx(value, abs=1e-12), name

@@ -41,6 +41,10 @@ def test_an_option_without_a_text_keeps_its_place():
         question({"question": "What?", "o": [{"text": "x"}, {"id": 2}, {"text": "y"}], "answer": "B"}, options="o.text")
     nested = {"question": "What?", "o": [{"in": [{"text": "x"}]}, {"in": [{"text": "y"}]}], "answer": "B"}
     assert question(nested, options="o.in.text").options == ("x", "y")
+    nested["o"].insert(1, {"in": []})
+    with pytest.raises(UserError, match=r"field 'o\.in\.text\[1\]': expected text, found null"):
+        question(nested, options="o.in.text")
+    assert question({"question": "Who?", "o": [{"a": "Ann"}, {}]}, answers="o.a").answers == ("Ann",)
 
 
 def test_several_columns_make_a_list():

@@ -17,7 +17,7 @@ MASKED = [
     ((".bo",), "Its domain is .bo. Not .bob", "Its domain is MASK. Not .bob"), (("C++",), "C++ and C", "MASK and C"),
     (("New York",), "in new\nYork now", "in MASK now"), (("São Paulo",), "são paulo", "MASK"),
     (("北京",), "中国的首都是北京市", "中国的首都是MASK市"), (("Lima",), "nothing here", "nothing here"),
-    (("١٩٨٤",), "ولد في عام ١٩٨٤ في", "ولد في عام MASK في"), (("1984",), "عام ١٩٨٤", "عام MASK"),
+    (("١٩٨٤",), "ولد في عام ١٩٨٤ في", "ولد في عام MASK في"), (("1984",), "عام ١٬٩٨٤", "عام MASK"),
 ]  # fmt: skip
 
 
@@ -59,13 +59,12 @@ def test_another_form_of_the_answer_is_masked_as_well():
 
 
 LEAKS = [
-    (("Paris", "City of Light"), "Parisians love it", ("Paris",)),
+    (("12",), "12,345.6", ()), (("12,345",), "12,345.6", ()), (("Paris", "City"), "Parisians love it", ("Paris",)),
     (("Facebook",), "on Face book today", ("Facebook",)), (("Rome",), "He came from England", ()),
     (("O",), "Oxygen has the symbol MASK", ()), (("10",), "in 1066 and 10,000 and 1.10", ()),
     (("10",), "of ten men", ("10",)), (("seven",), "7 of them", ("seven",)), (("北京",), "北——京", ("北京",)),
     (("北京",), "东京", ()), (("七",), "七天", ("七",)), (("七",), "十七天", ()), (("7",), "七天", ()),
-    (("C++",), "C and D", ()),
-    (("C++",), "C++ code", ("C++",)), (("Theban",), "the banner", ()), (("!",), "so!", ("!",)),
+    (("C++",), "C, D", ()), (("C++",), "C++ code", ("C++",)), (("Theban",), "the banner", ()), (("!",), "so!", ("!",)),
 ]  # fmt: skip
 
 

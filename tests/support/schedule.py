@@ -9,12 +9,9 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 
 _WAITING = (
-    "llm/test_lying_servers.py",
-    "llm/test_openai_llm.py",
-    "push/test_hub.py",
-    "benchmarks/test_serving_benchmark.py",
+    "llm/test_lying_servers.py", "llm/test_openai_llm.py", "push/test_hub.py", "benchmarks/test_serving_benchmark.py",
     "test_store.py",
-)
+)  # fmt: skip
 # Files that take more than about 2 s of CPU or of waiting, child processes included, the dearest first.
 SLOW = (
     "test_wheel.py",
