@@ -124,7 +124,7 @@ def main(config: ImportConfig) -> None:
         jsonl.write(files["questions.jsonl"], imported.into(store, config.sampling_run, rows))
     facts = imported.as_dict()
     if config.scores or other_scores:
-        meta_path(files["imported_scores.jsonl"]).unlink(missing_ok=True)  # killed, the same command goes on
+        meta_path(files["imported_scores.jsonl"]).unlink(missing_ok=True)  # after a kill the same command resumes
         jsonl.write(files["imported_scores.jsonl"], [*other_scores, *imported.scores])
         facts |= {"added": sorted({row_score.gate for row_score in other_scores})} if other_scores else {}
     else:

@@ -117,7 +117,7 @@ def main(config: ImportDecisionsConfig) -> None:
     facts = {"gate": config.gate, **notes, "scores": len(scores), "other_questions": len(decisions.rows) - len(scores),
              "without_column": decisions.without}  # fmt: skip
     if not config.as_gate:
-        meta_path(target).unlink(missing_ok=True)  # killed, the same command takes what is there as it is
+        meta_path(target).unlink(missing_ok=True)  # after a kill the same command resumes
     jsonl.write(target, [*other_scores, *scores])
     if config.as_gate:
         forget_beside(config)
@@ -202,9 +202,11 @@ def check_free(config: ImportDecisionsConfig, scores: Sequence[GateScore]) -> No
     import leaves behind."""
 
     def is_own(path: Path) -> bool:
-        stage = meta_of(path).get("stage")
+        if path != config.target:
+            return False
         same = {config.gate: {score.question_id: score.score for score in scores}}
-        return path == config.target and (stage == "import_decisions" or (stage is None and read_scores(path) == same))
+        stage = meta_of(path).get("stage")
+        return stage == "import_decisions" or (stage is None and read_scores(path) == same)
 
     folders = [
         path for path in (config.run / config.gate, config.run / "gates" / config.gate) if path_exists(path / CARD)

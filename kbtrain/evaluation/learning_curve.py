@@ -179,7 +179,7 @@ def learning_curve(
                 parts["stack"] = stacked(parts, chosen, key)
             drawn = drawn_areas([part.test for part in parts.values()], table.llm, table.rag, _DRAWS, _SEED)
             areas = [None] * len(parts) if drawn is None else drawn[0].tolist()
-            best = None if drawn is None or len(parts) < 2 else chosen_value(drawn)  # of one there is no choice
+            best = None if drawn is None or len(parts) < 2 else chosen_value(drawn)  # one gate is not chosen
             for i, (name, part) in enumerate(parts.items()):
                 ranked = _auroc(wrong, part.test), _auroc(helped, part.test)
                 corrected = best.corrected if best is not None and best.place == i else None

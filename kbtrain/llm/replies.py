@@ -190,14 +190,15 @@ def samples(
     Without log-probabilities and tokenizer the usage's tokens are shared out by the outputs' bytes, reasoning included.
     """
     choices, used = choices_of(reply), token_count(reply, "completion_tokens")
-    outputs = [thought + text for text, thought in (choice.output() for choice in choices)]
+    parts, told = [choice.output() for choice in choices], [choice.usable_logprobs() for choice in choices]
+    outputs = [thought + text for text, thought in parts]
     lengths, numbered = _lengths(outputs, used), []
-    told = sum(len(choice.usable_logprobs() or ()) for choice in choices)  # may be those of the texts alone
-    lacks_thoughts = used is not None and told + len(choices) < used
+    # beside reasoning in a field of its own, log-probabilities may be of the texts alone
+    lacks_thoughts = used is not None and sum(len(one or ()) for one in told) + len(choices) < used
     for i, choice in enumerate(choices[:n]):
-        logprobs, answer = choice.usable_logprobs(), choice.answer(how)
+        logprobs, answer = told[i], choice.answer(how)
         if logprobs or (logprobs is not None and not outputs[i]):  # some servers give none for tokens of reasoning
-            count = lengths[i] if choices[i].output()[1] and lacks_thoughts else len(logprobs)
+            count = lengths[i] if parts[i][1] and lacks_thoughts else len(logprobs)
         elif tokenizer is not None and (used is None or len(choices) > 1):
             ids = tokenizer(outputs[i], add_special_tokens=False)["input_ids"]
             count = len(ids) + (answer.finish != "length")

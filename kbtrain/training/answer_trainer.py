@@ -233,7 +233,7 @@ class AnswerTrainer(BaseTrainer):
                 logits_to_keep=inputs.get("kept", labels.shape[1]),
                 use_cache=False,
             )
-        count = (labels != IGNORE).sum() if num_items_in_batch is None else num_items_in_batch
+        count = self.divisor_of(inputs) if num_items_in_batch is None else num_items_in_batch
         loss = self.of_all_ranks(self.loss(outputs.logits, labels, other, weight) / count, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
