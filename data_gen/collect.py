@@ -13,6 +13,7 @@ Examples:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -148,13 +149,14 @@ def main(config: CollectConfig) -> None:
 
 
 def is_renamed(config: CollectConfig, target: Path, now: Iterable[Loaded]) -> bool:
-    """True if the data have another name than when these questions were made, which have other ids ``now``."""
+    """True if the data have another name than when these questions were made, by which ids, sets or splits differ."""
     before = Path(str(meta_of(target).get("config", {}).get("path")))
     is_asked = config.path is not None and before.name != config.path.name and any(config.run.glob("samples*.db"))
     if not is_asked or not path_exists(target):
         return False
     pairs = zip(now, jsonl.read(Question, target), strict=False)
-    return any(loaded.question.id != made.id for loaded, made in pairs)
+    by_name = operator.attrgetter("id", "dataset", "split")
+    return any(by_name(loaded.question) != by_name(made) for loaded, made in pairs)
 
 
 def noting_places(stream: Iterable[Loaded], places: dict[str, str]) -> Iterator[Loaded]:

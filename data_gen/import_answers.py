@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.scores import added_gates, read_scores
+from kbtrain.evaluation.scores import added_gates, read_scores, write_imported
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256, meta_of, meta_path, unchanged
@@ -124,9 +124,9 @@ def main(config: ImportConfig) -> None:
         jsonl.write(files["questions.jsonl"], imported.into(store, config.sampling_run, rows))
     facts = imported.as_dict()
     if config.scores or other_scores:
-        meta_path(files["imported_scores.jsonl"]).unlink(missing_ok=True)  # after a kill the same command resumes
-        jsonl.write(files["imported_scores.jsonl"], [*other_scores, *imported.scores])
-        facts |= {"added": sorted({row_score.gate for row_score in other_scores})} if other_scores else {}
+        added = sorted({row_score.gate for row_score in other_scores})
+        write_imported(files["imported_scores.jsonl"], [*other_scores, *imported.scores], added)
+        facts |= {"added": added} if added else {}
     else:
         remove_own(files.pop("imported_scores.jsonl"))
     for path in reversed(files.values()):  # the questions last: with their metadata in place the stage counts as done
@@ -138,14 +138,15 @@ def main(config: ImportConfig) -> None:
 
 def refuse_other_file(store: SampleStore, config: ImportConfig, run: Mapping[str, Any], ids: Set[str]) -> None:
     """Raise :class:`UserError` where the run's answers are of another file: logs grow from day to day. Where answers
-    are of this one and to none of its ``ids``, these are made of its name, and it has another one now."""
+    are of this one and have other ids than ``ids``, these are made of its name, and it has another one now."""
     for name in filter(store.counts, store.runs()):
         of_file = store.run_meta(name)
         if name == config.sampling_run and of_file.get("source", run["source"]) != run["source"]:
             reason = f"its answers are of another file than {config.path}, or of what that was before it changed"
             raise UserError(f"{at(store.path)}: {reason}; import it into a new folder: --run")
         is_same = all(of_file.get(key) == run[key] for key in ("source", "columns"))
-        if is_same and ids.isdisjoint(question for question, _ in store.done(name)):
+        answered = {question for question, _ in store.done(name)}
+        if is_same and answered - ids and ids - answered:
             reason = f"its answers are of {config.path} under another name, which its ids are made of"
             raise UserError(f"{at(store.path)}: {reason}; rename it back, or import it into a new folder: --run")
 

@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config, check_counts, run_script
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.evaluation.calibrate import (
     Chosen,
     calibrate,
@@ -36,9 +36,9 @@ from kbtrain.evaluation.calibrate import (
 )
 from kbtrain.evaluation.cost import Usage, asking_of, bill, stored_usage, thousand_questions
 from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.gate_inputs import training_of, training_texts
+from kbtrain.evaluation.gate_inputs import training_in
 from kbtrain.evaluation.outcomes import entities_of
-from kbtrain.evaluation.run_folder import read_labels, read_outcomes
+from kbtrain.evaluation.run_folder import read_outcomes, sampling_run_of
 from kbtrain.evaluation.scores import StoredScores, stored_scores
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import read_card
@@ -96,6 +96,11 @@ def main(config: CalibrateConfig) -> None:
     scores_stored = stored_scores(config.run)
     path, scores = scores_stored.scores_of(config.gate)
     outcomes = read_outcomes(config.run)
+    if (of := sampling_run_of(config.run / "outcomes.jsonl", config.sampling_run)) != config.sampling_run:
+        raise UserError(
+            f"key 'sampling_run': {at(config.run / 'outcomes.jsonl')}: answers of run '{of}', not "
+            f"'{config.sampling_run}'; name that"
+        )
     folder, name = place(config, source_of(config.run, scores_stored.meta, config.gate))
     of_dev, tested = (
         [outcome.question_id for outcome in outcomes if outcome.split == split] for split in ("dev", "test")
@@ -103,10 +108,8 @@ def main(config: CalibrateConfig) -> None:
     if not config.check:
         dev = stored_dev(config.run, config.gate)
         if config.goal in CHOICES and path_exists(config.run / "labels.jsonl"):
-            _, labels = read_labels(config.run / "labels.jsonl")
-            texts = training_texts(jsonl.read(Question, config.run / "questions.jsonl"))
             of_folder = StoredScores(folder, behind={name: Source(folder, name, gate_identity(folder))})
-            dev = replace(dev, train=training_of([name], of_folder, labels, texts)[name])
+            dev = replace(dev, train=training_in(config.run, [name], of_folder)[name])
         note(config, folder, name, dev, path, outcomes, scores_stored)
     new_values = [scores[question] for question in tested if question in scores]
     entities = len(set(entities_of(asked_in(config, tested)))) or None

@@ -24,7 +24,7 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.decisions import DevRule, classify_gates
-from kbtrain.evaluation.gate_inputs import in_report_order, scored_gates
+from kbtrain.evaluation.gate_inputs import in_report_order, scored_gates, training_in
 from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
 from kbtrain.evaluation.scores import (
     StoredScores,
@@ -89,6 +89,10 @@ def questions(config: ClassifyConfig) -> None:
         tau = read_labels(inputs[-1])[0].tau_mastery
     ids = ([outcome.question_id for outcome in part] for part in (dev, test))
     gates, rule = in_report_order(scored_gates(stored_gates, *ids)), config.threshold_rule
+    if rule == "best_accuracy":
+        check_outcomes_labelled(config.run)
+        training = training_in(config.run, [gate.name for gate in gates], stored_gates)
+        gates = [dataclasses.replace(gate, train=training[gate.name]) for gate in gates]
     classified = classify_gates(dev, test, gates, tau_mastery=tau, cut=DevRule(rule, config.target_ratio))
     document = {"tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in classified]}
     target_file = config.run / "classify.json"

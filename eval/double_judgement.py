@@ -1,7 +1,8 @@
 """KBM's double judgement from stored scores (section 5.4): passages that do not lead to an answer are dropped.
 
 Reads a run's questions.jsonl, samples.db, scores/ and scores_reference.jsonl (eval/score_reference.py); no model runs
-here. Both thresholds are chosen on dev. Writes RUN/double_judgement.json and .md.
+here. Both thresholds are chosen on dev (best_accuracy also reads training questions for the first one). Writes
+RUN/double_judgement.json and .md.
 
 Examples:
   kbtrain run double_judgement --config kbm_double_judgement
@@ -17,9 +18,10 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.double_judgement import DoubleJudgement, judge_double
+from kbtrain.evaluation.double_judgement import NO_TRAINING, DoubleJudgement, judge_double
+from kbtrain.evaluation.gate_inputs import training_in
 from kbtrain.evaluation.outcomes import AccuracyKind, drawn_units
 from kbtrain.evaluation.run_folder import (
     ResampleConfig,
@@ -30,7 +32,8 @@ from kbtrain.evaluation.run_folder import (
     seen_note,
 )
 from kbtrain.evaluation.scores import read_scores
-from kbtrain.io.provenance import check_current, write_atomically, write_result
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_current, meta_of, write_atomically, write_result
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import Column, Table, Value, as_markdown, as_text
@@ -67,13 +70,19 @@ def judged_twice(config: DoubleJudgementConfig, run: RunFolder, cut: DevRule) ->
     path = config.run / "scores_reference.jsonl"
     sources = (config.run / name for name in ("questions.jsonl", "evidence.jsonl"))
     check_current(path, *sources, command="eval/score_reference.py")
-    again = read_scores(path)
+    again, made_by = read_scores(path), meta_of(path).get("key", {}).get("kbm")
     gates = [gate for gate in config.gates if gate in again]
     if not gates:
         raise UserError(f"{path}: no scores of {', '.join(config.gates)}")
     if skipped := [gate for gate in config.gates if gate not in again]:
         print(f"skipped, no scores in {path}: {', '.join(skipped)}")
-    return [judge_double(run, again, gate, cut, config.resample) for gate in gates]
+    for gate in gates:
+        first, _ = run.stored.scores_of(gate)
+        if made_by not in (None, meta_of(first).get("key", {}).get("gate", made_by)):
+            raise UserError(f"{at(path)}: made by another gate than {first}; run eval/score_reference.py again")
+    labels = path_exists(config.run / "labels.jsonl")
+    training = training_in(config.run, gates, run.stored) if labels and cut.rule == "best_accuracy" else {}
+    return [judge_double(run, again, gate, cut, config.resample, training.get(gate, NO_TRAINING)) for gate in gates]
 
 
 def double_judgement_table(rows: Sequence[DoubleJudgement], note: str) -> Table:
@@ -83,8 +92,9 @@ def double_judgement_table(rows: Sequence[DoubleJudgement], note: str) -> Table:
                Column("passed on"), Column("tokens read", "count"), Column("of All RAG's")]  # fmt: skip
     body: list[list[Value]] = [
         [row.gate, way.name, row.n, way.accuracy, way.gain.mean, points_interval(way.gain), way.searched,
-         way.passed_on, way.tokens, way.tokens / row.ways[1].tokens if row.ways[1].tokens else None]
+         way.passed_on, way.tokens, way.tokens / everything if way.tokens is not None and everything else None]
         for row in rows
+        for everything in [row.ways[1].tokens]
         for way in row.ways
     ]  # fmt: skip
     second = "; ".join(

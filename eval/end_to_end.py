@@ -144,7 +144,8 @@ def main(config: EndToEndConfig) -> None:
     if all_questions:
         jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
     save(target, results)
-    inputs = [config.run / "labels.jsonl", *folder.files]
+    found = config.run / "evidence.jsonl"  # the retriever's own scores are rows, too
+    inputs = [config.run / "labels.jsonl", *folder.files, *([found] if path_exists(found) else [])]
     rules = {"rules": rules_of(folder.questions)}
     for path in (outcomes, target) if all_questions else (target,):
         write_meta(path, stage="end_to_end", config=config, inputs=inputs, extra=rules, started=started)

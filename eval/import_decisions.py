@@ -31,7 +31,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.savings import four_fold
-from kbtrain.evaluation.scores import added_gates, check_gate_name, read_scores
+from kbtrain.evaluation.scores import added_gates, check_gate_name, read_scores, write_imported
 from kbtrain.gate.card import CARD
 from kbtrain.gates.scoring import SCORES, score_path
 from kbtrain.io import jsonl
@@ -116,11 +116,11 @@ def main(config: ImportDecisionsConfig) -> None:
         other_scores, notes = others_of(config), {"added": sorted({*added_gates(target), config.gate})}
     facts = {"gate": config.gate, **notes, "scores": len(scores), "other_questions": len(decisions.rows) - len(scores),
              "without_column": decisions.without}  # fmt: skip
-    if not config.as_gate:
-        meta_path(target).unlink(missing_ok=True)  # after a kill the same command resumes
-    jsonl.write(target, [*other_scores, *scores])
     if config.as_gate:
+        jsonl.write(target, scores)
         forget_beside(config)
+    else:
+        write_imported(target, [*other_scores, *scores], notes["added"])
     write_meta(
         target, stage="import_decisions", config=config, inputs=[config.path, questions], extra=facts, started=started
     )
@@ -184,17 +184,17 @@ def check_every_question(config: ImportDecisionsConfig, splits_of: Mapping[str, 
 
 def forget_beside(config: ImportDecisionsConfig) -> None:
     """Take out the same gate's scores that an import without as_gate left: this import replaces them."""
-    path = config.beside
-    if not path_exists(path) or config.gate not in read_scores(path):
+    path, is_whole = config.beside, "sha256" in meta_of(config.beside)  # else a killed import is to be finished
+    if not path_exists(path) or (config.gate not in read_scores(path) and is_whole):
         return
     others = others_of(config)
     added = [name for name in added_gates(path) if name != config.gate]
-    meta_path(path).unlink(missing_ok=True)
     if others:
-        jsonl.write(path, others)
+        write_imported(path, others, added)
         write_meta(path, stage="import_decisions", config=config, inputs=[], extra={"added": added})
     else:
         path.unlink()
+        meta_path(path).unlink(missing_ok=True)
 
 
 def check_free(config: ImportDecisionsConfig, scores: Sequence[GateScore]) -> None:

@@ -20,16 +20,15 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.cost import Bills, asking_of, bill, read_bills, stored_usage, thousand_questions
-from kbtrain.evaluation.gate_inputs import training_of, training_texts
+from kbtrain.evaluation.gate_inputs import training_in
 from kbtrain.evaluation.outcomes import AccuracyKind, dev_kind, entities_of, is_needed
 from kbtrain.evaluation.results import GateResult, Results, check_result, load
-from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
+from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_outcomes
 from kbtrain.evaluation.savings import Saving, SavingOptions, four_fold, savings
 from kbtrain.evaluation.scores import StoredScores, stored_scores
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.thresholds_store import Source
-from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, write_atomically, write_meta
 from kbtrain.llm.forecast import PRICES, read_prices
@@ -90,11 +89,9 @@ def read_evaluated(config: ReportConfig) -> Evaluated:
     clusters = entities_of(questions) if results.meta.get("resample") == "entities" else None
     settings = noted_settings(stored.behind, gates)
     kind: AccuracyKind = results.meta["accuracy_kind"]
-    texts = training_texts(jsonl.read(Question, run / "questions.jsonl"))
-    _, labels = read_labels(run / "labels.jsonl")
     options = SavingOptions(
         kind, seed=results.meta["seed"], clusters=clusters, settings=settings,
-        training=training_of(scored, stored, labels, texts, dev_kind(dev, kind)),
+        training=training_in(run, [*scored], stored, dev_kind(dev, kind)),
         after_search=stored.meta.get("after_search", {}), max_loss=results.meta["max_loss"],
         delta=results.meta["delta"], draws=results.meta["bootstrap_draws"],
     )  # fmt: skip

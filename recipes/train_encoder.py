@@ -31,7 +31,7 @@ from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput, pooling_of
 from kbtrain.models.adapters import open_body
 from kbtrain.training.config import ClassifierConfig, LoraAlpha, LoraRank, training_arguments
 from kbtrain.training.data import ClassifierData, class_weights, common_acts, read_classifier_data
-from kbtrain.training.finish import SCORES, ClassifierEnding, dev_metrics, held_out_examples
+from kbtrain.training.finish import SCORES, ClassifierEnding, checked_test, dev_metrics
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class TrainEncoderConfig(ClassifierConfig):
             raise ValueError("base is for method probe, which reads the dialogue's state beside the text")
         if self.method == "probe" and "features" in self.model_fields_set:
             raise ValueError("key 'features': a probe reads the text alone; remove it, or name another method")
+        if self.method == "probe" and self.dtype not in ("auto", "fp32"):
+            raise ValueError("key 'dtype': a probe is fitted in fp32; remove it, or name another method")
         if self.method == "probe" and self.act_weight:
             raise ValueError("act_weight is for methods full and lora; a probe predicts no acts")
         return self
@@ -77,7 +79,7 @@ class TrainEncoderConfig(ClassifierConfig):
 
 def main(config: TrainEncoderConfig) -> None:
     data = read_classifier_data(config.train, config.dev, config.key, config.labels)
-    test = held_out_examples(config.test)  # a wrong file is an error before the training, not after it
+    test = checked_test(config, data)
     if config.base:
         turns_only([*(row.example for row in (*data.train, *data.dev)), *test])
     recipe = Recipe("train_encoder", config)

@@ -21,7 +21,7 @@ from kbtrain.gate.card import CARD
 from kbtrain.gates.ragate.mha import MHAConfig, RagateMHA, mha_input, new_gate
 from kbtrain.training.config import training_arguments
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
-from kbtrain.training.finish import SCORES, ClassifierEnding, dev_metrics, held_out_examples
+from kbtrain.training.finish import SCORES, ClassifierEnding, checked_test, dev_metrics
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TrainRagateMHAConfig(MHAConfig):
 def main(config: TrainRagateMHAConfig) -> None:
     recipe = Recipe("train_ragate_mha", config)
     data = read_classifier_data(config.train, config.dev, config.key, config.labels)
-    held_out_examples(config.test)  # a wrong file is an error before the training, not after it
+    checked_test(config, data)
     if config.dry_run:
         no, yes = class_weights(data.train, config.class_weight)
         counts = f"{len(data.train)} train and {len(data.dev)} dev examples, class weights {no:.2f}, {yes:.2f}"

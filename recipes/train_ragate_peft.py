@@ -27,7 +27,7 @@ from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import TurnExample
 from kbtrain.training.config import HeldOutConfig, LanguageModelConfig, LoraAlpha, LoraDropout, training_arguments
 from kbtrain.training.data import ClassifierData, examples_of
-from kbtrain.training.finish import SCORES, held_out_examples
+from kbtrain.training.finish import SCORES, checked_test
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def main(config: TrainRagatePeftConfig) -> None:
 
     recipe = Recipe("train_ragate_peft", config)
     data = read_turns(config.train, config.dev, config.features)
-    held_out = held_out_examples(config.test)  # a wrong file is an error before the training, not after it
+    held_out = checked_test(config, data)
     test = check_turns(held_out, config.test, config.features) if config.test else []
     if config.dry_run:
         from kbtrain.training.answer_trainer import dry_run, shown_row

@@ -23,8 +23,10 @@ from kbtrain.evaluation.outcomes import answers, entities_of
 from kbtrain.evaluation.results import Results, check_result, decisions_of, load
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.scores import ByGate, in_order, stored_scores
+from kbtrain.io import jsonl
 from kbtrain.metrics.significance import Delta, McNemar, holm, interval, mcnemar, resampled_means, widened
-from kbtrain.records import Outcome
+from kbtrain.questions.checks import leak_key
+from kbtrain.records import Outcome, Question
 from kbtrain.report import summary
 from kbtrain.report.examples import questions_of
 from kbtrain.report.words import percent, points, points_interval
@@ -48,6 +50,7 @@ class FinishedRun:
     """A run folder with a finished evaluation: its results, greedy outcomes, and scores by gate and question id.
 
     ``entities``: of each question id, the one that intervals draw with all its questions; empty: they draw questions.
+    ``asked``: text and options by question id: ids that were made of a file's name may be of other questions.
     """
 
     name: str
@@ -55,6 +58,7 @@ class FinishedRun:
     outcomes: Sequence[Outcome]
     scores: ByGate
     entities: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_finished(folder: Path) -> FinishedRun:
@@ -67,9 +71,9 @@ def read_finished(folder: Path) -> FinishedRun:
         in_order(gate, stored.by_gate[gate], ids, stored.path)  # raises where one is missing
     entities: dict[str, str] = {}
     if results.meta.get("resample") == "entities":
-        questions = questions_of(folder / "questions.jsonl", outcomes)
-        entities = dict(zip(ids, entities_of(questions), strict=True))
-    return FinishedRun(folder.resolve().name, results, outcomes, stored.by_gate, entities)
+        entities = dict(zip(ids, entities_of(questions_of(folder / "questions.jsonl", outcomes)), strict=True))
+    asked = {question.id: leak_key(question) for question in jsonl.read(Question, folder / "questions.jsonl")}
+    return FinishedRun(folder.resolve().name, results, outcomes, stored.by_gate, entities, asked)
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,14 @@ class Difference:
 def compare_runs(first: FinishedRun, second: FinishedRun, draws: int = 10_000) -> list[Difference]:
     """All gates with decisions in both; McNemar's p-values with Holm's correction over the gates.
 
-    Intervals draw entities if those of both evaluations do.
+    Intervals draw entities if those of both evaluations do. Raises :class:`UserError` for two questions of one id.
     """
     places = [{o.question_id: i for i, o in enumerate(run.outcomes)} for run in (first, second)]
     shared = [i for i in places[0] if i in places[1]]
     if not shared:
         return []
+    if other := next((i for i in shared if first.asked.get(i) != second.asked.get(i)), None):
+        raise UserError(f"'{first.name}' and '{second.name}': question '{other}' is another one in each; give them ids")
     clusters = [first.entities[i] for i in shared] if first.entities and second.entities else None
     at = [np.array([place[i] for i in shared]) for place in places]
     pairs = {}

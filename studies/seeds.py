@@ -74,7 +74,7 @@ def main(config: SeedsConfig) -> None:
 
 def check(runs: list[FinishedRun]) -> None:
     """Refuse runs that are not of the same test questions in the same order."""
-    ids = [[o.question_id for o in run.outcomes] for run in runs]
+    ids = [[(o.question_id, run.asked.get(o.question_id)) for o in run.outcomes] for run in runs]
     different = next((run.name for run, run_ids in zip(runs, ids, strict=True) if run_ids != ids[0]), None)
     if len(runs) < 2 or different is not None:
         problem = f"'{different}' has other test questions than '{runs[0].name}'" if different else "give at least two"

@@ -11,6 +11,7 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.decisions import DevRule, GateDecisions, GateInput, decide
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.evaluation.scores import in_order
+from kbtrain.questions.checks import leak_key
 
 
 def gate_input(runs: Sequence[RunFolder], gate: str, answers_of: Sequence[RunFolder] | None = None) -> GateInput:
@@ -18,12 +19,17 @@ def gate_input(runs: Sequence[RunFolder], gate: str, answers_of: Sequence[RunFol
     since several models' runs may ask the same questions.
 
     ``answers_of``: runs of another model whose test questions are decided by the scores of ``runs`` (a plug-in gate).
-    Raises :class:`UserError` for a gate without scores, or without one for some questions (count, first ids).
+    Raises :class:`UserError` for a gate without scores, or without one for some questions (count, first ids), and
+    for two questions of one id.
     """
     names = {name for run in runs for name in run.stored.by_gate}
     if gate not in names:
         where = ", ".join(str(run.stored.path) for run in runs)
         raise UserError(f"{where}: no scores of gate '{gate}'; {did_you_mean(gate, names)}")
+    asked = {question.id: leak_key(question) for run in runs for question in run.questions}
+    others = (question for run in answers_of or () for question in run.questions)
+    if other := next((q.id for q in others if asked.get(q.id, leak_key(q)) != leak_key(q)), None):
+        raise UserError(f"question '{other}' is another one in each of two runs; give their questions ids")
     of_runs = [run.stored.by_gate.get(gate, {}) for run in runs]
     # a plug-in gate's scores of one question are the same in all runs that have it
     of_test = of_runs if answers_of is None else [ChainMap(*map(dict, of_runs))] * len(answers_of)

@@ -180,7 +180,7 @@ def _counts(marked: Sequence[str], i: int, asked: _Asked) -> bool:
 
 def _says_opposite(marked: Sequence[str], place: _Place, asked: _Asked, parts: Sequence[range]) -> bool:
     """True if the word before a place, else behind it, is the opposite of a question's: "began in 1618" for an end."""
-    part = next(part for part in parts if place.begin in part)
+    part = next((part for part in parts if place.begin in part), range(place.begin, place.end))
     around = [marked[i] for i in (*reversed(range(part.start, place.begin)), *range(place.end, part.stop))]
     for sides in _OPPOSITES:
         for same, contrary in (sides, sides[::-1]):
@@ -272,11 +272,15 @@ def _is_overtaken(marked: Sequence[str], place: _Place, asked: _Asked, raw: str,
         ):
             return True
     parts = [part for part in parts if part and marked[part.start : part.stop] != ["answer"]]
-    own = next(i for i, part in enumerate(parts) if place.begin in part)
-    return any(
-        i != own and _is_nearer(marked, parts[i], parts[own], place, asked)
-        for i in (0, own + 1)
-        if "or" not in asked.words and (i < own or marked[parts[own].stop : parts[own].stop + 1] == ["but"])
+    own = next((i for i, part in enumerate(parts) if place.begin in part), -1)
+    return (
+        own >= 0
+        and "or" not in asked.words
+        and any(
+            i != own and _is_nearer(marked, parts[i], parts[own], place, asked)
+            for i in (0, own + 1)
+            if i < len(parts) and (i < own or marked[parts[own].stop : parts[own].stop + 1] == ["but"])
+        )
     )
 
 

@@ -18,7 +18,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import ConditionOutcome
 from kbtrain.evaluation.results import GateResult, decisions_of
-from kbtrain.evaluation.run_folder import RunFolder
+from kbtrain.evaluation.run_folder import RunFolder, sampling_run_of
 from kbtrain.evaluation.scores import NOTHING, Seen, StoredScores
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -157,18 +157,20 @@ def stored_usage(run: Path, sampling_run: str, ids: Sequence[str]) -> Usage:
     return Usage(*np.array(rows, dtype=np.float64).reshape(-1, 4).T)
 
 
-def answered_usage(run: Path, sampling_run: str) -> Usage | None:
-    """Tokens of a run's questions that have greedy answers with and without passages; None where there are none."""
+def answered_usage(run: Path) -> Usage | None:
+    """Tokens of a run's questions that have greedy answers with and without passages, of the sampling run that its
+    gates learn from; None where there are none."""
     if not (path_exists(run / "questions.jsonl") and path_exists(run / "samples.db")):
         return None
-    used = stored_usage(run, sampling_run, [question.id for question in jsonl.read(Question, run / "questions.jsonl")])
+    ids = [question.id for question in jsonl.read(Question, run / "questions.jsonl")]
+    used = stored_usage(run, sampling_run_of(run / "labels.jsonl"), ids)
     columns = (column[used.has_tokens] for column in vars(used).values())
     return Usage(*columns) if used.has_tokens.any() else None
 
 
-def share_cost(run: Path, sampling_run: str, share: float, prices: Prices, asking: GateCost = NO_GATE) -> str:
+def share_cost(run: Path, share: float, prices: Prices, asking: GateCost = NO_GATE) -> str:
     """A sentence: the bill for a thousand questions with passages for a ``share`` of them, without the gate's own."""
-    if (used := answered_usage(run, sampling_run)) is None:
+    if (used := answered_usage(run)) is None:
         share = 1.0 if asking.after_search else share
         money = f"{1000 * share * prices.search:,.2f} {prices.currency}"
         return f"A thousand questions: {1000 * share:,.0f} searches, {money} for them; {run} has no tokens of answers"

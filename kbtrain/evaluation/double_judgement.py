@@ -15,14 +15,15 @@ from kbtrain.evaluation.outcomes import Correctness, Resample
 from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.evaluation.scores import ByGate, in_order
 from kbtrain.metrics.significance import Delta, draw_policies
-from kbtrain.metrics.thresholds import Dev, choose
+from kbtrain.metrics.thresholds import Dev, Training, choose
 
-DRAWS, SEED = 5_000, 20_243
+DRAWS, SEED, NO_TRAINING = 5_000, 20_243, Training()
 
 
 @dataclass(frozen=True)
 class AnswerPolicy:
-    """Accuracy, share of questions with a search, share whose chunks were passed on, and prompt tokens read in all.
+    """Accuracy, share of questions with a search, share whose chunks were passed on, and prompt tokens read in all
+    (None: those of some answers are not known).
 
     ``gain``: accuracy minus that of as many chunks passed on at random.
     """
@@ -31,7 +32,7 @@ class AnswerPolicy:
     accuracy: float
     searched: float
     passed_on: float
-    tokens: int
+    tokens: int | None
     gain: Delta
 
 
@@ -87,7 +88,7 @@ def judge_twice(
             accuracy=float(of.accuracy[0]),
             searched=float(is_searched.mean()),
             passed_on=float(of.ratio[0]),
-            tokens=round(float(np.where(passed, used.rag_in, used.llm_in).sum())),
+            tokens=_read(used, passed.astype(np.float64)),
             gain=of.over_chance,
         )
         for of, (name, (is_searched, passed)) in zip(drawn, chosen.items(), strict=True)
@@ -100,18 +101,26 @@ def judge_twice(
 def _random(share: float, answers: Correctness, used: Usage) -> AnswerPolicy:
     """As many chunks passed on, of randomly drawn questions, the only ones with a search: expected figures."""
     accuracy = (1 - share) * answers.llm.mean() + share * answers.rag.mean()
-    tokens = (1 - share) * used.llm_in.sum() + share * used.rag_in.sum()
-    return AnswerPolicy("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0))
+    return AnswerPolicy("random", float(accuracy), share, share, _read(used, share), Delta(0.0, 0.0, 0.0))
 
 
-def judge_double(run: RunFolder, referenced: ByGate, gate: str, cut: DevRule, resample: Resample) -> DoubleJudgement:
-    """``referenced``: the scores that the gate gives when it sees the chunks; ``resample``: what intervals draw."""
+def _read(used: Usage, passed: Floats | float) -> int | None:
+    """Prompt tokens, where ``passed`` is the probability of passing the chunks of a question on."""
+    tokens = ((1 - passed) * used.llm_in + passed * used.rag_in).sum()
+    return round(float(tokens)) if used.has_tokens.all() else None
+
+
+def judge_double(
+    run: RunFolder, referenced: ByGate, gate: str, cut: DevRule, resample: Resample, train: Training = NO_TRAINING
+) -> DoubleJudgement:
+    """``referenced``: the scores that the gate gives when it sees the chunks; ``resample``: what intervals draw;
+    ``train``: training questions, for the first threshold by rule ``best_accuracy``."""
     _, plain = run.stored.scores_of(gate)
     path, parts = run.stored.path, (run.dev, run.test)
     (dev_first, first), (dev_second, second) = (
         [np.array(in_order(gate, scores, part.ids, path)) for part in parts] for scores in (plain, referenced[gate])
     )
-    chosen = decide(GateInput(gate, dev_first, first), run.dev.outcomes, cut).threshold
+    chosen = decide(GateInput(gate, dev_first, first, train=train), run.dev.outcomes, cut).threshold
     threshold = chosen.value if chosen else 0.5
     dev = oc.answers(run.dev.outcomes, oc.dev_kind(run.dev.outcomes, cut.kind))
     test, used = oc.answers(run.test.outcomes, cut.kind), usage(run.test.graded["llm"], run.test.graded["rag"])

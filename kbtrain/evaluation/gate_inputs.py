@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import GradedSplit
+from kbtrain.evaluation.run_folder import GradedSplit, read_labels
 from kbtrain.evaluation.scores import StoredScores, in_order, seen_of
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import question_hash, read_held_out
@@ -30,6 +31,7 @@ from kbtrain.gates.simple import (
     form_only,
     relation_only,
 )
+from kbtrain.io import jsonl
 from kbtrain.labeling.examples import example
 from kbtrain.metrics.thresholds import Training
 from kbtrain.prompts.kbm import query_text
@@ -165,6 +167,14 @@ def training_of(
         columns = (np.array([of[question] for question in shared]) for of in (gains, scores))
         by_gate[gate] = Training(*columns) if shared else plain
     return by_gate
+
+
+def training_in(
+    run: Path, gates: Sequence[str], stored: StoredScores, kind: AccuracyKind = "greedy"
+) -> dict[str, Training]:
+    """As :func:`training_of`, by the labels and questions of a run folder."""
+    _, labels = read_labels(run / "labels.jsonl")
+    return training_of(gates, stored, labels, training_texts(jsonl.read(Question, run / "questions.jsonl")), kind)
 
 
 def _gain(label: Label, kind: AccuracyKind) -> float | None:

@@ -13,6 +13,7 @@ from kbtrain.answers.grading import Verdicts
 from kbtrain.answers.thoughts import counted_answers, is_left_out, silence
 from kbtrain.arrays import Floats
 from kbtrain.labeling import indicators
+from kbtrain.labeling.label import Cut
 from kbtrain.records import Outcome, Question, SampleSet
 
 AccuracyKind = Literal["greedy", "expected"]
@@ -70,10 +71,13 @@ class ConditionOutcome:
     left_out: bool = False
 
 
-def grade(question: Question, stored: SampleSet, verdicts: Verdicts | None = None) -> ConditionOutcome:
-    """Grade stored answers: by the question's rule, or by a judge's verdicts on them."""
+def grade(
+    question: Question, stored: SampleSet, verdicts: Verdicts | None = None, cut: Cut = "keep"
+) -> ConditionOutcome:
+    """Grade stored answers: by the question's rule, or by a judge's verdicts on them. ``cut``: of the samples, as for
+    the labels."""
     greedy = stored.greedy
-    texts = (sample.text for sample in counted_answers(stored.samples))
+    texts = (sample.text for sample in counted_answers(stored.samples) if cut == "keep" or sample.finish != "length")
     sampled = indicators.grade(question, texts, verdicts)
     return ConditionOutcome(
         correct=indicators.grade_answer(question, greedy, verdicts),

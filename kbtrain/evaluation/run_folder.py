@@ -21,6 +21,7 @@ from kbtrain.evaluation.scores import Seen, StoredScores, seen_of, stored_scores
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of, short_name
 from kbtrain.io.store import SampleStore
+from kbtrain.labeling.label import Cut
 from kbtrain.labeling.verdicts import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, Condition, Label, Outcome, Question, SampleSet, Split
@@ -59,11 +60,13 @@ class GradedSplit:
 
 
 def read_stored(
-    store: SampleStore, run: str, questions: Iterable[Question], split: Split, verdicts: ByQuestion | None = None
-) -> GradedSplit:
+    store: SampleStore, run: str, questions: Iterable[Question], split: Split, verdicts: ByQuestion | None = None,
+    cut: Cut = "keep"
+) -> GradedSplit:  # fmt: skip
     """Grade the stored answers of each question of a split; the answers themselves are not kept.
 
     ``verdicts``: a judge's, see :mod:`kbtrain.labeling.verdicts`; without them each question's own rule grades.
+    ``cut``: what the labels did with samples that end at the token limit.
     """
     stored = GradedSplit()
     for question in questions:
@@ -74,7 +77,7 @@ def read_stored(
         reason = _reason(question, sets["llm"], sets["rag"])
         graded = {}
         if reason is None:
-            graded = {condition: grade(question, rows, judged) for condition, rows in sets.items() if rows is not None}
+            graded = {of: grade(question, rows, judged, cut) for of, rows in sets.items() if rows is not None}
             if graded["llm"].left_out or graded["rag"].left_out:
                 reason = "unanswered"
             elif graded["llm"].correct is None or graded["rag"].correct is None:
@@ -123,14 +126,19 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
     return first, itertools.chain([first], stream)
 
 
+def sampling_run_of(path: Path, else_name: str = "main") -> str:
+    """Name of the sampling run that a file of labels or outcomes was made from; ``else_name`` if it notes none."""
+    name: str = (meta_of(path).get("config") or {}).get("sampling_run", else_name)
+    return name
+
+
 def check_labelled(path: Path, sampling_run: str, named: bool = True) -> None:
     """Raise :class:`UserError` for labels of another sampling run than the one whose answers are to be beside them:
     what that one's model masters, and gains by a search, says nothing here. Labels that note none pass.
 
     ``named``: the run is named by the script's key ``sampling_run``, else by outcomes that are there.
     """
-    of = (meta_of(path).get("config") or {}).get("sampling_run", sampling_run)
-    if of != sampling_run:
+    if (of := sampling_run_of(path, sampling_run)) != sampling_run:
         key, remedy = ("key 'sampling_run': ", "name that, or ") if named else ("", "")
         raise UserError(
             f"{key}{at(path)}: labels of run '{of}', not '{sampling_run}'; {remedy}run "
@@ -140,8 +148,7 @@ def check_labelled(path: Path, sampling_run: str, named: bool = True) -> None:
 
 def check_outcomes_labelled(run: Path) -> None:
     """As :func:`check_labelled`, of the labels beside a run folder's outcomes; outcomes that note no run pass."""
-    of = (meta_of(run / "outcomes.jsonl").get("config") or {}).get("sampling_run")
-    if of is not None:
+    if of := sampling_run_of(run / "outcomes.jsonl", ""):
         check_labelled(run / "labels.jsonl", of, named=False)
 
 
@@ -229,8 +236,8 @@ def read_run(
         left_out = set(leaked)
         questions = [question for question in questions if question.id not in left_out]
         verdicts = read_run_verdicts(path)
-        dev = read_stored(store, sampling_run, questions, "dev", verdicts)
-        test = read_stored(store, sampling_run, questions, "test", verdicts)
+        cut = meta_of(path / "labels.jsonl").get("label_rule", {}).get("cut", {}).get("rule", "keep")
+        dev, test = (read_stored(store, sampling_run, questions, split, verdicts, cut) for split in ("dev", "test"))
     notes = check_missing([dev, test], store_file, allow_missing, verdicts is not None)
     if len(questions) + len(leaked) < len(everything):
         kind = "with a reference answer of yes or no" if yes_no == "without" else "with another reference answer"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections import defaultdict
@@ -18,7 +19,7 @@ from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.gates.thresholds_store import Source, has_other_gate, missing_reason, source_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import check_current, check_unchanged, meta_of
+from kbtrain.io.provenance import SCHEMA, check_current, check_unchanged, meta_of, meta_path, write_atomically
 from kbtrain.metrics.turns import SeedScores, best_f1_threshold
 from kbtrain.records import GATE_NAME, GateScore, Split, TurnExample
 from kbtrain.show import first_ids
@@ -158,10 +159,13 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     """The scores of ``RUN/scores/*.jsonl``.
 
     Warns of scores whose gate was trained again since. Raises :class:`UserError` if there are none (and ``required``),
-    or if a gate is in two files.
+    if a gate is in two files, and for scores of other questions, or of other evidence, than the run's.
     """
-    folder = run / "scores"
+    folder, command = run / "scores", f"eval/score.py --run {run}"
     files = sorted(folder.glob("*.jsonl"))
+    examples = [run / "examples" / f"{split}.jsonl" for split in ("dev", "test")]
+    for path in (path for path in files if meta_of(path).get("stage") == "score"):
+        check_current(path, *examples, run / "evidence.jsonl", command=command)
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}
     for path in reversed(files):
@@ -181,8 +185,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
         if reason := missing_reason(source):
             missing |= {gate: reason for gate in gates if behind.pop(gate)}
             if (source.folder / CARD).exists():
-                remedy = f"run eval/score.py --run {run} again"
-                warnings.warn(f"{run}: {reason} ({', '.join(gates)}); {remedy}", stacklevel=2)
+                warnings.warn(f"{run}: {reason} ({', '.join(gates)}); run {command} again", stacklevel=2)
     return StoredScores(folder, tuple(files), by_gate, meta, behind, missing)
 
 
@@ -244,8 +247,7 @@ def seed_scores(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> See
 
 
 def added_gates(scores: Path) -> list[str]:
-    """Gates whose scores eval/import_decisions.py added to a file, as its metadata note them; all without metadata,
-    which a killed import leaves behind."""
+    """Gates whose scores eval/import_decisions.py added to a file, as its metadata note them; all without metadata."""
     if not path_exists(scores):
         return []
     if not (meta := meta_of(scores)):
@@ -253,3 +255,10 @@ def added_gates(scores: Path) -> list[str]:
     only = [meta["gate"]] if meta.get("stage") == "import_decisions" else []  # before several were noted
     added: list[str] = meta.get("added", only)
     return added
+
+
+def write_imported(path: Path, scores: Iterable[GateScore], added: Sequence[str]) -> None:
+    """Write scores of other people's gates, before their metadata. These name the ``added`` gates from the beginning,
+    without the file's hash, so that after a kill the same command ends with the same scores."""
+    write_atomically(meta_path(path), json.dumps({"schema": SCHEMA, "stage": "import_decisions", "added": list(added)}))
+    jsonl.write(path, scores)

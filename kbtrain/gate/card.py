@@ -158,6 +158,11 @@ class Threshold(BaseModel):
         return bool(self.dev_scores) and self.threshold < min(self.dev_scores)
 
     @property
+    def chosen_later(self) -> bool:
+        """True for a threshold of an evaluation or a user; a training's own one is not."""
+        return self.test is not None or bool(self.evidence) or self.rule == "given"
+
+    @property
     def shown(self) -> str:
         """The number, or "always", and the rule."""
         return f"{'always' if self.always else format(self.threshold, '.4g')} ({self.rule})"
@@ -460,22 +465,24 @@ def _changing(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Threshol
         write_atomically(folder / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
-def kept_thresholds(card: Mapping[str, Any], folder: Path) -> dict[str, Threshold]:
-    """Thresholds noted in a folder where its card tells of the very gate that was ``card`` (a card's JSON) again: equal
-    but for run and package versions. Empty for another gate, and without a card."""
+def kept_notes(card: Mapping[str, Any], folder: Path) -> tuple[dict[str, Threshold], BestKey | None]:
+    """What others than its training noted in a folder, thresholds and the best key, where its card tells of the very
+    gate that was ``card`` (a card's JSON) again: equal but for run and package versions. Nothing of another gate."""
     try:
         before = read_gate_json(folder)
         thresholds = _thresholds(before, folder / CARD)
     except UserError:
-        return {}
+        return {}, None
     fields = {*card, *before} - {"thresholds", "best", "run", "versions"}
     if all(card.get(name) == before.get(name) for name in fields):
-        return thresholds
+        best = before.get("best") and parsed(BestKey, before["best"], at(folder / CARD, field="best"))
+        own = {name: made["rule"] for name, made in card.get("thresholds", {}).items()}
+        return {name: it for name, it in thresholds.items() if it.chosen_later or it.rule != own.get(name)}, best
     for name, threshold in thresholds.items():
         if threshold.evidence:
             was = f"{folder}: threshold {threshold.shown} of {name} was another gate's and is removed"
             warnings.warn(was, stacklevel=2)
-    return {}
+    return {}, None
 
 
 def _thresholds(data: Mapping[str, Any], path: Path) -> dict[str, Threshold]:

@@ -104,8 +104,7 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False, keep
     old = Threshold.model_validate(stored)
     again = chosen.rule == "given" and not chosen.evidence and chosen.threshold == old.threshold
     weaker = (bool(old.evidence) and not chosen.evidence) or promises_less(chosen, old)
-    evaluated = old.test is not None or bool(old.evidence) or old.rule == "given"  # a training's own one is not
-    weaker |= keep and old.rule != chosen.rule and evaluated
+    weaker |= keep and old.rule != chosen.rule and old.chosen_later
     stays = again or (weaker and not replace)
     written = old if stays else chosen
     if again and chosen.test is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.errors import UserError
 from kbtrain.models.batching import n_alike
 from kbtrain.prompts import kbm as prompts
+from kbtrain.prompts.kbm import without_end
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
@@ -157,15 +158,13 @@ class Encoder:
         encoded = self._encode(example)
         cut, reference = 0, example.reference
         while encoded.length > self.max_length:
-            tokens = self.tokenizer(reference or "", add_special_tokens=False)["input_ids"]
-            if not tokens:
+            reference, dropped = without_end(self.tokenizer, reference or "", encoded.length - self.max_length)
+            if not dropped:
                 raise UserError(
                     f"example '{example.id}': {encoded.length} tokens without a reference; raise max_length "
                     f"({self.max_length}) or remove the question"
                 )
-            drop = min(encoded.length - self.max_length, len(tokens))
-            cut += drop
-            reference = str(self.tokenizer.decode(tokens[:-drop]))
+            cut += dropped
             encoded = self._encode(replace(example, reference=reference))
         return replace(encoded, cut=cut)
 

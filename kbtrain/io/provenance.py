@@ -126,8 +126,9 @@ def short_name(model: object) -> str:
 
 
 def unchanged(path: Path) -> bool:
-    """True if a file is what its metadata say, or has none. Raises :class:`UserError` for broken metadata."""
-    return not path_exists(meta_path(path)) or read_meta(path).get("sha256") == file_sha256(path)
+    """True if a file is what its metadata say, or they note no hash. Raises :class:`UserError` for broken metadata."""
+    meta = meta_of(path)
+    return "sha256" not in meta or meta["sha256"] == file_sha256(path)
 
 
 def check_unchanged(*paths: Path) -> None:
@@ -141,7 +142,7 @@ def check_current(path: Path, *sources: Path, command: str | None = None) -> Non
     these are there and noted. ``command`` makes the file again; None: the script that a run folder's file names."""
     path, meta = Path(path), meta_of(path)
     stage = meta.get("stage", "the stage that writes it")
-    if meta and path.exists() and meta.get("sha256") != file_sha256(path):
+    if "sha256" in meta and path.exists() and meta["sha256"] != file_sha256(path):
         keep = f"run that again, or delete {meta_path(path).name} to keep the change"
         raise UserError(f"{at(path)}: was changed since {stage} made it; {f'run {command} again' if command else keep}")
     inputs = meta.get("inputs", {})

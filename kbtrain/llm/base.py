@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kbtrain.errors import UserError
-from kbtrain.prompts.kbm import Judgement, answer_fingerprint, answer_prompt, encode
+from kbtrain.prompts.kbm import Judgement, answer_fingerprint, answer_prompt, encode, without_end
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import GREEDY, Condition, Question, Sample, SampleSet
 
@@ -109,14 +109,12 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, request: AnswerRequest, room:
     ids = encode(tokenizer, request.text(request.evidence), request.system)
     cut, evidence = 0, request.evidence
     while len(ids) > room:
-        tokens = tokenizer(evidence or "", add_special_tokens=False)["input_ids"]
-        if not tokens:
+        evidence, dropped = without_end(tokenizer, evidence or "", len(ids) - room)
+        if not dropped:
             raise PromptTooLong(
                 f"question '{request.question.id}': prompt of {len(ids)} tokens without evidence; room for {room}"
             )
-        drop = min(len(ids) - room, len(tokens))
-        cut += drop
-        evidence = str(tokenizer.decode(tokens[:-drop]))
+        cut += dropped
         ids = encode(tokenizer, request.text(evidence), request.system)
     return ids, cut
 

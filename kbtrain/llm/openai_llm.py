@@ -191,8 +191,9 @@ class OpenAILLM:
     def _how(self, request: AnswerRequest, index: int) -> dict[str, Any]:
         """Fields by which an answer is drawn; ``index`` is that of the first one of a request."""
         s = self.sampling
-        # a sampled answer in place of the greedy one stands behind the others
-        seed = request_seed(s.seed, request.question.id, request.condition) + (index if index >= 0 else request.n)
+        # a sampled answer in place of the greedy one has a seed of its own, however many others are asked for
+        of = request.condition if index >= 0 else f"{request.condition} greedy"
+        seed = request_seed(s.seed, request.question.id, of) + max(index, 0)
         return {"temperature": s.temperature, "top_p": s.top_p, "seed": seed} | ({"top_k": s.top_k} if s.top_k else {})
 
     async def _draw(

@@ -194,11 +194,12 @@ def samples(
     outputs = [thought + text for text, thought in parts]
     lengths, numbered = _lengths(outputs, used), []
     # beside reasoning in a field of its own, log-probabilities may be of the texts alone
-    lacks_thoughts = used is not None and sum(len(one or ()) for one in told) + len(choices) < used
+    rest = 0 if used is None or None in told else used - sum(len(one or ()) for one in told)
+    unknown = _lengths([thought for _, thought in parts], rest) if rest > len(choices) else [0] * len(choices)
     for i, choice in enumerate(choices[:n]):
         logprobs, answer = told[i], choice.answer(how)
         if logprobs or (logprobs is not None and not outputs[i]):  # some servers give none for tokens of reasoning
-            count = lengths[i] if parts[i][1] and lacks_thoughts else len(logprobs)
+            count = len(logprobs) + unknown[i] * bool(parts[i][1])
         elif tokenizer is not None and (used is None or len(choices) > 1):
             ids = tokenizer(outputs[i], add_special_tokens=False)["input_ids"]
             count = len(ids) + (answer.finish != "length")

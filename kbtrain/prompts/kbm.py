@@ -230,6 +230,15 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None =
     return ids
 
 
+def without_end(tokenizer: PreTrainedTokenizerBase, text: str, excess: int) -> tuple[str, int]:
+    """The text without its last ``excess`` tokens, and how many these are: all of a shorter one. No half of a character
+    stays: it would be as many tokens as before."""
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    n = min(excess, len(tokens))
+    shorter = str(tokenizer.decode(tokens[: len(tokens) - n])).rstrip("\N{REPLACEMENT CHARACTER}")
+    return shorter if len(shorter) < len(text) else text[:-1], n
+
+
 def fingerprint(tokenizer: PreTrainedTokenizerBase | None, *prompts: str) -> str:
     """16 hex digits that change when a prompt's text, the chat template or its rendering changes."""
     rendered = "\0".join(render_chat(tokenizer, prompt) for prompt in prompts)

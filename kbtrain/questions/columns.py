@@ -273,12 +273,9 @@ def reach(row: SourceRecord, column: str, optional: bool = False, whole: bool = 
 
 
 def _flat(values: Sequence[Any], whole: bool = False) -> list[Any]:
-    """The values without nulls, those of an inner list in its place; ``whole``: as many as there are, an inner list of
-    one value is that value, and an empty one null."""
-    if whole:
-        return [(one[0] if one else None) if isinstance(one, list) and len(one) < 2 else one for one in values]
+    """The values, those of an inner list in its place; ``whole``: with nulls, as an empty inner list is one."""
     lists = (value if isinstance(value, list) else [value] for value in values)
-    return [value for values in lists for value in values if value is not None]
+    return [value for values in lists for value in values or [None] if whole or value is not None]
 
 
 def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str, ...]:

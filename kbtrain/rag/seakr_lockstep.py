@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import Thought, Uncertainty
-from kbtrain.prompts.kbm import encode
+from kbtrain.prompts.kbm import encode, without_end
 from kbtrain.prompts.seakr import CHAIN_STOP, encode_head, first_sentence, reasoning, step_prompt
 from kbtrain.rag.seakr_traces import Spent, Step, Strategy, Trace, grades
 from kbtrain.records import Hit, Question, Titles
@@ -101,11 +101,9 @@ class PromptEngine:
             if not whole:
                 raise UserError(f"'{request.id}': prompt of {len(ids)} tokens without documents; room for {self.room}")
             last = request.documents[whole[-1]]
-            tokens = self.engine.tokenizer(last.text, add_special_tokens=False)["input_ids"]
-            drop = min(len(ids) - self.room, len(tokens))
-            cut += drop
-            shorter = replace(last, text=str(self.engine.tokenizer.decode(tokens[:-drop])))
-            documents = (*request.documents[: whole[-1]], shorter, *request.documents[whole[-1] + 1 :])
+            text, dropped = without_end(self.engine.tokenizer, last.text, len(ids) - self.room)
+            cut += dropped
+            documents = (*request.documents[: whole[-1]], replace(last, text=text), *request.documents[whole[-1] + 1 :])
             request = replace(request, documents=documents)
             ids = self._encode(request)
         return ids, cut

@@ -253,7 +253,7 @@ def _answer_commands(audit: Audit) -> list[str]:
 def answers_cost(folder: Path, n: int, prices: Path = PRICES) -> str:
     """Cost of answering ``n`` questions with and without passages, by the answers of the gate's run folder."""
     run = folder.parent
-    if (used := answered_usage(run, RUN)) is None:
+    if (used := answered_usage(run)) is None:
         return f"cost: {n} searches and {2 * n} answers; tokens are unknown, since {run} has no counted answers"
     read, written = (used.llm_in + used.rag_in).mean(), (used.llm_out + used.rag_out).mean()
     price = read_prices(prices)

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -102,7 +103,8 @@ def _rotated(path: Path) -> list[Path]:
     for file in sorted(packed, key=lambda file: (packed[file], -int(ages[file]))):
         with suppress(UserError) if packed[file] and file.with_suffix("") in ages else nullcontext():
             begin = next((line for _, line in lines(file)), "")
-            if begin and not (packed[file] and begin in begins.values()):
+            alike = [other for other in begins if packed[file] and begins[other] == begin]
+            if begin and not any(all(a == b for a, b in zip_longest(lines(file), lines(other))) for other in alike):
                 begins[file] = begin
     times = {file: _time(begin) for file, begin in begins.items()}
     by_time = all(times.values())
@@ -238,7 +240,7 @@ def calibrate_traffic(
     share = float(np.mean(np.array(traffic.scores) > chosen))
     result = f"{decision_text(chosen, share == 1)}: {share:.1%} of them"
     asking = GateCost(0.0, after_search=read_card(folder).stage == "search")
-    cost = [share_cost(folder.parent, "main", share, prices, asking)] if prices else []
+    cost = [share_cost(folder.parent, share, prices, asking)] if prices else []
     promise = before.promise if before else ""
     if dry_run:
         lost = f"; --replace is needed, and this promise ends: {promise}" if promise else ""

@@ -51,8 +51,9 @@ def by_rule(rule: str, dev: str = "dev") -> str:
 
 
 def chosen_by(rule: str, n_dev: object) -> str:
-    """``chosen on 150 dev questions by rule 'ratio'``; ``by rule '0.5'`` of a rule that reads none of them."""
-    return ("" if rule in READ_NO_DEV else f"chosen on {n_dev} dev questions ") + f"by rule '{rule}'"
+    """``chosen on 150 dev questions by rule 'ratio'``; ``by rule '0.5'`` of a rule that reads none of them, as those
+    of logged and of audited turns."""
+    return ("" if rule in READ_NO_DEV or " of " in rule else f"chosen on {n_dev} dev questions ") + f"by rule '{rule}'"
 
 
 def threshold_text(threshold: float, searched: float) -> str:

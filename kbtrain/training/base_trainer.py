@@ -168,6 +168,9 @@ class BaseTrainer(Trainer):
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Gone on from the checkpoint of the last step, it would take one more (unless an epoch ends there too)."""
+        best = self.state.best_global_step
+        if best and self.args.load_best_model_at_end:  # a resumed state names it in the folder where training began
+            self.state.best_model_checkpoint = str(Path(str(self.args.output_dir)) / f"checkpoint-{best}")
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
@@ -192,6 +195,8 @@ class BaseTrainer(Trainer):
     def _load_best_model(self) -> None:
         """The checkpoint is read whole beside the model: what training alone needs goes before."""
         self._let_state_go()
+        if not Path(best := str(self.state.best_model_checkpoint)).is_dir():
+            raise UserError(f"{best}: the best checkpoint is not there; delete {Path(best).parents[1]} to train again")
         super()._load_best_model()
 
     def _let_state_go(self) -> None:

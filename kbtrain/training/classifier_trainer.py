@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -23,7 +23,8 @@ from kbtrain.training.data import ClassifierData, InputTokens, act_targets
 
 @dataclass(frozen=True)
 class ClassifierRow(InputTokens):
-    """``need``: probability to be taught; ``auxiliary``: further yes/no targets, None where they are not known."""
+    """``need``: probability to be taught, -1 of a row without a loss; ``auxiliary``: further yes/no targets, None where
+    they are not known."""
 
     need: float = 0.0
     auxiliary: tuple[float, ...] | None = None
@@ -78,7 +79,7 @@ def loss_totals(need: torch.Tensor, auxiliary: torch.Tensor, objective: Objectiv
 
 
 def _row_weights(need: torch.Tensor, objective: Objective) -> torch.Tensor:
-    return need * objective.weights[1] + (1 - need) * objective.weights[0]
+    return (need * objective.weights[1] + (1 - need) * objective.weights[0]) * (need >= 0)
 
 
 def classifier_loss(
@@ -95,7 +96,7 @@ def classifier_loss(
     """
     totals = loss_totals(need, auxiliary, objective) if totals is None else totals
     logits = logits.float()
-    each = binary_cross_entropy_with_logits(need_logit(logits, objective.classes), need, reduction="none")
+    each = binary_cross_entropy_with_logits(need_logit(logits, objective.classes), need.clamp(min=0), reduction="none")
     loss = (each * _row_weights(need, objective)).sum() / totals[0]
     is_known = auxiliary >= 0
     if objective.auxiliary_weight and bool(is_known.any()):
@@ -147,11 +148,13 @@ class ClassifierTrainer(BaseTrainer):
         objective: Objective,
         measure: Callable[[], Mapping[str, float]],
     ) -> None:
+        self.fills = args.world_size > 1  # else accelerate repeats rows, which count twice
+        without_loss = [replace(row, need=-1.0, auxiliary=None) for row in rows[:1]] * self.fills
         super().__init__(
             model=model,
             args=args,
             data_collator=collator,
-            train_dataset=list(rows),
+            train_dataset=[*rows, *without_loss],
             eval_dataset=list(rows[:1]),  # transformers wants one; measure() knows dev
         )
         if objective.head_rate and names_optimizer(self.accelerator):

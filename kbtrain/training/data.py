@@ -224,9 +224,7 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
     splits overlap."""
     train_rows, without = read_labelled(train, "train", key, labels)
     held_out, dev_without = read_labelled(dev, "dev", key, labels)
-    questions, held_questions = (examples_of(GateExample, rows) for rows in (train_rows, held_out))
-    check_disjoint(questions, held_questions, train, dev)
-    check_dialogues_apart(examples_of(TurnExample, train_rows), examples_of(TurnExample, held_out), train)
+    check_apart([row.example for row in train_rows], [row.example for row in held_out], train, dev)
     taught, measured = [row.need for row in train_rows], [row.is_needed for row in held_out]
     for values, path, split in ((taught, train, "train"), (measured, dev, "dev")):
         if len(set(values)) < 2:
@@ -241,12 +239,14 @@ def examples_of(kind: type[E], rows: Iterable[Labelled]) -> list[E]:
     return [row.example for row in rows if isinstance(row.example, kind)]
 
 
-def check_dialogues_apart(train: Iterable[TurnExample], dev: Iterable[TurnExample], path: Path) -> None:
-    """Raise :class:`UserError` for a dialogue in both splits."""
-    both = {turn.dialogue_id for turn in dev}
-    shared = next((turn.dialogue_id for turn in train if turn.dialogue_id in both), None)
-    if shared is not None:
-        raise UserError(f"{at(path)}: dialogue '{shared}' is in train and in dev")
+def check_apart(train: Sequence[Example], others: Sequence[Example], path: Path, of_others: Path | None) -> None:
+    """Raise :class:`UserError` for a question, or a dialogue, in both splits."""
+    asked, held_out = ([e for e in rows if isinstance(e, GateExample)] for rows in (train, others))
+    check_disjoint(asked, held_out, path, of_others)
+    split_of = {turn.dialogue_id: turn.split for turn in others if isinstance(turn, TurnExample)}
+    dialogues = [turn.dialogue_id for turn in train if isinstance(turn, TurnExample)]
+    if shared := next((dialogue for dialogue in dialogues if dialogue in split_of), None):
+        raise UserError(f"{at(path)}: dialogue '{shared}' is in train and in {split_of[shared]}")
 
 
 def class_weights(rows: Sequence[Labelled], strength: float = 1.0) -> tuple[float, float]:

@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import CARD, ClassifierCard, GateCard, Threshold, kept_thresholds, set_threshold
+from kbtrain.gate.card import CARD, ClassifierCard, GateCard, Threshold, kept_notes, set_best, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.io import jsonl
@@ -27,7 +27,7 @@ from kbtrain.metrics.ranking import auroc_draws
 from kbtrain.metrics.significance import format_delta, interval
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
-from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples
+from kbtrain.training.data import ClassifierData, Labelled, check_apart, label_rule, labelled_examples, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, training_page
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def save_checked(ending: Ending, last: str) -> float:
     """Put a trained model into the output folder, if the folder opened again scores as the model in memory.
 
     Returns the largest difference of a score. The file ``last`` is moved last of all: a folder that has it is whole.
-    Thresholds noted in the output folder stay where the very same gate was fitted again. Raises
-    :class:`UserError` above the ending's tolerance, and leaves the output folder as it was.
+    Thresholds and a best key that others noted in the output folder stay where the very same gate was fitted again.
+    Raises :class:`UserError` above the ending's tolerance, and leaves the output folder as it was.
     """
     output = ending.config.output
     staging = output / "saving"
@@ -61,8 +61,14 @@ def save_checked(ending: Ending, last: str) -> float:
             "the output folder is unchanged"
         )
     write_atomically(staging / "README.md", ending.readme(worst))
-    for name, threshold in kept_thresholds(read_json(staging / CARD), output).items() if last == CARD else ():
+    thresholds, best = kept_notes(read_json(staging / CARD), output) if last == CARD else ({}, None)
+    for name, threshold in thresholds.items():
         set_threshold(staging, name, threshold)
+    if best is not None:
+        set_best(staging, best)
+    mode = (staging / "README.md").stat().st_mode
+    for path in filter(Path.is_file, staging.rglob("*")):
+        path.chmod(mode)  # safetensors' files are for their owner alone, whatever the umask says
     for path in sorted(staging.iterdir(), key=lambda p: p.name == last):
         target = output / path.name
         if target.is_dir():
@@ -248,6 +254,14 @@ def held_out_examples(path: Path | None) -> list[Example]:
     if path and not examples:
         raise UserError(f"{at(path)}: no example of split 'test' in it")
     return examples
+
+
+def checked_test(config: HeldOutConfig, data: ClassifierData) -> list[Example]:
+    """The same before a training on ``data``: a wrong file is an error then, and so is a question or a dialogue of it
+    that is trained on."""
+    test = held_out_examples(config.test)
+    check_apart([row.example for row in data.train], test, config.train, config.test)
+    return test
 
 
 def score_held_out(config: HeldOutConfig, gate: Gate, dev: DevScores) -> None:

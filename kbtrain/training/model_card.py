@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kbtrain.gate.card import README, THRESHOLD_HEADING, GateCard, kept_thresholds
+from kbtrain.gate.card import README, THRESHOLD_HEADING, GateCard, kept_notes
 from kbtrain.io.provenance import write_atomically
 from kbtrain.runtime.scripts import as_commands
 
@@ -68,7 +68,7 @@ def write_made(folder: Path, card: GateCard, what: str) -> None:
 
     Thresholds noted in the folder stay where the same gate is made again.
     """
-    card = card.model_copy(update={"thresholds": kept_thresholds(card.model_dump(mode="json"), folder)})
+    card = card.model_copy(update={"thresholds": kept_notes(card.model_dump(mode="json"), folder)[0]})
     lines = "\n".join(threshold.line(name) for name, threshold in card.thresholds.items())
     text = _page(
         None,

@@ -22,6 +22,7 @@ from kbtrain.gates.registry import QUESTION, Kind
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import OF_TEXTS, RESIDUAL, SIGNALS, measure_signal
 from kbtrain.llm.served_states import LONGEST_GROUP, SHORT_PROMPT, ServedAnswer, StatesServer, own_end_token, place_of
+from kbtrain.prompts.kbm import without_end
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
 from kbtrain.records import Example, GateExample, Sample, Statistic
 
@@ -130,10 +131,8 @@ def cut_prompt(
     reference = example.reference
     ids = asked_ids(tokenizer, example, reference, templates)
     while len(ids) > settings.max_prompt_tokens and reference:
-        tokens = tokenizer(reference, add_special_tokens=False)["input_ids"]
-        drop = min(len(ids) - settings.max_prompt_tokens, len(tokens))
-        spent["reference_cut"] += drop
-        reference = str(tokenizer.decode(tokens[:-drop]))
+        reference, dropped = without_end(tokenizer, reference, len(ids) - settings.max_prompt_tokens)
+        spent["reference_cut"] += dropped
         ids = asked_ids(tokenizer, example, reference, templates)
     return ids
 
