@@ -26,7 +26,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.io.provenance import file_sha256
 from kbtrain.records import TurnExample
 from kbtrain.training.config import training_arguments
-from kbtrain.training.data import check_dialogues_apart
+from kbtrain.training.data import check_apart
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class TrainRankerConfig(RankerConfig):
 def main(config: TrainRankerConfig) -> None:
     recipe = Recipe("train_ranker", config)
     turns, candidates = read_ranker_data(config.train, config.snippets)
-    check_dialogues_apart(turns["train"], turns["dev"], config.train)
+    check_apart(turns["train"], turns["dev"], config.train, config.train)
     for split in ("train", "dev"):
         if not turns[split] and (split == "train" or config.select != "last"):
             hint = "" if split == "train" else "; set select: last to keep the last checkpoint"

@@ -252,9 +252,9 @@ def added_gates(scores: Path) -> list[str]:
         return []
     if not (meta := meta_of(scores)):
         return sorted(read_scores(scores))
-    only = [meta["gate"]] if meta.get("stage") == "import_decisions" else []  # before several were noted
-    added: list[str] = meta.get("added", only)
-    return added
+    if "added" not in meta and meta.get("stage") == "import_decisions":  # before several were noted
+        return [meta["gate"]]
+    return list(meta.get("added", ()))
 
 
 def write_imported(path: Path, scores: Iterable[GateScore], added: Sequence[str]) -> None:

@@ -166,11 +166,14 @@ class BaseTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def _load_callback_state(self) -> None:
+        """A state that training resumes from names the best checkpoint in the folder where it began."""
+        super()._load_callback_state()
+        if (best := self.state.best_global_step) and self.args.load_best_model_at_end:
+            self.state.best_model_checkpoint = str(Path(str(self.args.output_dir)) / f"checkpoint-{best}")
+
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Gone on from the checkpoint of the last step, it would take one more (unless an epoch ends there too)."""
-        best = self.state.best_global_step
-        if best and self.args.load_best_model_at_end:  # a resumed state names it in the folder where training began
-            self.state.best_model_checkpoint = str(Path(str(self.args.output_dir)) / f"checkpoint-{best}")
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return

@@ -21,7 +21,7 @@ from kbtrain.models.forward import fp32_output_layer
 from kbtrain.records import Hit, Snippet, Split, TurnExample
 from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Collator, TrainingRow, answer_loss
 from kbtrain.training.config import TrainingConfig
-from kbtrain.training.data import check_dialogues_apart
+from kbtrain.training.data import check_apart
 from kbtrain.training.finish import Ending, steps_of
 from kbtrain.training.model_card import table, training_page
 from ragate_responses.responder import CARD, Responder, ResponderCard, ResponsePrompts, dialogue_fingerprint
@@ -65,7 +65,7 @@ def read_dialogue_data(
         raise UserError(
             f"{at(path)}: no turn has 'response_actions'; collect the turns again (data_gen/collect_turns.py)"
         )
-    check_dialogues_apart(turns["train"], turns["dev"], path)
+    check_apart(turns["train"], turns["dev"], path, path)
     lessons = {split: tuple(_lessons(split_turns, text, know, k)) for split, split_turns in turns.items()}
     for split, source in (("train", path), ("dev", dev)):
         if source and not lessons[split]:  # type: ignore[index]

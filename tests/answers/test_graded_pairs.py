@@ -68,3 +68,9 @@ def test_a_model_in_a_loop_is_graded_by_what_it_says():
     question = Question("q", "Which city is it?", ("Paris",), "test", "pairs")
     said = {"It is Paris. ": True, "It is Lyon. ": False, "It is not Paris. ": False}
     assert {text: rule_verdict(question, 10_000 * text) for text in said} == said
+
+
+@pytest.mark.parametrize(("gold", "answer"), [("Paris", "Paris, but"), ("Paris", "It is Paris but"),
+                                              ("Although", "Although by Ann Lee"), ("But", "It is But")])  # fmt: skip
+def test_a_connective_at_the_end_or_as_the_reference_has_a_verdict(gold, answer):
+    assert rule_verdict(Question("q", "Where?", (gold,), "test", "d"), answer) is True

@@ -209,6 +209,14 @@ def test_questions_with_stored_answers_are_not_replaced_by_others(tmp_path):
     assert (run / "questions.jsonl").read_bytes() == before
 
 
+def test_a_renamed_file_names_another_set_of_the_same_ids(tmp_path):
+    run, path = tmp_path / "run", own(tmp_path / "mine.jsonl")
+    options = ("--run", run, "--dataset", "jsonl", "--columns", "{id: prompt, text: prompt, answers: gold}")
+    assert collect(*options, "--path", path).returncode == 0
+    answered(run, {"questions": file_sha256(run / "questions.jsonl")})
+    assert "made with path = " in collect(*options, "--path", path.rename(tmp_path / "other.jsonl")).stderr
+
+
 def test_imported_answers_keep_their_questions_and_a_store_without_answers_binds_nothing(tmp_path):
     run, path = tmp_path / "run", own(tmp_path / "mine.jsonl")
     options = ("--run", run, "--dataset", "jsonl", "--path", path, *MAP)

@@ -163,7 +163,7 @@ def test_the_named_line_is_mended_the_import_goes_on_and_other_answers_do_not_mi
 
 def test_a_renamed_file_whose_ids_are_made_of_its_name_gives_no_other_questions(tmp_path):
     rows = [{"question": f"Which is {i}?", "llm": f"a{i}", "rag": f"b{i}", "answers": f"b{i}"} for i in range(30)]
-    rows[0]["rag"] = None  # skipped
+    rows[0]["rag"], rows[2]["id"] = None, "own"  # one is skipped, one has an id
     assert imported(tmp_path, rows).returncode == 0
     (tmp_path / "logs.jsonl").rename(tmp_path / "old.jsonl")
     for name in ("main", "another"):

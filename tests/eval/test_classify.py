@@ -52,6 +52,18 @@ def test_scores_of_ones_own_are_classified_without_meta_data(script, evaluated_r
     assert "ours" in {gate["gate"] for gate in found}
 
 
+def test_the_rule_that_reads_training_questions_chooses_as_end_to_end_does(script, run_folder):
+    evaluate, classify = script("end_to_end"), script("classify")
+    found = []
+    given = {"run": run_folder, "threshold_rule": "best_accuracy"}
+    evaluate.main(build(evaluate.EndToEndConfig, None, given))
+    classify.main(build(classify.ClassifyConfig, None, given))
+    for name in ("results", "classify"):
+        gates = json.loads((run_folder / f"{name}.json").read_text())["gates"]
+        found.append({gate["gate"]: gate["threshold"] for gate in gates if gate["gate"].startswith("kbm")})
+    assert found[0] == found[1] and len(found[0]) == 3
+
+
 def test_it_says_what_to_run_first(script, run_folder):
     classify = script("classify")
     with pytest.raises(UserError, match=r"outcomes.jsonl: no such file"):

@@ -1,13 +1,16 @@
 """eval/cost.py, studies/transfer.py and studies/seeds.py on made-up run folders."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.evaluation.cost import answered_usage
 from kbtrain.evaluation.results import load
+from kbtrain.io.provenance import write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.report.summary import caption
 
@@ -66,7 +69,10 @@ def test_answers_of_another_sampling_run_do_not_stand_beside_results(script, run
     with SampleStore(run_folder / "samples.db") as store:
         store.begin("other", {"model": "another"})
         for condition in ("llm", "rag"):
-            store.put("other", list(store.iterate("main", condition)))
+            sets = [replace(one, prompt_tokens=10 * one.prompt_tokens) for one in store.iterate("main", condition)]
+            store.put("other", sets)
+    of_main = answered_usage(run_folder)
+    assert of_main is not None
     evaluate(script, run_folder, sampling_run="other")
     told = r"key 'sampling_run': .*results\.json: computed from run 'other', not 'main'; name that$"
     for name, kind in (("cost", "CostConfig"), ("write_report", "ReportConfig")):
@@ -76,3 +82,5 @@ def test_answers_of_another_sampling_run_do_not_stand_beside_results(script, run
     module = script("cost")
     module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES, "sampling_run": "other"}))
     assert (run_folder / "cost.json").exists()
+    write_meta(run_folder / "labels.jsonl", stage="label", config={"sampling_run": "other"}, inputs=[])
+    assert (of_other := answered_usage(run_folder)) and list(of_other.rag_in) == list(10 * of_main.rag_in)

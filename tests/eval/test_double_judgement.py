@@ -57,6 +57,11 @@ def test_double_judgement_reads_the_second_scores(script, run_folder, monkeypatc
     assert rows["double judgement"]["accuracy"] == pytest.approx(sum(right) / 200)
     assert rows["double judgement"]["passed on"] == pytest.approx(sum(passed) / 200)
     assert rows["All RAG"]["tokens read"] == 200 * 20
+    write_meta(run_folder / "scores/gates.jsonl", stage="score", config=None, inputs=[], extra={"key": {"gate": "new"}})
+    with pytest.raises(
+        UserError, match=r"scores_reference\.jsonl: made by another gate than .*gates\.jsonl; run eval/"
+    ):
+        make(script, run_folder)
     write_meta(run_folder / "evidence.jsonl", stage="retrieve", config=None, inputs=[run_folder / "questions.jsonl"])
     questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
     jsonl.write(
@@ -101,7 +106,9 @@ def test_chunks_are_passed_on_only_where_both_judgements_say_so():
 def test_a_score_at_its_threshold_is_neither_searched_for_nor_dropped():
     first, second = np.array([0.5, 0.9, 0.9, 0.5]), np.array([0.1, 0.5, 0.6, 0.1])
     double = judge_twice("g", first, second, ANSWERS, used(4), (0.5, 0.5)).ways[3]
-    assert (double.searched, double.passed_on) == (0.5, 0.25)
+    assert (double.searched, double.passed_on, double.tokens) == (0.5, 0.25, 130)
+    unknown = dataclasses.replace(used(4), rag_in=np.array([0.0, 9, 9, 9]))
+    assert {way.tokens for way in judge_twice("g", first, second, ANSWERS, unknown, (0.5, 0.5)).ways} == {None}
 
 
 def test_the_interval_of_the_gain_is_that_of_a_resample_worked_out_on_its_own():

@@ -2,14 +2,16 @@
 
 import json
 import re
+from unittest.mock import Mock
 
 import pytest
 from support.scripts import here, load
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.scores import added_gates, read_scores
+from kbtrain.evaluation.scores import added_gates, read_scores, write_imported
+from kbtrain.io import jsonl
 from kbtrain.io.jsonl import write
-from kbtrain.io.provenance import meta_path
+from kbtrain.io.provenance import meta_path, write_meta
 from kbtrain.records import GateScore, Outcome
 
 read_decisions = load("eval/import_decisions.py").read_decisions
@@ -143,3 +145,14 @@ def test_as_a_gate_it_takes_every_question_and_a_name_of_its_own(run_folder, spo
     done = as_gate(run_folder, rows, *more)
     assert done.returncode == 2 and re.search(says, done.stderr) and done.stderr.count("\n") == 1
     assert not (run_folder / "scores" / "theirs.jsonl").exists()
+
+
+def test_what_a_killed_import_notes_first_holds_whichever_scores_are_there(tmp_path, monkeypatch):
+    path = tmp_path / "imported_scores.jsonl"
+    jsonl.write(path, [GateScore("q", gate, 1.0) for gate in ("a", "old")])
+    write_meta(path, stage="import_answers", config=None, inputs=[])
+    for added in ([], ["old"]):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(jsonl, "write", Mock(side_effect=KeyboardInterrupt))
+            write_imported(path, [], added)
+        assert (added_gates(path), list(read_scores(path))) == (added, ["a", "old"])

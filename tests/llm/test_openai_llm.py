@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from model_server import ModelServer
@@ -69,6 +70,7 @@ def test_answers_are_the_servers_with_seeds_tokens_and_logprobs(open_llm, asks, 
         assert sum(request["prompt"] == ids for request in sent) == 2  # one greedy, one for all samples
         seeds = [open_llm(server)._how(ask, index)["seed"] for index in (-1, 0, 1, 2)]  # one where none is greedy
         assert len({*seeds}) == 4
+        assert seeds[0] == open_llm(server)._how(replace(ask, n=0), -1)["seed"] != seeds[1]  # as a pilot asks
     assert {request["path"] for request in sent} == {"/v1/completions"}
     assert all(request["key"] is None for request in sent)
 

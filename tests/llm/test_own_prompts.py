@@ -7,7 +7,7 @@ import pytest
 from model_server import ModelServer
 from support import scripts
 from support.recipes import Recipe
-from tiny_kbm import make_folder
+from tiny_kbm import make_folder, make_tokenizer
 
 import kbtrain
 from kbtrain import rag
@@ -169,3 +169,12 @@ def test_serving_asks_by_the_gate_s_templates():
         assert plain["prompt"] == "Be brief.\nSay where: Where?"
     assert with_evidence(chat, body, asked, None, "auto", None) is body
     assert with_evidence(chat, body, asked, None, "background", OWN) is body
+
+
+@pytest.mark.parametrize("room", range(1, 8))
+def test_a_cut_within_a_character_takes_the_whole_character(room):
+    tokenizer = make_tokenizer()
+    ask = AnswerRequest(Question("q", "Where?", ("x",), "test", "d"), "rag", "\u4ed6\u4f4f\u5728\u5317\u4eac" * 20, 0)
+    whole, _ = prompt_ids(tokenizer, ask, 10_000)
+    ids, cut = prompt_ids(tokenizer, ask, len(whole) - room)
+    assert len(ids) <= len(whole) - room and cut >= room and "\ufffd" not in tokenizer.decode(ids)

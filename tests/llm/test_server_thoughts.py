@@ -131,3 +131,18 @@ def test_log_probabilities_of_the_answer_alone_do_not_end_a_run_of_thoughts():
         {"choices": [choice], "usage": {"completion_tokens": 4}}, 0, 1, OutputRules(("\n",)), None
     )  # fmt: skip
     assert (made.text, made.finish, made.n_tokens, made.logprob) == ("", "length", 4, 0.0)
+
+
+def test_reasoning_is_counted_beside_the_log_probabilities_of_the_text():
+    def choice(text, thought, n):
+        logprobs = n and {"content": [{"token": "x", "logprob": -0.1}] * n}
+        message = {"content": text, "reasoning_content": thought}
+        return {"message": message, "finish_reason": "stop", "logprobs": logprobs}
+
+    def counted(*choices, used):
+        replies = [dict(one, index=i) for i, one in enumerate(choices)]
+        reply = {"choices": replies, "usage": {"completion_tokens": used}}
+        return [made.n_tokens for made in samples(reply, 0, len(choices), OutputRules(("\n",)), None)]
+
+    assert counted(choice("1 4 1 5", "Pi.", 39), choice("3", "t" * 297, 1), used=540) == [44, 496]  # 500 by bytes
+    assert counted(choice("Rome", "It is Rome", 30), choice("Rome", "It is", 0), used=70)[0] == 30

@@ -44,6 +44,10 @@ def test_an_option_without_a_text_keeps_its_place():
     nested["o"].insert(1, {"in": []})
     with pytest.raises(UserError, match=r"field 'o\.in\.text\[1\]': expected text, found null"):
         question(nested, options="o.in.text")
+    for o in ([{"in": ["a", "b"]}, {"in": ["c"]}], [{"in": ["a", "b", "c"]}]):
+        assert question({"question": "Who?", "o": o, "answer": "B"}, options="o.in").options == ("a", "b", "c")
+    deep = [{"in": [{"t": "a"}, {"t": "b"}]}]
+    assert question({"question": "Who?", "o": deep, "answer": "B"}, options="o.in.t").options == ("a", "b")
     assert question({"question": "Who?", "o": [{"a": "Ann"}, {}]}, answers="o.a").answers == ("Ann",)
 
 

@@ -151,6 +151,9 @@ def test_a_log_is_rotated_by_size_and_read_in_order(tmp_path):
         plain.write_bytes(there) if there else plain.unlink()
         place = numbers.index(last) + 1
         assert [row["i"] for row in read_log(tmp_path / "log[1].jsonl")] == [*numbers[:place], *extra, *numbers[place:]]
+    twin = oldest.splitlines()[0] + b'\n{"i": -2, "time": 0}\n'  # begins as another file, and is none
+    plain.with_suffix(".3.gz").write_bytes(gzip.compress(twin))
+    assert -2 in [row["i"] for row in read_log(tmp_path / "log[1].jsonl")]
     plain.unlink()
     packed.write_bytes(whole[:10])
     with pytest.raises(UserError, match=r"log\[1\]\.jsonl\.2\.gz: "):

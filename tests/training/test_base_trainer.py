@@ -1,6 +1,7 @@
 """What every training shares: the optimizer's state does not outlive it, none is read that could run code, and weights
 that are no numbers are told."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.io.provenance import MODEL_FILES, defaults_of
 from kbtrain.models.load import load_model
 from kbtrain.training.base_trainer import (
+    BaseTrainer,
     all_checkpoints,
     check_processes,
     epoch_order,
@@ -37,7 +39,7 @@ def small_trainer(folder, **settings):
     train, dev = [replace(labelled(i), question_id=f"t{i}") for i in range(4)], [labelled(9, "dev"), labelled(8, "dev")]
     encode = Encoder(tokenizer, kbm_template(keys), 400).encode
     rows = [make_row(encode(e), [target(e, "mastery", "hard")]) for e in train]
-    config = TrainingConfig(model="tiny", train=Path(), output=folder / "out", epochs=1, **settings)
+    config = TrainingConfig(model="tiny", train=Path(), output=folder / "out", **{"epochs": 1, **settings})
     return KBMTrainer(kbm, training_arguments(config, "fp32", "cpu", has_dev=True), rows, dev, "hard")
 
 
@@ -56,6 +58,26 @@ def test_the_optimizer_s_state_goes_before_the_best_checkpoint_is_read(tmp_path,
     trainer.train()
     assert max(stepped) > 0 and states == [0] and not trainer.optimizer.state
     assert all(weight.grad is None for weight in trainer.model.parameters())
+
+
+def test_a_training_that_goes_on_in_a_moved_folder_ends_with_its_best_weights(tmp_path, monkeypatch):
+    log = BaseTrainer.log_dev_metrics  # each step is worse than the one before
+    worse = lambda self, figures, prefix: log(self, {**figures, "loss": float(self.state.global_step)}, prefix)  # noqa: E731
+    monkeypatch.setattr(BaseTrainer, "log_dev_metrics", worse)
+    trainer = small_trainer(tmp_path / "a", epochs=2)
+    trainer.train()
+    (tmp_path / "a").rename(tmp_path / "b")
+    again, folder = small_trainer(tmp_path / "b", epochs=2), tmp_path / "b" / "out" / "checkpoints"
+    last, _ = last_complete(folder)
+    again.train(resume_from_checkpoint=str(last))
+    best = folder / f"checkpoint-{trainer.state.best_global_step}"
+    assert best != last and again.state.best_model_checkpoint == str(best)
+    assert all(
+        torch.equal(one, other) for one, other in zip(*(t.model.parameters() for t in (trainer, again)), strict=True)
+    )
+    shutil.rmtree(best)
+    with pytest.raises(UserError, match=r"checkpoint-\d+: the best checkpoint is not there; delete .*out to train"):
+        small_trainer(tmp_path / "b", epochs=2).train(resume_from_checkpoint=str(last))
 
 
 def test_fp32_is_fp32_whatever_the_launcher_s_own_configuration_says(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from kbtrain.training.classifier_trainer import (
 )
 from kbtrain.training.config import ClassifierConfig, training_arguments
 from kbtrain.training.data import Labelled, act_targets, class_weights, common_acts, need, read_classifier_data
-from kbtrain.training.finish import DevScores, dev_metrics
+from kbtrain.training.finish import DevScores, checked_test, dev_metrics
 
 
 def turns_file(path, turns):
@@ -61,6 +61,14 @@ def test_data_that_teaches_nothing_or_leaks_is_refused(tmp_path, turns, words):
     path = turns_file(tmp_path / "t.jsonl", turns)
     with pytest.raises(UserError, match=words):
         read_classifier_data(path, path)
+
+
+def test_test_turns_of_trained_dialogues_are_refused(tmp_path):
+    path = turns_file(tmp_path / "t.jsonl", [turn(0), turn(1), turn(4, "dev"), turn(5, "dev")])
+    config = ClassifierConfig(model="m", train=path, dev=path, output=tmp_path, test=tmp_path / "test.jsonl")
+    turns_file(config.test, [turn(7, "test"), replace(turn(0, "test"), dialogue_id="train1")])
+    with pytest.raises(UserError, match=r"t\.jsonl: dialogue 'train1' is in train and in test"):
+        checked_test(config, read_classifier_data(path, path))
 
 
 def test_class_weights_are_inverse_to_the_shares():

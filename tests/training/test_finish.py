@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.gate.card import Threshold, set_threshold
+from kbtrain.gate.card import BestKey, Threshold, read_gate_json, set_best, set_threshold
 from kbtrain.training.finish import save_checked
 
 
 def write(folder):
     (folder / "adapter").mkdir()
     (folder / "adapter" / "weights").write_text("new")
+    (folder / "adapter" / "weights").chmod(0o600)  # as safetensors' files are
     (folder / "gate.json").write_text("{}")
 
 
@@ -35,6 +36,7 @@ def test_the_card_arrives_last_and_older_files_are_replaced(tmp_path, monkeypatc
     moved, replace = [], os.replace
     monkeypatch.setattr(os, "replace", lambda source, target: (moved.append(target.name), replace(source, target)))
     assert save_checked(ending(tmp_path, difference=1e-7), "gate.json") == 1e-7
+    assert (tmp_path / "adapter" / "weights").stat().st_mode == (tmp_path / "README.md").stat().st_mode
     assert moved[-1] == "gate.json" and set(moved) == {"adapter", "gate.json", "README.md"}
     assert (tmp_path / "adapter" / "weights").read_text() == "new"
     assert (tmp_path / "README.md").read_text() == "differs by 1.0e-07"
@@ -53,7 +55,8 @@ def test_another_score_than_the_trained_model_s_leaves_the_folder_as_it_was(tmp_
 def test_a_calibrated_threshold_outlives_another_fit_of_the_very_same_gate(tmp_path):
     def noted(weight, run):
         def card(folder):
-            made = {"kind": "a", "weight": weight, "run": {"seconds": run}, "thresholds": {"a": chosen["best_f1"]}}
+            own = {**chosen["best_f1"], "n_dev": run}
+            made = {"kind": "a", "weight": weight, "run": {"seconds": run}, "thresholds": {"a": own}}
             (folder / "gate.json").write_text(json.dumps(made))
 
         page = "# A\n\n## Threshold\nby dev\n\n## Run\n"
@@ -66,8 +69,12 @@ def test_a_calibrated_threshold_outlives_another_fit_of_the_very_same_gate(tmp_p
           for rule, evidence in by_rule.items()}  # fmt: skip
     chosen = {rule: one.model_dump(mode="json") for rule, one in of.items()}
     assert noted(0.5, 1) == (7, "by dev")
+    assert noted(0.5, 4) == (7, "by dev")
+    assert read_gate_json(tmp_path)["thresholds"]["a"]["n_dev"] == 4  # its own, of another dev
+    set_best(tmp_path, BestKey(key="benefit", rule="area", n_dev=9, areas={}))
     set_threshold(tmp_path, "a", of["ratio"])
     assert noted(0.5, 2)[0] == 5  # whatever was noted for the very same gate, somebody chose
+    assert read_gate_json(tmp_path)["best"]["key"] == "benefit"
     set_threshold(tmp_path, "a", of["max_loss"])
     kept, said = noted(0.5, 3)
     assert kept == 8 and said.startswith("- `a`: search if score > 8 (rule max_loss, 9 dev questions; promised:")
