@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config, check_counts, run_script
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import (
     Chosen,
     calibrate,
@@ -38,7 +38,7 @@ from kbtrain.evaluation.cost import Usage, asking_of, bill, stored_usage, thousa
 from kbtrain.evaluation.decisions import DevRule
 from kbtrain.evaluation.gate_inputs import training_in
 from kbtrain.evaluation.outcomes import entities_of
-from kbtrain.evaluation.run_folder import read_outcomes, sampling_run_of
+from kbtrain.evaluation.run_folder import check_sampling_run, read_outcomes
 from kbtrain.evaluation.scores import StoredScores, stored_scores
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import read_card
@@ -96,11 +96,7 @@ def main(config: CalibrateConfig) -> None:
     scores_stored = stored_scores(config.run)
     path, scores = scores_stored.scores_of(config.gate)
     outcomes = read_outcomes(config.run)
-    if (of := sampling_run_of(config.run / "outcomes.jsonl", config.sampling_run)) != config.sampling_run:
-        raise UserError(
-            f"key 'sampling_run': {at(config.run / 'outcomes.jsonl')}: answers of run '{of}', not "
-            f"'{config.sampling_run}'; name that"
-        )
+    check_sampling_run(config.run / "outcomes.jsonl", config.sampling_run)
     folder, name = place(config, source_of(config.run, scores_stored.meta, config.gate))
     of_dev, tested = (
         [outcome.question_id for outcome in outcomes if outcome.split == split] for split in ("dev", "test")

@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
+from kbtrain.arrays import Floats
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.double_judgement import NO_TRAINING, DoubleJudgement, judge_double
+from kbtrain.evaluation import outcomes as oc
+from kbtrain.evaluation.cost import Usage, usage
+from kbtrain.evaluation.decisions import DevRule, GateInput, decide
 from kbtrain.evaluation.gate_inputs import training_in
-from kbtrain.evaluation.outcomes import AccuracyKind, drawn_units
+from kbtrain.evaluation.outcomes import AccuracyKind, Correctness, Resample, drawn_units
 from kbtrain.evaluation.run_folder import (
     ResampleConfig,
     RunFolder,
@@ -31,13 +35,15 @@ from kbtrain.evaluation.run_folder import (
     read_run,
     seen_note,
 )
-from kbtrain.evaluation.scores import read_scores
-from kbtrain.io.files import path_exists
+from kbtrain.evaluation.scores import ByGate, in_order, read_scores
 from kbtrain.io.provenance import check_current, meta_of, write_atomically, write_result
-from kbtrain.metrics.thresholds import ThresholdConfig
+from kbtrain.metrics.significance import Delta, draw_policies
+from kbtrain.metrics.thresholds import Dev, ThresholdConfig, Training, choose
 from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import Column, Table, Value, as_markdown, as_text
 from kbtrain.report.words import by_rule, points_interval
+
+DRAWS, SEED, NO_TRAINING = 5_000, 20_243, Training()
 
 
 class DoubleJudgementConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
@@ -80,9 +86,118 @@ def judged_twice(config: DoubleJudgementConfig, run: RunFolder, cut: DevRule) ->
         first, _ = run.stored.scores_of(gate)
         if made_by not in (None, meta_of(first).get("key", {}).get("gate", made_by)):
             raise UserError(f"{at(path)}: made by another gate than {first}; run eval/score_reference.py again")
-    labels = path_exists(config.run / "labels.jsonl")
-    training = training_in(config.run, gates, run.stored) if labels and cut.rule == "best_accuracy" else {}
+    kind = oc.dev_kind(run.dev.outcomes, cut.kind)
+    training = training_in(config.run, gates, run.stored, kind) if cut.rule == "best_accuracy" else {}
     return [judge_double(run, again, gate, cut, config.resample, training.get(gate, NO_TRAINING)) for gate in gates]
+
+
+@dataclass(frozen=True)
+class AnswerPolicy:
+    """Accuracy, share of questions with a search, share whose chunks were passed on, and prompt tokens read in all
+    (None: those of some answers are not known).
+
+    ``gain``: accuracy minus that of as many chunks passed on at random.
+    """
+
+    name: str
+    accuracy: float
+    searched: float
+    passed_on: float
+    tokens: int | None
+    gain: Delta
+
+
+@dataclass(frozen=True)
+class DoubleJudgement:
+    """Five ways to answer the same ``n`` questions: LLM Only, All RAG, one judgement of the gate, two judgements, and
+    as many chunks passed on as by two judgements, at random.
+
+    ``threshold`` and ``second_threshold`` are those of the scores without and with the reference. ``second_gain``:
+    accuracy of two judgements minus that of one.
+    """
+
+    gate: str
+    n: int
+    threshold: float
+    second_threshold: float
+    ways: tuple[AnswerPolicy, ...]
+    second_gain: Delta
+
+
+def second_threshold(rule: str, searched: NDArray[np.bool_], with_reference: Floats, answers: Correctness) -> float:
+    """Chosen on the dev questions that the first judgement searches for: chunks are dropped if the score with them
+    is above it. Chunks of a part are dropped only where that gives more right answers than passing on all or none, by
+    two standard errors. Rule ``0.5`` needs no dev; without a searched dev question it is 0.5 as well."""
+    if rule == "0.5" or not searched.any():
+        return 0.5
+    # "retrieve" of the rule, which prefers few of them, is "pass the chunks on" here: the scores change their sign
+    passed_on = Dev(-with_reference[searched], answers.llm[searched], answers.rag[searched])
+    # passed on: -score > value; judge_twice passes on what is not above the second threshold
+    return float(np.nextafter(-choose("best_accuracy", passed_on).value, -np.inf))
+
+
+def judge_twice(
+    gate: str, first: Floats, with_reference: Floats, answers: Correctness, used: Usage, thresholds: tuple[float, float]
+) -> DoubleJudgement:
+    """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks;
+    ``thresholds`` of both."""
+    threshold, second = thresholds
+    searched = first > threshold
+    passed_on = searched & (with_reference <= second)
+    none, everything = np.zeros_like(searched), np.ones_like(searched)
+    chosen = {
+        "LLM Only": (none, none),
+        "All RAG": (everything, everything),
+        "gate": (searched, searched),
+        "double judgement": (searched, passed_on),
+    }
+    retrieve = [passed.astype(np.float64) for _, passed in chosen.values()]
+    drawn = draw_policies(answers.llm, answers.rag, retrieve, DRAWS, SEED, answers.clusters)
+    ways = [
+        AnswerPolicy(
+            name,
+            accuracy=float(of.accuracy[0]),
+            searched=float(is_searched.mean()),
+            passed_on=float(of.ratio[0]),
+            tokens=_read(used, passed.astype(np.float64)),
+            gain=of.over_chance,
+        )
+        for of, (name, (is_searched, passed)) in zip(drawn, chosen.items(), strict=True)
+    ]
+    ways.append(_random(float(passed_on.mean()), answers, used))
+    gain = drawn[3].accuracy_over(drawn[2])
+    return DoubleJudgement(gate, len(first), threshold, second, tuple(ways), gain)
+
+
+def _random(share: float, answers: Correctness, used: Usage) -> AnswerPolicy:
+    """As many chunks passed on, of randomly drawn questions, the only ones with a search: expected figures."""
+    accuracy = (1 - share) * answers.llm.mean() + share * answers.rag.mean()
+    return AnswerPolicy("random", float(accuracy), share, share, _read(used, share), Delta(0.0, 0.0, 0.0))
+
+
+def _read(used: Usage, passed: Floats | float) -> int | None:
+    """Prompt tokens, where ``passed`` is the probability of passing the chunks of a question on."""
+    tokens = ((1 - passed) * used.llm_in + passed * used.rag_in).sum()
+    return round(float(tokens)) if used.has_tokens.all() else None
+
+
+def judge_double(
+    run: RunFolder, referenced: ByGate, gate: str, cut: DevRule, resample: Resample, train: Training = NO_TRAINING
+) -> DoubleJudgement:
+    """``referenced``: the scores that the gate gives when it sees the chunks; ``resample``: what intervals draw;
+    ``train``: training questions, for the first threshold by rule ``best_accuracy``."""
+    _, plain = run.stored.scores_of(gate)
+    path, parts = run.stored.path, (run.dev, run.test)
+    (dev_first, first), (dev_second, second) = (
+        [np.array(in_order(gate, scores, part.ids, path)) for part in parts] for scores in (plain, referenced[gate])
+    )
+    chosen = decide(GateInput(gate, dev_first, first, train=train), run.dev.outcomes, cut).threshold
+    threshold = chosen.value if chosen else 0.5
+    dev = oc.answers(run.dev.outcomes, oc.dev_kind(run.dev.outcomes, cut.kind))
+    test, used = oc.answers(run.test.outcomes, cut.kind), usage(run.test.graded["llm"], run.test.graded["rag"])
+    other = second_threshold(cut.rule, dev_first > threshold, dev_second, dev)
+    clusters = oc.clusters_of(resample, run.test.questions)
+    return judge_twice(gate, first, second, replace(test, clusters=clusters), used, (threshold, other))
 
 
 def double_judgement_table(rows: Sequence[DoubleJudgement], note: str) -> Table:

@@ -103,21 +103,14 @@ NAMED, EXTRA = "the address holds a name or a password", "key 'server_extra': ex
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "problem"),
-    [
-        ("url", "http://me:sk-planted@host/v1", NAMED),
-        ("url", "me:sk-planted@host/v1", NAMED),
-        ("url", "http://me%3Ask-planted%40host/v1", NAMED),
-        ("url", "http://host:sk-planted/v1", "no valid address"),
-        ("url", "http:/me:sk-planted@host", "begins with http:// or https://"),
-        ("url", "sk-planted", "begins with http:// or https://"),
-        ("url", "http://[sk-planted/v1", "no valid address"),
-        ("url", "http:///sk-planted", "no valid address"),
-        ("extra", "{api_key: sk-planted-key", EXTRA),
-        ("extra", "api_key=sk-planted-key", EXTRA),
-        ("extra", "[api_key, sk-planted-key]", EXTRA),
-    ],
-)
+    ("option", "text", "problem"), [ ("url", "http://me:sk-planted@host/v1", NAMED),
+    ("url", "me:sk-planted@host/v1", NAMED), ("url", "http://me%3Ask-planted%40host/v1", NAMED),
+    ("url", "http://host:sk-planted/v1", "no valid address"),
+    ("url", "http:/me:sk-planted@host", "begins with http:// or https://"),
+    ("url", "sk-planted", "begins with http:// or https://"), ("url", "http://[sk-planted/v1", "no valid address"),
+    ("url", "http:///sk-planted", "no valid address"), ("extra", "{api_key: sk-planted-key", EXTRA),
+    ("extra", "api_key=sk-planted-key", EXTRA), ("extra", "[api_key, sk-planted-key]", EXTRA), ],
+)  # fmt: skip
 def test_what_may_hold_a_key_is_not_repeated_by_an_error(option, text, problem):
     with pytest.raises(UserError, match=f"{'' if problem == EXTRA else 'server_url.*'}{problem}") as caught:
         parse_args(LLMConfig, [f"--server-{option}", text])

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionSummary, Correctness
+from kbtrain.evaluation.run_folder import check_sampling_run
 from kbtrain.evaluation.scores import NOTHING, ByGate, Seen
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import one_line, read_value
@@ -213,10 +214,8 @@ def check_result(path: Path, sampling_run: str | None = None) -> None:
     if not path_exists(meta_path(path)):
         raise UserError(f"{at(path)}: no metadata beside it says where it comes from; run {command} again")
     meta = read_meta(path)
-    options = meta.get("config")
-    of = options.get("sampling_run") if isinstance(options, dict) else None
-    if sampling_run is not None and of not in (None, sampling_run):
-        raise UserError(f"key 'sampling_run': {at(path)}: computed from run '{of}', not '{sampling_run}'; name that")
+    if sampling_run is not None:
+        check_sampling_run(path, sampling_run)
     places = ((path.parent / name, path.parent / "scores" / name, Path(name)) for name in meta["inputs"])
     sources = (next((place for place in named if place.is_file()), None) for named in places)
     check_current(path, *(source for source in sources if source is not None), command=command)

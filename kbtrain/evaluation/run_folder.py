@@ -128,8 +128,14 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
 
 def sampling_run_of(path: Path, else_name: str = "main") -> str:
     """Name of the sampling run that a file of labels or outcomes was made from; ``else_name`` if it notes none."""
-    name: str = (meta_of(path).get("config") or {}).get("sampling_run", else_name)
-    return name
+    options = meta_of(path).get("config")
+    return str(options.get("sampling_run", else_name)) if isinstance(options, dict) else else_name
+
+
+def check_sampling_run(path: Path, sampling_run: str) -> None:
+    """Raise :class:`UserError` for outcomes or results of another sampling run than the one named."""
+    if (of := sampling_run_of(path, sampling_run)) != sampling_run:
+        raise UserError(f"key 'sampling_run': {at(path)}: computed from run '{of}', not '{sampling_run}'; name that")
 
 
 def check_labelled(path: Path, sampling_run: str, named: bool = True) -> None:

@@ -45,22 +45,14 @@ def test_the_best_setting_has_most_right_answers_and_of_equals_the_shortest_prom
 
 
 @pytest.mark.parametrize(
-    ("never", "one", "text"),
-    [
-        ("0" * 90, "1" * 80 + "0" * 10, "A search helps"),
-        ("1" * 80 + "0" * 10, "0" * 90, "A search harms"),
-        ("1" * 90, "1" * 89 + "0", "A search changes few answers"),
-        ("0" * 6, "1" + "0" * 5, "A search helps: it repairs 1 and breaks 0 of 6 answers."),
-        ("1" * 50, "1" * 44 + "0" * 6, "A search harms: it repairs 0 and breaks 6 of 50 answers."),
-        (
-            "1" * 30 + "0" * 20,
-            "0" * 9 + "1" * 25 + "0" * 16,
-            "A search repairs some answers and breaks others: it "
-            "repairs 4 and breaks 9 of 50 answers. A gate can gain at most 8.0 points here.",
-        ),
-        ("1" * 45 + "0" * 45, "0" * 20 + "1" * 60 + "0" * 10, "A search repairs some answers and breaks others"),
-    ],
-)
+    ("never", "one", "text"), [ ("0" * 90, "1" * 80 + "0" * 10, "A search helps"),
+    ("1" * 80 + "0" * 10, "0" * 90, "A search harms"), ("1" * 90, "1" * 89 + "0", "A search changes few answers"),
+    ("0" * 6, "1" + "0" * 5, "A search helps: it repairs 1 and breaks 0 of 6 answers."),
+    ("1" * 50, "1" * 44 + "0" * 6, "A search harms: it repairs 0 and breaks 6 of 50 answers."), ( "1" * 30 + "0" * 20,
+    "0" * 9 + "1" * 25 + "0" * 16, "A search repairs some answers and breaks others: it "
+    "repairs 4 and breaks 9 of 50 answers. A gate can gain at most 8.0 points here.", ),
+    ("1" * 45 + "0" * 45, "0" * 20 + "1" * 60 + "0" * 10, "A search repairs some answers and breaks others"), ],
+)  # fmt: skip
 def test_the_advice_follows_the_counts(never, one, text):
     nevers, results = compare_settings(SETTINGS[:1], verdicts(never, one, one), tokens(90))
     assert advice(nevers[PLAIN], results[0]).startswith(text)

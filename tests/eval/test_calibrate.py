@@ -80,7 +80,7 @@ def test_outcomes_of_other_answers_are_made_again_first(script, made):
     store.unlink()  # a folder of results alone can be read
     module.main(chosen)
     write_meta(made / "outcomes.jsonl", stage="end_to_end", config={"sampling_run": "other"}, inputs=[])
-    with pytest.raises(UserError, match=r"key 'sampling_run': .*outcomes\.jsonl: answers of run 'other', not 'main'"):
+    with pytest.raises(UserError, match=r"key 'sampling_run': .*outcomes\.jsonl: computed from run 'other', not"):
         module.main(chosen)
 
 

@@ -7,16 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 from support.files import keep_change
+from support.scripts import load
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.cost import Usage
-from kbtrain.evaluation.double_judgement import judge_twice, second_threshold
 from kbtrain.evaluation.outcomes import Correctness
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
 from kbtrain.records import GateScore, Question
+
+DOUBLE = load("eval/double_judgement.py")
+judge_twice, second_threshold = DOUBLE.judge_twice, DOUBLE.second_threshold
 
 
 def make(script, run):

@@ -42,20 +42,10 @@ def noted(folder):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "stays"),
-    [
-        (BY_RULE, CALIBRATED, False),
-        (BY_RULE, PROMISED, False),
-        (CALIBRATED, BY_RULE, True),
-        (CALIBRATED, PROMISED, False),
-        (PROMISED, BY_RULE, True),
-        (PROMISED, CALIBRATED, True),
-        (PROMISED, PROMISED, False),
-        (PROMISED, WEAKER, True),
-        (WEAKER, PROMISED, False),
-        (PROMISED, OTHER, True),
-    ],
-)
+    ("old", "new", "stays"), [ (BY_RULE, CALIBRATED, False), (BY_RULE, PROMISED, False), (CALIBRATED, BY_RULE, True),
+    (CALIBRATED, PROMISED, False), (PROMISED, BY_RULE, True), (PROMISED, CALIBRATED, True),
+    (PROMISED, PROMISED, False), (PROMISED, WEAKER, True), (WEAKER, PROMISED, False), (PROMISED, OTHER, True), ],
+)  # fmt: skip
 def test_a_weaker_threshold_replaces_a_stronger_one_only_if_asked(folder, old, new, stays):
     set_threshold(folder, "kbm_mastery", old)
     new = new.model_copy(update={"threshold": 0.7})

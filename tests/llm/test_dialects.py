@@ -101,19 +101,10 @@ def test_a_list_of_patterns_names_no_model():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "listed", "found"),
-    [
-        ("m", "m", "m"),
-        ("m", "models/m", "models/m"),
-        ("models/m", "m", "m"),
-        ("m", "m:latest", "m:latest"),
-        ("openai/gpt", "openai/*", "openai/gpt"),
-        ("anything", "*", "anything"),
-        ("maker/m:free", "maker/m", "maker/m:free"),
-        ("m:8b", "m:latest", None),
-        ("n", "m", None),
-    ],
-)
+    ("wanted", "listed", "found"), [ ("m", "m", "m"), ("m", "models/m", "models/m"), ("models/m", "m", "m"),
+    ("m", "m:latest", "m:latest"), ("openai/gpt", "openai/*", "openai/gpt"), ("anything", "*", "anything"),
+    ("maker/m:free", "maker/m", "maker/m:free"), ("m:8b", "m:latest", None), ("n", "m", None), ],
+)  # fmt: skip
 def test_the_names_of_a_model(wanted, listed, found):
     model = find_model(wanted, read_models(f'{{"data": [{{"id": "other"}}, {{"id": "{listed}"}}]}}'))
     assert (model.name if model else None) == found

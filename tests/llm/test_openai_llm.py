@@ -231,29 +231,13 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(text, seconds):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"choices": ["text"]},
-        {"choices": [{"text": 3, "logprobs": {"token_logprobs": [-1.0]}}]},
-        {"choices": [{"index": "first", "text": "x"}]},
-        {"choices": {"text": "x"}},
-        {"choices": [{"message": "x", "logprobs": {"token_logprobs": [-1.0]}}]},
-        *(
-            {"choices": [{**wrong, "logprobs": {"token_logprobs": [-1.0]}}]}
-            for wrong in (
-                {},
-                {"message": {}},
-                {"message": []},
-                {"message": ""},
-                {"message": {"content": []}},
-                {"message": {"content": [{"type": "text"}]}},
-                {"text": {}},
-                {"text": "x", "finish_reason": 3},
-                {"text": "x", "finish_reason": ["stop"]},
-            )
-        ),
-    ],
-)
+    "change", [ {"choices": ["text"]}, {"choices": [{"text": 3, "logprobs": {"token_logprobs": [-1.0]}}]},
+    {"choices": [{"index": "first", "text": "x"}]}, {"choices": {"text": "x"}},
+    {"choices": [{"message": "x", "logprobs": {"token_logprobs": [-1.0]}}]}, *(
+    {"choices": [{**wrong, "logprobs": {"token_logprobs": [-1.0]}}]} for wrong in ( {}, {"message": {}},
+    {"message": []}, {"message": ""}, {"message": {"content": []}}, {"message": {"content": [{"type": "text"}]}},
+    {"text": {}}, {"text": "x", "finish_reason": 3}, {"text": "x", "finish_reason": ["stop"]}, ) ), ],
+)  # fmt: skip
 def test_a_reply_of_wrong_types_is_one_line(change):
     with pytest.raises(UserError, match=r"^server: its reply does not follow OpenAI's protocol \(") as caught:
         samples(change, 0, 1, OutputRules(), None)

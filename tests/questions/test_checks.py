@@ -19,25 +19,16 @@ CHOICE = dataclasses.replace(OPEN, form="choice", grading="option", options=("Go
 
 
 @pytest.mark.parametrize(
-    ("question", "changed", "field", "message"),
-    [
-        (OPEN, {"id": " "}, "id", "empty"),
-        (OPEN, {"id": "a\nb"}, "id", "line ends or control characters in 'a\\nb'"),
-        (OPEN, {"id": "a\x1b[2J"}, "id", "line ends or control characters in 'a\\x1b[2J'"),
-        (OPEN, {"text": "\n"}, "text", "empty"),
-        (OPEN, {"answers": ()}, "answers", "no answer; give at least one"),
-        (OPEN, {"answers": ("Goethe", "")}, "answers", "an answer is empty; delete it or fill it in"),
-        (CHOICE, {"options": ("Goethe",)}, "options", "multiple choice with 1 option(s); give two or more"),
-        (CHOICE, {"answers": ("C",)}, "answers", "'C' is not an option's letter (valid: A, B)"),
-        (CHOICE, {"answers": ("Goethe",)}, "answers", "'Goethe' is not an option's letter (valid: A, B)"),
-        (
-            OPEN,
-            {"grading": "option"},
-            "answers",
-            "'Goethe' is not an option's letter (valid: none, there are no options)",
-        ),
-    ],
-)
+    ("question", "changed", "field", "message"), [ (OPEN, {"id": " "}, "id", "empty"),
+    (OPEN, {"id": "a\nb"}, "id", "line ends or control characters in 'a\\nb'"),
+    (OPEN, {"id": "a\x1b[2J"}, "id", "line ends or control characters in 'a\\x1b[2J'"),
+    (OPEN, {"text": "\n"}, "text", "empty"), (OPEN, {"answers": ()}, "answers", "no answer; give at least one"),
+    (OPEN, {"answers": ("Goethe", "")}, "answers", "an answer is empty; delete it or fill it in"),
+    (CHOICE, {"options": ("Goethe",)}, "options", "multiple choice with 1 option(s); give two or more"),
+    (CHOICE, {"answers": ("C",)}, "answers", "'C' is not an option's letter (valid: A, B)"),
+    (CHOICE, {"answers": ("Goethe",)}, "answers", "'Goethe' is not an option's letter (valid: A, B)"), ( OPEN,
+    {"grading": "option"}, "answers", "'Goethe' is not an option's letter (valid: none, there are no options)", ), ],
+)  # fmt: skip
 def test_an_unsound_question_names_its_field(question, changed, field, message):
     assert problem_of(dataclasses.replace(question, **changed)) == (field, message)
 

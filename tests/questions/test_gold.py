@@ -112,21 +112,12 @@ def of_cells(*answers):
 
 
 @pytest.mark.parametrize(
-    ("cell", "answers"),
-    [
-        ("Paris|Lutetia", ("Paris", "Lutetia")),
-        ("Paris; Lutetia", ("Paris", "Lutetia")),
-        ("Paris / Lutetia", ("Paris", "Lutetia")),
-        ("Paris OR Lutetia", ("Paris", "Lutetia")),
-        ("Paris\nLutetia", ("Paris", "Lutetia")),
-        ("{'Paris', 'Lutetia'}", ("Paris", "Lutetia")),
-        ("Beijing (formerly Peking)", ("Beijing", "Peking")),
-        ("AC/DC", ("AC/DC",)),
-        ("Truth or Dare", ("Truth or Dare",)),
-        ("Steins;Gate", ("Steins;Gate",)),
-        ("Simon &amp; Garfunkel", ("Simon & Garfunkel",)),
-    ],
-)
+    ("cell", "answers"), [ ("Paris|Lutetia", ("Paris", "Lutetia")), ("Paris; Lutetia", ("Paris", "Lutetia")),
+    ("Paris / Lutetia", ("Paris", "Lutetia")), ("Paris OR Lutetia", ("Paris", "Lutetia")),
+    ("Paris\nLutetia", ("Paris", "Lutetia")), ("{'Paris', 'Lutetia'}", ("Paris", "Lutetia")),
+    ("Beijing (formerly Peking)", ("Beijing", "Peking")), ("AC/DC", ("AC/DC",)), ("Truth or Dare", ("Truth or Dare",)),
+    ("Steins;Gate", ("Steins;Gate",)), ("Simon &amp; Garfunkel", ("Simon & Garfunkel",)), ],
+)  # fmt: skip
 def test_a_cell_of_several_answers_is_cut_where_no_name_has_the_sign(cell, answers):
     assert without_placeholders(of_cells(cell)).question.answers == answers
 

@@ -88,31 +88,25 @@ def test_a_function_s_answer_is_what_follows_its_thought():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"texts": "number 7"}, "put it in a list"),
-        ({"texts": ["number 7", " "]}, "text 1 is not a question"),
-        ({"texts": {"number 7": 1}}, "expected a list of questions, found {'number 7'"),
-        ({"gate": None}, r"gate: expected a gate \(kbtrain.load_gate\) or its folder, found None"),
-        ({"gate": "nowhere"}, "nowhere/gate.json: no such file"),
-        ({"threshold": float("nan")}, "threshold: expected a finite number, found nan"),
-        ({"k": 0}, "k: expected a number of passages from 1, found 0"),
-        ({"k": "3"}, "k: expected a number of passages from 1, found '3'"),
-        ({"gate": WithPassages()}, "gate 'digits' needs retrieved text"),
-        ({"llm": "gpt"}, "llm: expected a function of a prompt, or a model of kbtrain.llm, found 'gpt'"),
-        ({"llm": lambda: "x"}, r"llm: the function takes other arguments \(too many .*\); expected ask\(prompt\)"),
-        ({"search": 3}, "search: expected a function of a question, or a search of kbtrain.retrieval, found 3"),
-        ({"search": lambda: []}, r"search: the function takes other arguments \(.*\); expected find\(question\) or"),
-        (
-            {"search": lambda text: [{"text": "a", "score": "high"}]},
-            "passage 0 is neither a text nor .* 'score': 'high'",
-        ),
-        ({"threshold": None}, "no threshold in its gate.json"),
-        ({"llm": lambda prompt: None}, "gave NoneType, expected the answer's text"),
-        ({"search": lambda text, k: "a text"}, "gave str, expected a list of passages"),
-        ({"search": lambda text, k: [3]}, "passage 0 is neither a text"),
-    ],
-)
+    ("change", "said"), [ ({"texts": "number 7"}, "put it in a list"),
+    ({"texts": ["number 7", " "]}, "text 1 is not a question"),
+    ({"texts": {"number 7": 1}}, "expected a list of questions, found {'number 7'"),
+    ({"gate": None}, r"gate: expected a gate \(kbtrain.load_gate\) or its folder, found None"),
+    ({"gate": "nowhere"}, "nowhere/gate.json: no such file"),
+    ({"threshold": float("nan")}, "threshold: expected a finite number, found nan"),
+    ({"k": 0}, "k: expected a number of passages from 1, found 0"),
+    ({"k": "3"}, "k: expected a number of passages from 1, found '3'"),
+    ({"gate": WithPassages()}, "gate 'digits' needs retrieved text"),
+    ({"llm": "gpt"}, "llm: expected a function of a prompt, or a model of kbtrain.llm, found 'gpt'"),
+    ({"llm": lambda: "x"}, r"llm: the function takes other arguments \(too many .*\); expected ask\(prompt\)"),
+    ({"search": 3}, "search: expected a function of a question, or a search of kbtrain.retrieval, found 3"),
+    ({"search": lambda: []}, r"search: the function takes other arguments \(.*\); expected find\(question\) or"), (
+    {"search": lambda text: [{"text": "a", "score": "high"}]}, "passage 0 is neither a text nor .* 'score': 'high'", ),
+    ({"threshold": None}, "no threshold in its gate.json"),
+    ({"llm": lambda prompt: None}, "gave NoneType, expected the answer's text"),
+    ({"search": lambda text, k: "a text"}, "gave str, expected a list of passages"),
+    ({"search": lambda text, k: [3]}, "passage 0 is neither a text"), ],
+)  # fmt: skip
 def test_a_wrong_argument_is_one_line(change, said):
     given: dict[str, Any] = {"texts": ["number 7"], "llm": echo, "search": lambda text, k: ["a"], "threshold": 0.5}
     given |= change

@@ -207,18 +207,10 @@ def test_a_greedy_answer_continues_the_draft_and_is_the_same(service):
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [
-        {"temperature": 0.7},
-        {"n": 2},
-        {"logprobs": True},
-        {"model": "other"},
-        {"max_tokens": 1},
-        {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]},
-        {"stop": "DRAFT"},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
+    "changed", [ {"temperature": 0.7}, {"n": 2}, {"logprobs": True}, {"model": "other"}, {"max_tokens": 1},
+    {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]},
+    {"stop": "DRAFT"}, ], ids=lambda changed: next(iter(changed)),
+)  # fmt: skip
 def test_an_answer_that_could_differ_is_generated_as_a_whole(service, changed):
     if "stop" in changed:  # one whose beginning is the draft's end
         _, asked = ask(service, request())

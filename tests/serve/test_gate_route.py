@@ -80,39 +80,24 @@ def test_a_budget_without_calibration_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (b"", "broken JSON"),
-        (b"{", "broken JSON"),
-        (b"[]", "expected a JSON object"),
-        (b'"text"', "expected a JSON object"),
-        (b"\xff\xfe", "not UTF-8"),
-        (b'{"questions": ["\\ud800"]}', "surrogate"),
-        (b'{"questions": [NaN]}', "not a number"),
-        (b'{"questions": ["a"], "threshold": 1e999}', "not a number"),
-        (b'{"questions": ["a"], "threshold": ' + b"9" * 5000 + b"}", "too long"),
-        (b'{"questions": ["a"], "threshold": ' + b"9" * 400 + b"}", "expected a number"),
-        (b"[" * 100_000, "nested"),
-        (b"{}", "give either"),
-        (b'{"questions": []}', "list of texts"),
-        (b'{"questions": "text"}', "list of texts"),
-        (b'{"questions": [1]}', "list of texts"),
-        (b'{"questions": [" "]}', "question 0"),
-        (json.dumps({"questions": ["x" * 30_000]}).encode(), "20000 characters"),
-        (json.dumps({"questions": ["x"] * 10_000}).encode(), "more than 256 questions"),
-        (b'{"questions": ["a"], "treshold": 1}', "field 'treshold': unknown; allowed: threshold"),
-        (b'{"questions": ["a"], "threshold": "x"}', "expected a number"),
-        (b'{"messages": "x"}', "list of messages"),
-        (b'{"messages": [1]}', "message 0: expected an object"),
-        (b'{"messages": [{}]}', "field 'role'"),
-        (b'{"messages": [{"role": "robot", "content": "x"}]}', "other-role"),
-        (b'{"messages": [{"role": "user", "content": 3}]}', "field 'content'"),
-        (b'{"messages": [{"role": "user", "content": [3]}]}', "each part is an object"),
-        (b'{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "a text part has no text"),
-        (b'{"messages": [{"role": "system", "content": "x"}]}', "system-only"),
-    ],
-    ids=lambda value: repr(value)[:40],
-)
+    ("body", "says"), [ (b"", "broken JSON"), (b"{", "broken JSON"), (b"[]", "expected a JSON object"),
+    (b'"text"', "expected a JSON object"), (b"\xff\xfe", "not UTF-8"), (b'{"questions": ["\\ud800"]}', "surrogate"),
+    (b'{"questions": [NaN]}', "not a number"), (b'{"questions": ["a"], "threshold": 1e999}', "not a number"),
+    (b'{"questions": ["a"], "threshold": ' + b"9" * 5000 + b"}", "too long"),
+    (b'{"questions": ["a"], "threshold": ' + b"9" * 400 + b"}", "expected a number"), (b"[" * 100_000, "nested"),
+    (b"{}", "give either"), (b'{"questions": []}', "list of texts"), (b'{"questions": "text"}', "list of texts"),
+    (b'{"questions": [1]}', "list of texts"), (b'{"questions": [" "]}', "question 0"),
+    (json.dumps({"questions": ["x" * 30_000]}).encode(), "20000 characters"),
+    (json.dumps({"questions": ["x"] * 10_000}).encode(), "more than 256 questions"),
+    (b'{"questions": ["a"], "treshold": 1}', "field 'treshold': unknown; allowed: threshold"),
+    (b'{"questions": ["a"], "threshold": "x"}', "expected a number"), (b'{"messages": "x"}', "list of messages"),
+    (b'{"messages": [1]}', "message 0: expected an object"), (b'{"messages": [{}]}', "field 'role'"),
+    (b'{"messages": [{"role": "robot", "content": "x"}]}', "other-role"),
+    (b'{"messages": [{"role": "user", "content": 3}]}', "field 'content'"),
+    (b'{"messages": [{"role": "user", "content": [3]}]}', "each part is an object"),
+    (b'{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "a text part has no text"),
+    (b'{"messages": [{"role": "system", "content": "x"}]}', "system-only"), ], ids=lambda value: repr(value)[:40],
+)  # fmt: skip
 def test_bad_input_is_a_400_that_says_what(server, body, says):
     reply = server.post("/v1/gate", body)
     assert reply.status == 400
@@ -231,29 +216,14 @@ def test_typesafe_s_form(server):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        *(
-            ({"questions": wrong}, "expected a list of 1 to 128 questions of type 'predicate' with the instructions")
-            for wrong in (
-                [{**PREDICATE, "instructions": "Is this polite?"}],
-                [{**PREDICATE, "criteria": {"true": "always"}}],
-                [{**PREDICATE, "criteria": False}],
-                [{**PREDICATE, "type": "choice"}],
-                [{**PREDICATE, "name": 3}],
-                [PREDICATE] * 129,
-                [],
-                {"q": PREDICATE},
-                ["search?"],
-            )
-        ),
-        ({"input": None}, "expected text or messages"),
-        ({"input": " "}, "nothing here that the gate reads"),
-        ({"input": {"a": 1}}, "expected text or messages"),
-        ({"input": [{"content": [{"type": "input_image", "image_url": "x"}]}]}, "image-or-file"),
-    ],
-    ids=str,
-)
+    ("change", "says"), [ *(
+    ({"questions": wrong}, "expected a list of 1 to 128 questions of type 'predicate' with the instructions")
+    for wrong in ( [{**PREDICATE, "instructions": "Is this polite?"}], [{**PREDICATE, "criteria": {"true": "always"}}],
+    [{**PREDICATE, "criteria": False}], [{**PREDICATE, "type": "choice"}], [{**PREDICATE, "name": 3}],
+    [PREDICATE] * 129, [], {"q": PREDICATE}, ["search?"], ) ), ({"input": None}, "expected text or messages"),
+    ({"input": " "}, "nothing here that the gate reads"), ({"input": {"a": 1}}, "expected text or messages"),
+    ({"input": [{"content": [{"type": "input_image", "image_url": "x"}]}]}, "image-or-file"), ], ids=str,
+)  # fmt: skip
 def test_anything_else_is_a_400(server, change, says):
     reply = server.post("/v1/decisions", {"model": "kbtrain", "input": NEEDS, "questions": [PREDICATE], **change})
     assert reply.status == 400 and says in reply.error

@@ -98,21 +98,13 @@ def test_policy_of_a_request(proxy, policy, text, retrieved, reason):
 
 
 @pytest.mark.parametrize(
-    ("policy", "says"),
-    [
-        ({"retrieve": "maybe"}, "expected auto, always or never"),
-        ({"threshold": "high"}, "expected a number"),
-        ({"threshold": "-0.5"}, "from 0 to 1"),
-        ({"threshold": "nan"}, "expected a number"),
-        ({"budget": "2"}, "from 0 to 1"),
-        ({"debug": "maybe"}, "expected true or false"),
-        ({"budget": "-1"}, "from 0 to 1"),
-        ({"threshold": "0.5", "budget": "0.5"}, "give one of threshold, budget"),
-        ({"": ""}, "x-kbtrain-: unknown"),
-        ({"treshold": "0.5"}, "treshold: unknown; allowed: x-kbtrain-threshold"),
-    ],
-    ids=str,
-)
+    ("policy", "says"), [ ({"retrieve": "maybe"}, "expected auto, always or never"),
+    ({"threshold": "high"}, "expected a number"), ({"threshold": "-0.5"}, "from 0 to 1"),
+    ({"threshold": "nan"}, "expected a number"), ({"budget": "2"}, "from 0 to 1"),
+    ({"debug": "maybe"}, "expected true or false"), ({"budget": "-1"}, "from 0 to 1"),
+    ({"threshold": "0.5", "budget": "0.5"}, "give one of threshold, budget"), ({"": ""}, "x-kbtrain-: unknown"),
+    ({"treshold": "0.5"}, "treshold: unknown; allowed: x-kbtrain-threshold"), ], ids=str,
+)  # fmt: skip
 def test_an_unknown_policy_is_refused_with_what_is_allowed(proxy, stub, policy, says):
     reply = ask(proxy, chat(NEEDS), **policy)
     assert reply.status == 400 and says in reply.error

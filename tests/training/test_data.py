@@ -43,22 +43,16 @@ def test_targets_are_hard_labels_or_sampled_shares():
 
 
 @pytest.mark.parametrize(
-    ("train", "dev", "message"),
-    [
-        ([], None, "train.jsonl: no examples in it"),
-        ([example(0, "train")], None, "none of its 1 examples has a hard label"),
-        ([labelled(0), labelled(3)], None, "key 'mastery' is True in all 2 labelled examples"),
-        ([labelled(0), labelled(0)], None, "duplicate id 'train0'"),
-        ([labelled(0, "dev")], None, "of split 'dev', expected 'train'"),
-        (TRAIN, [labelled(0)], "of split 'train', expected 'dev'"),
-        (
-            TRAIN,
-            [dataclasses.replace(labelled(1, "dev"), question="what is THE currency of place 0??")],
-            "example 'train1' asks the same as 'dev1'",
-        ),
-        ([dataclasses.replace(e, benefit=None) for e in TRAIN], None, "no example has a hard label 'benefit'"),
-    ],
-)
+    ("train", "dev", "message"), [ ([], None, "train.jsonl: no examples in it"),
+    ([example(0, "train")], None, "none of its 1 examples has a hard label"),
+    ([labelled(0), labelled(3)], None, "key 'mastery' is True in all 2 labelled examples"),
+    ([labelled(0), labelled(0)], None, "duplicate id 'train0'"),
+    ([labelled(0, "dev")], None, "of split 'dev', expected 'train'"),
+    (TRAIN, [labelled(0)], "of split 'train', expected 'dev'"), ( TRAIN,
+    [dataclasses.replace(labelled(1, "dev"), question="what is THE currency of place 0??")],
+    "example 'train1' asks the same as 'dev1'", ),
+    ([dataclasses.replace(e, benefit=None) for e in TRAIN], None, "no example has a hard label 'benefit'"), ],
+)  # fmt: skip
 def test_what_cannot_be_trained_on_is_one_line(files, train, dev, message):
     with pytest.raises(UserError, match=message) as caught:
         read_data(*files(train, dev), KEYS, "hard")
