@@ -106,7 +106,8 @@ def table(nevers: Mapping[str, SettingResult], results: Sequence[SettingResult],
     rows = []
     for result in (*nevers.values(), *results):
         setting, right = result.setting, f"{result.right / result.n:.1%} [{result.low:.1%}, {result.high:.1%}]"
-        counts = [str(setting.k), right, str(result.repaired), str(result.broken), f"{result.prompt_tokens:.0f}"]
+        tokens = f"{result.prompt_tokens:.0f}" if result.prompt_tokens else "-"  # some servers count none
+        counts = [str(setting.k), right, str(result.repaired), str(result.broken), tokens]
         name = f"{setting.candidates or NEVER} {setting.form}".rstrip()
         rows.append([name, *counts, "<- chosen" * (setting == chosen)])
     head = ("search", "passages", "right with passages", "repaired", "broken", "prompt tokens", "")
