@@ -38,14 +38,7 @@ from kbtrain.questions.catalogue import (
     sources,
 )
 from kbtrain.questions.checks import MOST_COMPARED, check_near
-from kbtrain.questions.collect import (
-    CollectCounts,
-    PickRule,
-    Shares,
-    pick_questions,
-    warnings,
-    write_questions,
-)
+from kbtrain.questions.collect import CollectCounts, PickRule, Shares, pick_questions, warnings, write_questions
 from kbtrain.questions.columns import ColumnMap, Language
 from kbtrain.records import Gold, Question, Split
 from kbtrain.runtime.progress import progress_bar

@@ -174,7 +174,8 @@ def added_scores(path: Path, names: Collection[str]) -> list[GateScore]:
 
 def remove_own(path: Path) -> None:
     """Remove the scores of an earlier import, of gates that are not named any more."""
-    if meta_of(path).get("stage") == "import_answers":
+    meta = meta_of(path)
+    if meta.get("stage") == "import_answers" or (meta and "sha256" not in meta and not added_gates(path)):
         path.unlink(missing_ok=True)
         meta_path(path).unlink()
 

@@ -27,15 +27,7 @@ from kbtrain.config import check_counts, run_script
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256, meta_of
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.judges import (
-    JUDGE_AGAIN,
-    Judge,
-    LLMJudge,
-    LLMJudgeConfig,
-    RuleJudge,
-    is_judged,
-    judgement,
-)
+from kbtrain.labeling.judges import JUDGE_AGAIN, Judge, LLMJudge, LLMJudgeConfig, RuleJudge, is_judged, judgement
 from kbtrain.labeling.verdicts import (
     Aligned,
     QuestionVerdicts,

@@ -38,8 +38,7 @@ from kbtrain.runtime.progress import progress_bar
 class RetrieveConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl")
     corpus: Path | None = Field(
-        None,
-        description="passages to search, a file or a folder; null: passages.jsonl of the run folder",
+        None, description="passages to search, a file or a folder; null: passages.jsonl of the run folder"
     )
     columns: dict[Literal["id", "title", "text"], str] = Field(
         {},

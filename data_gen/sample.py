@@ -80,8 +80,7 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
         False, description="store the hidden states that a probe and a draft probe read, in RUN/states"
     )
     allow_empty: bool = Field(
-        False,
-        description="continue although over a fifth of the answers are empty, cut early, or reasoning alone",
+        False, description="continue although over a fifth of the answers are empty, cut early, or reasoning alone"
     )
 
     @model_validator(mode="after")

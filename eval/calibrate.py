@@ -26,14 +26,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.calibrate import (
-    Chosen,
-    calibrate,
-    card_threshold,
-    choices,
-    stored_dev,
-    warn_of_dependence,
-)
+from kbtrain.evaluation.calibrate import Chosen, calibrate, card_threshold, choices, stored_dev, warn_of_dependence
 from kbtrain.evaluation.cost import Usage, asking_of, bill, stored_usage, thousand_questions
 from kbtrain.evaluation.decisions import DevRule
 from kbtrain.evaluation.gate_inputs import training_in
@@ -74,8 +67,7 @@ class CalibrateConfig(Config):
         PRICES, description="YAML file with prices and latencies, for the bill of a thousand questions"
     )
     check: bool = Field(
-        False,
-        description="only compare new scores with the scores that chose the threshold, which does not change",
+        False, description="only compare new scores with the scores that chose the threshold, which does not change"
     )
 
     @model_validator(mode="after")
@@ -105,7 +97,7 @@ def main(config: CalibrateConfig) -> None:
         dev = stored_dev(config.run, config.gate)
         if config.goal in CHOICES and path_exists(config.run / "labels.jsonl"):
             of_folder = StoredScores(folder, behind={name: Source(folder, name, gate_identity(folder))})
-            dev = replace(dev, train=training_in(config.run, [name], of_folder)[name])
+            dev = replace(dev, train=training_in(config.run, config.sampling_run, [name], of_folder)[name])
         note(config, folder, name, dev, path, outcomes, scores_stored)
     new_values = [scores[question] for question in tested if question in scores]
     entities = len(set(entities_of(asked_in(config, tested)))) or None

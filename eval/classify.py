@@ -36,7 +36,7 @@ from kbtrain.evaluation.scores import (
     stored_scores,
 )
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import meta_of, write_atomically, write_result
+from kbtrain.io.provenance import meta_of, sampling_run_of, write_atomically, write_result
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.report.tables import difference_table, gate_table, question_table
@@ -90,8 +90,8 @@ def questions(config: ClassifyConfig) -> None:
     ids = ([outcome.question_id for outcome in part] for part in (dev, test))
     gates, rule = in_report_order(scored_gates(stored_gates, *ids)), config.threshold_rule
     if rule == "best_accuracy":
-        check_outcomes_labelled(config.run)
-        training = training_in(config.run, [gate.name for gate in gates], stored_gates)
+        of = sampling_run_of(config.run / "outcomes.jsonl")
+        training = training_in(config.run, of, [gate.name for gate in gates], stored_gates)
         gates = [dataclasses.replace(gate, train=training[gate.name]) for gate in gates]
     classified = classify_gates(dev, test, gates, tau_mastery=tau, cut=DevRule(rule, config.target_ratio))
     document = {"tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in classified]}

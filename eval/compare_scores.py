@@ -47,10 +47,7 @@ class CompareScoresConfig(ResampleConfig):
         "llm_wrong", description="llm_wrong: wrong without retrieval; needed: and right with it (greedy answers)"
     )
     reference: str = Field("seakr", description="gate to compare the others with")
-    scores: tuple[Path, ...] = Field(
-        (),
-        description="score files; null: the run's files and RUN/imported_scores.jsonl",
-    )
+    scores: tuple[Path, ...] = Field((), description="score files; null: the run's files and RUN/imported_scores.jsonl")
     dataset: str | None = Field(None, description="only questions of this data set")
     out: Path | None = Field(None, description="what is written; without it RUN/compare_scores.json")
 

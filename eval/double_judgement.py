@@ -87,7 +87,8 @@ def judged_twice(config: DoubleJudgementConfig, run: RunFolder, cut: DevRule) ->
         if made_by not in (None, meta_of(first).get("key", {}).get("gate", made_by)):
             raise UserError(f"{at(path)}: made by another gate than {first}; run eval/score_reference.py again")
     kind = oc.dev_kind(run.dev.outcomes, cut.kind)
-    training = training_in(config.run, gates, run.stored, kind) if cut.rule == "best_accuracy" else {}
+    of = (config.run, config.sampling_run, gates, run.stored, kind)
+    training = training_in(*of) if cut.rule == "best_accuracy" else {}
     return [judge_double(run, again, gate, cut, config.resample, training.get(gate, NO_TRAINING)) for gate in gates]
 
 

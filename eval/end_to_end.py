@@ -146,7 +146,7 @@ def main(config: EndToEndConfig) -> None:
     save(target, results)
     found = config.run / "evidence.jsonl"  # the retriever's own scores are rows, too
     inputs = [config.run / "labels.jsonl", *folder.files, *([found] if path_exists(found) else [])]
-    rules = {"rules": rules_of(folder.questions)}
+    rules = {"rules": rules_of(folder.questions), "cut": folder.cut}
     for path in (outcomes, target) if all_questions else (target,):
         write_meta(path, stage="end_to_end", config=config, inputs=inputs, extra=rules, started=started)
     # Thresholds chosen on a part of the questions would not hold for all of them: they are not noted.

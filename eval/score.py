@@ -37,15 +37,7 @@ from kbtrain.evaluation.scoring import (
 from kbtrain.gate.gate import Reads
 from kbtrain.gate.trained_on import entity_hashes, example_hash, sharing_entities, trained_among
 from kbtrain.gates.handles import GateHandle
-from kbtrain.gates.scoring import (
-    Engine,
-    ScoreFile,
-    chunks_left,
-    files_of_models,
-    is_scored,
-    score_chunks,
-    score_path,
-)
+from kbtrain.gates.scoring import Engine, ScoreFile, chunks_left, files_of_models, is_scored, score_chunks, score_path
 from kbtrain.gates.thresholds_store import sources_of
 from kbtrain.io.files import writing
 from kbtrain.io.provenance import check_unchanged, file_sha256
@@ -120,6 +112,7 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
             "model": config.model if gate.opening and gate.opening.prompt else None,
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
+            "asked": to_score.asked(),
             "gates": sources_of(gate, config.run),
         }
         scores.finish("score", config, list(to_score.files.values()), started, gate.names, **extra)

@@ -91,7 +91,7 @@ def read_evaluated(config: ReportConfig) -> Evaluated:
     kind: AccuracyKind = results.meta["accuracy_kind"]
     options = SavingOptions(
         kind, seed=results.meta["seed"], clusters=clusters, settings=settings,
-        training=training_in(run, [*scored], stored, dev_kind(dev, kind)),
+        training=training_in(run, config.sampling_run, [*scored], stored, dev_kind(dev, kind)),
         after_search=stored.meta.get("after_search", {}), max_loss=results.meta["max_loss"],
         delta=results.meta["delta"], draws=results.meta["bootstrap_draws"],
     )  # fmt: skip

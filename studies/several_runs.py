@@ -26,9 +26,8 @@ def gate_input(runs: Sequence[RunFolder], gate: str, answers_of: Sequence[RunFol
     if gate not in names:
         where = ", ".join(str(run.stored.path) for run in runs)
         raise UserError(f"{where}: no scores of gate '{gate}'; {did_you_mean(gate, names)}")
-    asked = {question.id: leak_key(question) for run in runs for question in run.questions}
-    others = (question for run in answers_of or () for question in run.questions)
-    if other := next((q.id for q in others if asked.get(q.id, leak_key(q)) != leak_key(q)), None):
+    asked, others = dict[str, str](), (q for run in (*runs, *(answers_of or ())) for q in run.questions)
+    if answers_of and (other := next((q.id for q in others if asked.setdefault(q.id, leak_key(q)) != leak_key(q)), "")):
         raise UserError(f"question '{other}' is another one in each of two runs; give their questions ids")
     of_runs = [run.stored.by_gate.get(gate, {}) for run in runs]
     # a plug-in gate's scores of one question are the same in all runs that have it

@@ -18,11 +18,12 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import ConditionOutcome
 from kbtrain.evaluation.results import GateResult, decisions_of
-from kbtrain.evaluation.run_folder import RunFolder, sampling_run_of
+from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.evaluation.scores import NOTHING, Seen, StoredScores
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read_value
+from kbtrain.io.provenance import sampling_run_of
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.forecast import Prices
 from kbtrain.records import CONDITIONS, Question, SampleSet

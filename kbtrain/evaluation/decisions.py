@@ -19,13 +19,7 @@ from kbtrain.evaluation.results import Comparison, Point
 from kbtrain.evaluation.scores import NOTHING, Seen
 from kbtrain.metrics.calibration import Calibration, calibration, is_probability
 from kbtrain.metrics.registry import Classification, classify, further_metrics
-from kbtrain.metrics.significance import (
-    PolicyDraws,
-    draw_policies,
-    holm,
-    permutation_ps,
-    random_gate_p,
-)
+from kbtrain.metrics.significance import PolicyDraws, draw_policies, holm, permutation_ps, random_gate_p
 from kbtrain.metrics.thresholds import RULES, AnyRule, Dev, ThresholdChoice, Training, choose, control
 from kbtrain.records import Outcome
 

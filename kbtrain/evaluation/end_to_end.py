@@ -114,24 +114,14 @@ def _result(
     needed = _classify("needed", oc.is_needed(test), decision, answers)
     no_area = {"oracle_normalised_area": "the oracle gains nothing over random"}
     return GateResult(
-        gate=decision.gate.name,
-        n=len(test),
-        threshold=threshold.value if threshold else decision.gate.fixed,
-        threshold_rule=threshold.rule if threshold else None,
-        n_dev=threshold.n_dev if threshold else 0,
-        **vars(main),
-        beats_random=main.delta_vs_random.above_zero,
-        **{name: getattr(needed, name) for name in _FLAT},
-        oracle_normalised_area=area.mean if area else None,
-        cost=_cost(decision, answers, test),
-        needed=needed,
-        unmastered=_classify(*oc.unmastered(test, tau), decision, answers),
-        curve=rankings[0],
-        other_accuracy=list(points[1:]),
-        other_area=list(rankings[1:]),
-        seen=decision.gate.seen,
+        gate=decision.gate.name, n=len(test), threshold=threshold.value if threshold else decision.gate.fixed,
+        threshold_rule=threshold.rule if threshold else None, n_dev=threshold.n_dev if threshold else 0, **vars(main),
+        beats_random=main.delta_vs_random.above_zero, **{name: getattr(needed, name) for name in _FLAT},
+        oracle_normalised_area=area.mean if area else None, cost=_cost(decision, answers, test), needed=needed,
+        unmastered=_classify(*oc.unmastered(test, tau), decision, answers), curve=rankings[0],
+        other_accuracy=list(points[1:]), other_area=list(rankings[1:]), seen=decision.gate.seen,
         reasons=needed.reasons | ({} if area else no_area),
-    )
+    )  # fmt: skip
 
 
 def _classify(positive: str, truth: Bools, decision: GateDecisions, answers: Correctness) -> Classification:
@@ -210,6 +200,7 @@ EXCLUDED: dict[str, Reason] = {
     "without_verdict": "abstained",
     "without_answers": "unanswered",
     "without_gold": "without_gold",
+    "with_samples_cut": "cut",
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import GradedSplit, read_labels
+from kbtrain.evaluation.run_folder import GradedSplit, check_labelled, read_labels
 from kbtrain.evaluation.scores import StoredScores, in_order, seen_of
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import question_hash, read_held_out
@@ -170,9 +170,10 @@ def training_of(
 
 
 def training_in(
-    run: Path, gates: Sequence[str], stored: StoredScores, kind: AccuracyKind = "greedy"
+    run: Path, sampling_run: str, gates: Sequence[str], stored: StoredScores, kind: AccuracyKind = "greedy"
 ) -> dict[str, Training]:
-    """As :func:`training_of`, by the labels and questions of a run folder."""
+    """As :func:`training_of`, by the questions of a run folder and its labels, which are to be of this sampling run."""
+    check_labelled(run / "labels.jsonl", sampling_run)
     _, labels = read_labels(run / "labels.jsonl")
     return training_of(gates, stored, labels, training_texts(jsonl.read(Question, run / "questions.jsonl")), kind)
 

@@ -19,7 +19,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
 from kbtrain.evaluation.scores import Seen, StoredScores, seen_of, stored_scores
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import check_current, check_unchanged, meta_of, short_name
+from kbtrain.io.provenance import check_current, check_unchanged, meta_of, sampling_run_of, short_name
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.label import Cut
 from kbtrain.labeling.verdicts import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
@@ -27,7 +27,7 @@ from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, Condition, Label, Outcome, Question, SampleSet, Split
 from kbtrain.show import first_ids
 
-Reason = Literal["missing", "refused", "abstained", "unanswered", "without_gold"]
+Reason = Literal["missing", "refused", "abstained", "unanswered", "without_gold", "cut"]
 
 # why a question is skipped, for its line in the summary; missing answers are an error unless they are allowed
 _REASONS: dict[Reason, str] = {
@@ -37,6 +37,7 @@ _REASONS: dict[Reason, str] = {
     "max_thought_tokens",
     "without_gold": "no reference answer to grade by for {}",
     "refused": "the server refused {}",
+    "cut": "all samples of {} end at the token limit, which the labels leave out (label --cut drop)",
 }
 _SILENT = {True: "the judge abstained", False: "no rule reads if it is right; data_gen/judge.py can grade it"}
 
@@ -74,14 +75,16 @@ def read_stored(
             continue
         sets = {condition: store.get(run, question.id, condition) for condition in CONDITIONS}
         judged = None if verdicts is None else verdicts.get(question.id, {})
-        reason = _reason(question, sets["llm"], sets["rag"])
-        graded = {}
+        reason, graded = _reason(question, sets["llm"], sets["rag"]), {}
+        ends = [{sample.finish for sample in rows.samples} for of, rows in sets.items() if rows and of != "mask"]
         if reason is None:
             graded = {of: grade(question, rows, judged, cut) for of, rows in sets.items() if rows is not None}
             if graded["llm"].left_out or graded["rag"].left_out:
                 reason = "unanswered"
             elif graded["llm"].correct is None or graded["rag"].correct is None:
                 reason = "abstained"
+            elif cut == "drop" and {"length"} in ends:
+                reason = "cut"
         if reason is not None:
             stored.skipped[reason].append(question.id)
             continue
@@ -126,12 +129,6 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
     return first, itertools.chain([first], stream)
 
 
-def sampling_run_of(path: Path, else_name: str = "main") -> str:
-    """Name of the sampling run that a file of labels or outcomes was made from; ``else_name`` if it notes none."""
-    options = meta_of(path).get("config")
-    return str(options.get("sampling_run", else_name)) if isinstance(options, dict) else else_name
-
-
 def check_sampling_run(path: Path, sampling_run: str) -> None:
     """Raise :class:`UserError` for outcomes or results of another sampling run than the one named."""
     if (of := sampling_run_of(path, sampling_run)) != sampling_run:
@@ -152,6 +149,12 @@ def check_labelled(path: Path, sampling_run: str, named: bool = True) -> None:
         )
 
 
+def cut_of(labels: Path, sampling_run: str) -> Cut:
+    """What labels of this sampling run did with samples that end at the token limit."""
+    rule: Cut = meta_of(labels).get("label_rule", {}).get("cut", {}).get("rule", "keep")
+    return rule if sampling_run_of(labels, sampling_run) == sampling_run else "keep"
+
+
 def check_outcomes_labelled(run: Path) -> None:
     """As :func:`check_labelled`, of the labels beside a run folder's outcomes; outcomes that note no run pass."""
     if of := sampling_run_of(run / "outcomes.jsonl", ""):
@@ -166,7 +169,10 @@ def read_outcomes(run: Path) -> list[Outcome]:
     """
     path = run / "outcomes.jsonl"
     check_current(path, *grading_sources(run))
-    check_rules(path, meta_of(path).get("rules", {}), run / "questions.jsonl")
+    check_rules(path, (meta := meta_of(path)).get("rules", {}), run / "questions.jsonl")
+    cut = cut_of(run / "labels.jsonl", sampling_run_of(path))
+    if meta.get("cut", cut) != cut:
+        raise UserError(f"{at(path)}: graded by --cut {meta['cut']}, the labels by {cut}; run eval/end_to_end.py")
     return list(jsonl.read(Outcome, path))
 
 
@@ -175,7 +181,7 @@ class RunFolder:
     """Graded answers (``dev``, ``test``), the gates' ``stored`` scores, and what the answers were made with.
 
     ``questions``: all that count, training questions too; ``dev_entities_in_test``: the dev questions, kept, that ask
-    about an entity of test.
+    about an entity of test; ``cut``: what became of samples that end at the token limit.
     """
 
     path: Path
@@ -186,6 +192,7 @@ class RunFolder:
     stored: StoredScores
     questions: Sequence[Question]
     dev_entities_in_test: int = 0
+    cut: Cut = "keep"
 
     @property
     def files(self) -> list[Path]:
@@ -242,7 +249,7 @@ def read_run(
         left_out = set(leaked)
         questions = [question for question in questions if question.id not in left_out]
         verdicts = read_run_verdicts(path)
-        cut = meta_of(path / "labels.jsonl").get("label_rule", {}).get("cut", {}).get("rule", "keep")
+        cut = cut_of(path / "labels.jsonl", sampling_run)
         dev, test = (read_stored(store, sampling_run, questions, split, verdicts, cut) for split in ("dev", "test"))
     notes = check_missing([dev, test], store_file, allow_missing, verdicts is not None)
     if len(questions) + len(leaked) < len(everything):
@@ -255,7 +262,7 @@ def read_run(
     if not test.outcomes:
         raise UserError(f"{at(path / 'questions.jsonl')}: no test question with stored answers to evaluate")
     stored = stored_scores(path) if scores else StoredScores(path / "scores")
-    return RunFolder(path, dev, test, sampling, notes, stored, questions, len(shared))
+    return RunFolder(path, dev, test, sampling, notes, stored, questions, len(shared), cut)
 
 
 def seen_note(runs: Sequence[RunFolder], gates: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,18 @@ from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.gates.thresholds_store import Source, has_other_gate, missing_reason, source_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import SCHEMA, check_current, check_unchanged, meta_of, meta_path, write_atomically
+from kbtrain.io.provenance import (
+    SCHEMA,
+    check_current,
+    check_unchanged,
+    file_sha256,
+    meta_of,
+    meta_path,
+    write_atomically,
+)
 from kbtrain.metrics.turns import SeedScores, best_f1_threshold
-from kbtrain.records import GATE_NAME, GateScore, Split, TurnExample
+from kbtrain.prompts.kbm import query_text
+from kbtrain.records import GATE_NAME, GateScore, Question, Split, TurnExample
 from kbtrain.show import first_ids
 
 # made by every evaluation
@@ -163,9 +173,8 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     """
     folder, command = run / "scores", f"eval/score.py --run {run}"
     files = sorted(folder.glob("*.jsonl"))
-    examples = [run / "examples" / f"{split}.jsonl" for split in ("dev", "test")]
-    for path in (path for path in files if meta_of(path).get("stage") == "score"):
-        check_current(path, *examples, run / "evidence.jsonl", command=command)
+    for path in files:
+        check_asked(path, run, command)
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}
     for path in reversed(files):
@@ -187,6 +196,31 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
             if (source.folder / CARD).exists():
                 warnings.warn(f"{run}: {reason} ({', '.join(gates)}); run {command} again", stacklevel=2)
     return StoredScores(folder, tuple(files), by_gate, meta, behind, missing)
+
+
+def check_asked(path: Path, run: Path, command: str) -> None:
+    """Raise :class:`UserError` for scores of other questions, or of other evidence, than the run's, as far as their
+    metadata tell. Labels do not count: no gate reads them."""
+    meta, source, evidence = meta_of(path), run / "questions.jsonl", run / "evidence.jsonl"
+    if meta.get("stage") == "import_decisions":
+        check_current(path, source)
+    found = meta.get("key", {}).get(evidence.name)
+    if found and path_exists(evidence) and found != file_sha256(evidence):
+        raise UserError(f"{at(path)}: made from another {evidence.name}; run {command} again, or delete it")
+    if (asked := meta.get("asked")) and path_exists(source):
+        scored = {name for scores in read_scores(path).values() for name in scores}
+        rows = [(q.split, q.id, query_text(q)) for q in jsonl.read(Question, source) if q.id in scored]
+        if any(digest != asked_digests(rows).get(split) for split, digest in asked.items()):
+            again = f"run data_gen/build.py --run {run} and {command}, or delete it"
+            raise UserError(f"{at(path)}: its questions are others than those of {source.name}; {again}")
+
+
+def asked_digests(rows: Iterable[tuple[Split, str, str]]) -> dict[Split, str]:
+    """A hash of the ids and texts of each split's questions, in any order."""
+    texts: dict[Split, list[str]] = defaultdict(list)
+    for split, *row in rows:
+        texts[split].append("\x1f".join(row))
+    return {split: sha256("\n".join(sorted(of)).encode()).hexdigest()[:16] for split, of in texts.items()}
 
 
 def read_labelled_turns(source: Path, *splits: Split) -> dict[Split, list[TurnExample]]:

@@ -137,7 +137,8 @@ class ScoreFile(AbstractContextManager["ScoreFile"]):
         if self._chunks or not self._before:
             meta_path(self.path).unlink(missing_ok=True)  # what it notes is over
             jsonl.write(self.path, self._rows())
-        extra = {**costs, **facts, "key": key}
+        asked = {**self._before.get("asked", {}), **facts.get("asked", {})}
+        extra = {**costs, **facts, "key": key, **({"asked": asked} if asked else {})}
         write_meta(self.path, stage=stage, config=config, inputs=files, extra=extra, started=started)
         if self._chunks:
             for path in (chunks_path(self.path), beside(chunks_path(self.path), ".key")):

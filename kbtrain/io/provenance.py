@@ -120,6 +120,20 @@ def meta_of(path: Path) -> dict[str, Any]:
     return read_meta(path) if path_exists(meta_path(path)) else {}
 
 
+def sampling_run_of(path: Path, else_name: str = "main") -> str:
+    """Name of the sampling run that a file of labels or outcomes was made from; ``else_name`` if it notes none."""
+    options = meta_of(path).get("config")
+    return str(options.get("sampling_run", else_name)) if isinstance(options, dict) else else_name
+
+
+def sampling_of_labels(run: Path) -> dict[str, Any]:
+    """Options of the sampling that a run folder's labels are of; empty where another one was the last, or none is
+    noted."""
+    meta = meta_of(run / "samples.db")
+    options: dict[str, Any] = (meta.get("config") or {}) if meta.get("stage") == "sample" else {}
+    return options if options.get("sampling_run", "main") == sampling_run_of(run / "labels.jsonl") else {}
+
+
 def short_name(model: object) -> str:
     """Last part of a model's noted name: a folder's, or that on the hub."""
     return str(model).rstrip("/").rsplit("/", 1)[-1]

@@ -90,22 +90,13 @@ def indicators(
     agree = sampled and graded.n_empty <= MAX_EMPTY * graded.n and graded.n >= (scale or 0)
     certainty_low, certainty_high = certainty_interval(graded.groups, scale) if agree else (None, None)
     result = Indicators(
-        condition=sample_set.condition,
-        n=graded.n,
-        n_correct=graded.n_correct,
-        mastery=graded.mastery,
-        mastery_low=mastery_low,
-        mastery_high=mastery_high,
-        certainty=certainty(graded.groups, scale) if agree else None,
-        certainty_low=certainty_low,
-        certainty_high=certainty_high,
-        n_groups=len(graded.groups),
-        n_empty=graded.n_empty,
-        greedy_correct=grade_answer(question, sample_set.greedy, verdicts),
-        n_abstained=graded.n_abstained,
-        n_cut=silent["cut"],
-        n_thought_only=silent["thought_only"],
-    )
+        condition=sample_set.condition, n=graded.n, n_correct=graded.n_correct, mastery=graded.mastery,
+        mastery_low=mastery_low, mastery_high=mastery_high,
+        certainty=certainty(graded.groups, scale) if agree else None, certainty_low=certainty_low,
+        certainty_high=certainty_high, n_groups=len(graded.groups), n_empty=graded.n_empty,
+        greedy_correct=grade_answer(question, sample_set.greedy, verdicts), n_abstained=graded.n_abstained,
+        n_cut=silent["cut"], n_thought_only=silent["thought_only"],
+    )  # fmt: skip
     return result, graded
 
 

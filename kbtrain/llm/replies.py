@@ -194,7 +194,8 @@ def samples(
     outputs = [thought + text for text, thought in parts]
     lengths, numbered = _lengths(outputs, used), []
     # beside reasoning in a field of its own, log-probabilities may be of the texts alone
-    rest = 0 if used is None or None in told else used - sum(len(one or ()) for one in told)
+    is_known = all(one is not None or not text for one, (text, _) in zip(told, parts, strict=True))
+    rest = used - sum(len(one or ()) for one in told) if used is not None and is_known else 0
     unknown = _lengths([thought for _, thought in parts], rest) if rest > len(choices) else [0] * len(choices)
     for i, choice in enumerate(choices[:n]):
         logprobs, answer = told[i], choice.answer(how)

@@ -33,7 +33,15 @@ from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import check_unchanged, meta_of, meta_path, read_meta, write_atomically, write_meta
+from kbtrain.io.provenance import (
+    check_unchanged,
+    meta_of,
+    meta_path,
+    read_meta,
+    sampling_of_labels,
+    write_atomically,
+    write_meta,
+)
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm.backends import LLMConfig
@@ -211,9 +219,9 @@ def answer_steps(audit: Audit) -> list[tuple[str, list[str]]]:
     settings of the answers are written to ``answer.yaml``.
     """
     source, run = audit.folder.parent, ["--run", str(audit.run)]
-    retrieved, sampled = meta_of(source / "evidence.jsonl"), meta_of(source / "samples.db")
+    retrieved, sampled = meta_of(source / "evidence.jsonl"), sampling_of_labels(source)
     search = {name: value for name, value in retrieved.get("config", {}).items() if value not in (None, {})}
-    if sampled.get("stage") != "sample" or search.get("retriever") not in ("bm25", "web"):
+    if not sampled or search.get("retriever") not in ("bm25", "web"):
         return []
     if search["retriever"] != "web":
         search.setdefault("corpus", str(source / "passages.jsonl"))
@@ -224,11 +232,11 @@ def answer_steps(audit: Audit) -> list[tuple[str, list[str]]]:
         for word in (f"--{name.replace('_', '-')}", value if isinstance(value, str) else json.dumps(value))
     ]
     settings = {
-        name: sampled["config"][name]
+        name: sampled[name]
         for name, field in LLMConfig.model_fields.items()
-        if name in sampled["config"] and sampled["config"][name] != json.loads(to_json(field.get_default()))
+        if name in sampled and sampled[name] != json.loads(to_json(field.get_default()))
     }
-    settings |= {"model": sampled["config"]["model"], "prompts": sampled["config"].get("prompts", {})}
+    settings |= {"model": sampled["model"], "prompts": sampled.get("prompts", {})}
     config = audit.run / "answer.yaml"
     write_atomically(config, "# settings of the answers of the gate's run folder\n" + yaml.safe_dump(settings))
     answers = ["--config", str(config), *run, "--samples", "{train: 0, dev: 0, test: 0}"]

@@ -96,26 +96,16 @@ def render_report(report: Report) -> tuple[str, str]:
     """The page, and the same figures as tables in Markdown; texts of questions are escaped in both."""
     results = report.results
     values: dict[str, Any] = {
-        "naming": names_with_marks(results.gates),
-        "report": report,
-        "results": results,
-        "meta": results.meta,
-        "head": summary.HEAD,
-        "rows": [summary.row(gate) for gate in results.gates],
+        "naming": names_with_marks(results.gates), "report": report, "results": results, "meta": results.meta,
+        "head": summary.HEAD, "rows": [summary.row(gate) for gate in results.gates],
         "scored": [gate for gate in results.gates if gate.threshold_rule is not None],
-        "caption": summary.caption(results),
-        "drawn": summary.bootstrap_units(results.meta),
-        "verdicts": summary.verdicts(results, words.gate_name),
-        "first": report.first,
-        "first_head": first_screen.HEAD,
-        "five_head": first_screen.FIVE_HEAD,
-        "interval": words.points_interval,
-        "kind": summary.KIND,
-        "conditions": [c for c in CONDITIONS if c in results.conditions],
-        "condition_names": words.CONDITION_NAMES,
+        "caption": summary.caption(results), "drawn": summary.bootstrap_units(results.meta),
+        "verdicts": summary.verdicts(results, words.gate_name), "first": report.first, "first_head": first_screen.HEAD,
+        "five_head": first_screen.FIVE_HEAD, "interval": words.points_interval, "kind": summary.KIND,
+        "conditions": [c for c in CONDITIONS if c in results.conditions], "condition_names": words.CONDITION_NAMES,
         "plain": {key: value for key, value in results.meta.items() if not isinstance(value, dict | list)},
         "whole": json.dumps(results.meta, ensure_ascii=False, indent=1),
-    }
+    }  # fmt: skip
     markdown = re.sub(r"\n{3,}", "\n\n", render("report.md.j2", False, **values))
     return page("report.html.j2", **values), markdown
 

@@ -104,11 +104,17 @@ def _rotated(path: Path) -> list[Path]:
         with suppress(UserError) if packed[file] and file.with_suffix("") in ages else nullcontext():
             begin = next((line for _, line in lines(file)), "")
             alike = [other for other in begins if packed[file] and begins[other] == begin]
-            if begin and not any(all(a == b for a, b in zip_longest(lines(file), lines(other))) for other in alike):
+            if begin and not any(_begins(file, other) for other in alike):
+                begins = {o: b for o, b in begins.items() if not (packed[o] and o in alike and _begins(o, file))}
                 begins[file] = begin
     times = {file: _time(begin) for file, begin in begins.items()}
     by_time = all(times.values())
     return sorted(begins, key=lambda file: (times[file] if by_time else -int(ages[file]), not packed[file]))
+
+
+def _begins(file: Path, other: Path) -> bool:
+    """True if the lines of a log are all the first ones of another's."""
+    return all(line is None or line == of_other for line, of_other in zip_longest(lines(file), lines(other)))
 
 
 def _time(line: str) -> float:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import folder_of
-from kbtrain.io.provenance import meta_of
+from kbtrain.io.provenance import sampling_of_labels
 from kbtrain.net import split_query
 from kbtrain.runtime.cores import freeze_objects
 from kbtrain.serve.config import ASK_IT, NO_SEARCH, ServeConfig
@@ -148,7 +148,7 @@ def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
 
 def _fields_in_words(config: ServeConfig) -> str:
     """The fields that ended the labels' answers, which the server adds to no request; empty without the run's note."""
-    sampled = meta_of(config.gate.resolve().parent / "samples.db").get("config", {})
+    sampled = sampling_of_labels(config.gate.resolve().parent)
     thought = sampled.get("max_thought_tokens", 0)  # beside it no stop string was sent
     fields = {"stop": not thought and sampled.get("stop"), "max_tokens": sampled.get("max_new_tokens", 0) + thought}
     named = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items() if value)

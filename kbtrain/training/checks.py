@@ -104,9 +104,7 @@ def states_bytes(config: TrainingConfig, processes: int) -> float:
         held = frozen * (4.0 if config.dtype == "fp32" else 2.0)
     if not under_deepspeed():
         return float(held + _TRAINED_BYTES * trained)
-    from deepspeed.runtime.zero.stage_1_and_2 import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
-        estimate_zero2_model_states_mem_needs,
-    )
+    from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     _, of_device = estimate_zero2_model_states_mem_needs(trained, processes, 1, _offloads())
     return float(held + of_device)

@@ -404,9 +404,15 @@ def test_a_new_gate_is_fitted_scored_and_evaluated_in_a_run_folder(run_folder, m
     assert [stored[row.question_id] for row in test] == pytest.approx([len(row.question) for row in test])
     gates = {gate.gate: gate for gate in load(run_folder / "results.json").gates}
     assert gates["length"].n == 200
-    for changed in ("examples/dev.jsonl", "examples/test.jsonl"):
-        before = (run_folder / changed).read_bytes()
-        (run_folder / changed).write_bytes(before.replace(b"?", b" now?", 1))
-        done = here("eval/end_to_end.py", "--run", run_folder)
-        assert f"length.jsonl: made from another {changed[9:]}; run " in done.stderr, done.stderr
-        (run_folder / changed).write_bytes(before)
+    relabelled = [replace(row, mastery=True) for row in jsonl.read(GateExample, run_folder / "examples" / "dev.jsonl")]
+    jsonl.write(run_folder / "examples" / "dev.jsonl", relabelled)
+    assert here("eval/end_to_end.py", "--run", run_folder, "--bootstrap-draws", 100).returncode == 0
+    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+    for split in ("dev", "test"):
+        one = next(question for question in questions if question.split == split)
+        changed = [replace(q, text=f"Now: {q.text}") if q is one else q for q in questions]
+        jsonl.write(run_folder / "questions.jsonl", changed)
+        with pytest.raises(
+            UserError, match=r"length\.jsonl: its questions are others than those of questions\.jsonl; run "
+        ):
+            stored_scores(run_folder)
