@@ -16,7 +16,7 @@ from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.openai_llm import OpenAILLM
 from kbtrain.llm.replies import OutputRules, RepliesSoFar, samples, token_count, top_logprobs, unusable_parts
-from kbtrain.llm.server_requests import NoReply, PromptRefusal, _check_ends, azure_hint
+from kbtrain.llm.server_requests import NoReply, PromptRefusal, _check_ends, _open_requests, azure_hint
 from kbtrain.net import Retry, retry_after
 from kbtrain.prompts.kbm import answer_prompt, encode
 
@@ -78,6 +78,7 @@ def test_answers_are_the_servers_with_seeds_tokens_and_logprobs(open_llm, asks, 
 @pytest.mark.parametrize("failure", PASSING)
 def test_a_failure_that_passes_changes_no_answer_and_is_said_once(failure, open_llm, asks, monkeypatch, capsys):
     monkeypatch.setattr("kbtrain.llm.server_requests.SILENCE", 0.001)
+    _open_requests.cache_clear()  # an earlier test's server may have had this port, and its line
     late = failure == "too_late"  # the only one that must not be waited for
     with ModelServer(failures=(failure, failure)) as server:
         found = answered(open_llm(server, timeout=1.0 if late else 60.0, retry=PATIENT if late else QUICK), asks)
