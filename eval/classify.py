@@ -28,6 +28,7 @@ from kbtrain.evaluation.gate_inputs import in_report_order, scored_gates, traini
 from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
 from kbtrain.evaluation.scores import (
     StoredScores,
+    check_asked,
     read_labelled_turns,
     read_scores,
     score_file,
@@ -36,7 +37,7 @@ from kbtrain.evaluation.scores import (
     stored_scores,
 )
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import meta_of, sampling_run_of, write_atomically, write_result
+from kbtrain.io.provenance import meta_of, write_atomically, write_result
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.report.tables import difference_table, gate_table, question_table
@@ -75,6 +76,7 @@ def questions(config: ClassifyConfig) -> None:
     """A table of gates on questions, for each definition of "retrieval needed"."""
     started = time.monotonic()
     if config.scores:
+        check_asked([config.scores], config.run)
         stored_gates = StoredScores(config.scores, (config.scores,), read_scores(config.scores), meta_of(config.scores))
     else:
         stored_gates = stored_scores(config.run)
@@ -90,8 +92,8 @@ def questions(config: ClassifyConfig) -> None:
     ids = ([outcome.question_id for outcome in part] for part in (dev, test))
     gates, rule = in_report_order(scored_gates(stored_gates, *ids)), config.threshold_rule
     if rule == "best_accuracy":
-        of = sampling_run_of(config.run / "outcomes.jsonl")
-        training = training_in(config.run, of, [gate.name for gate in gates], stored_gates)
+        check_outcomes_labelled(config.run)
+        training = training_in(config.run, None, [gate.name for gate in gates], stored_gates)
         gates = [dataclasses.replace(gate, train=training[gate.name]) for gate in gates]
     classified = classify_gates(dev, test, gates, tau_mastery=tau, cut=DevRule(rule, config.target_ratio))
     document = {"tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in classified]}

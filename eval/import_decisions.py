@@ -31,13 +31,21 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.savings import four_fold
-from kbtrain.evaluation.scores import added_gates, check_gate_name, read_scores, write_imported
+from kbtrain.evaluation.scores import (
+    added_gates,
+    asked_digests,
+    check_asked,
+    check_gate_name,
+    read_scores,
+    write_imported,
+)
 from kbtrain.gate.card import CARD
 from kbtrain.gates.scoring import SCORES, score_path
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, meta_path, write_meta
 from kbtrain.metrics.significance import wilson
+from kbtrain.prompts.kbm import query_text
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.columns import reach
 from kbtrain.questions.files import data_files
@@ -113,9 +121,12 @@ def main(config: ImportDecisionsConfig) -> None:
         check_every_question(config, splits, {row.question_id for row in scores})
         other_scores, notes = [], {"added": [config.gate], **costs(config)}
     else:
+        check_asked([target], config.run)  # scores that stay beside these are of the same questions
         other_scores, notes = others_of(config), {"added": sorted({*added_gates(target), config.gate})}
-    facts = {"gate": config.gate, **notes, "scores": len(scores), "other_questions": len(decisions.rows) - len(scores),
-             "without_column": decisions.without}  # fmt: skip
+    named = {row.question_id for row in [*other_scores, *scores]}
+    asked = asked_digests((q.split, q.id, query_text(q)) for q in jsonl.read(Question, questions) if q.id in named)
+    facts = {"gate": config.gate, **notes, "asked": asked, "scores": len(scores),
+             "other_questions": len(decisions.rows) - len(scores), "without_column": decisions.without}  # fmt: skip
     if config.as_gate:
         jsonl.write(target, scores)
         forget_beside(config)

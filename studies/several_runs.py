@@ -19,14 +19,14 @@ def gate_input(runs: Sequence[RunFolder], gate: str, answers_of: Sequence[RunFol
     since several models' runs may ask the same questions.
 
     ``answers_of``: runs of another model whose test questions are decided by the scores of ``runs`` (a plug-in gate).
-    Raises :class:`UserError` for a gate without scores, or without one for some questions (count, first ids), and
-    for two questions of one id.
+    Raises :class:`UserError` for a gate without scores, or without one for some questions (count, first ids), and,
+    with ``answers_of``, for two test questions of one id.
     """
     names = {name for run in runs for name in run.stored.by_gate}
     if gate not in names:
         where = ", ".join(str(run.stored.path) for run in runs)
         raise UserError(f"{where}: no scores of gate '{gate}'; {did_you_mean(gate, names)}")
-    asked, others = dict[str, str](), (q for run in (*runs, *(answers_of or ())) for q in run.questions)
+    asked, others = dict[str, str](), (q for run in (*runs, *(answers_of or ())) for q in run.test.questions)
     if answers_of and (other := next((q.id for q in others if asked.setdefault(q.id, leak_key(q)) != leak_key(q)), "")):
         raise UserError(f"question '{other}' is another one in each of two runs; give their questions ids")
     of_runs = [run.stored.by_gate.get(gate, {}) for run in runs]

@@ -170,10 +170,11 @@ def training_of(
 
 
 def training_in(
-    run: Path, sampling_run: str, gates: Sequence[str], stored: StoredScores, kind: AccuracyKind = "greedy"
+    run: Path, sampling_run: str | None, gates: Sequence[str], stored: StoredScores, kind: AccuracyKind = "greedy"
 ) -> dict[str, Training]:
     """As :func:`training_of`, by the questions of a run folder and its labels, which are to be of this sampling run."""
-    check_labelled(run / "labels.jsonl", sampling_run)
+    if sampling_run is not None:
+        check_labelled(run / "labels.jsonl", sampling_run)
     _, labels = read_labels(run / "labels.jsonl")
     return training_of(gates, stored, labels, training_texts(jsonl.read(Question, run / "questions.jsonl")), kind)
 

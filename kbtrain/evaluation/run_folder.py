@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from kbtrain.answers.grading import is_yes_no
+from kbtrain.answers.thoughts import counted_answers
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
@@ -37,7 +38,7 @@ _REASONS: dict[Reason, str] = {
     "max_thought_tokens",
     "without_gold": "no reference answer to grade by for {}",
     "refused": "the server refused {}",
-    "cut": "all samples of {} end at the token limit, which the labels leave out (label --cut drop)",
+    "cut": "all samples of {} are empty or end at the token limit (label --cut drop)",
 }
 _SILENT = {True: "the judge abstained", False: "no rule reads if it is right; data_gen/judge.py can grade it"}
 
@@ -76,14 +77,14 @@ def read_stored(
         sets = {condition: store.get(run, question.id, condition) for condition in CONDITIONS}
         judged = None if verdicts is None else verdicts.get(question.id, {})
         reason, graded = _reason(question, sets["llm"], sets["rag"]), {}
-        ends = [{sample.finish for sample in rows.samples} for of, rows in sets.items() if rows and of != "mask"]
+        drawn = [rows.samples for of, rows in sets.items() if rows and rows.samples and of != "mask"]
         if reason is None:
             graded = {of: grade(question, rows, judged, cut) for of, rows in sets.items() if rows is not None}
             if graded["llm"].left_out or graded["rag"].left_out:
                 reason = "unanswered"
             elif graded["llm"].correct is None or graded["rag"].correct is None:
                 reason = "abstained"
-            elif cut == "drop" and {"length"} in ends:
+            elif cut == "drop" and not all(any(s.finish != "length" for s in counted_answers(of)) for of in drawn):
                 reason = "cut"
         if reason is not None:
             stored.skipped[reason].append(question.id)
@@ -151,8 +152,9 @@ def check_labelled(path: Path, sampling_run: str, named: bool = True) -> None:
 
 def cut_of(labels: Path, sampling_run: str) -> Cut:
     """What labels of this sampling run did with samples that end at the token limit."""
-    rule: Cut = meta_of(labels).get("label_rule", {}).get("cut", {}).get("rule", "keep")
-    return rule if sampling_run_of(labels, sampling_run) == sampling_run else "keep"
+    rule = meta_of(labels).get("label_rule", {}) if sampling_run_of(labels, sampling_run) == sampling_run else {}
+    cut: Cut = rule.get("cut", {}).get("rule", "keep") if rule.get("by", "samples") == "samples" else "keep"
+    return cut
 
 
 def check_outcomes_labelled(run: Path) -> None:
@@ -170,8 +172,9 @@ def read_outcomes(run: Path) -> list[Outcome]:
     path = run / "outcomes.jsonl"
     check_current(path, *grading_sources(run))
     check_rules(path, (meta := meta_of(path)).get("rules", {}), run / "questions.jsonl")
-    cut = cut_of(run / "labels.jsonl", sampling_run_of(path))
-    if meta.get("cut", cut) != cut:
+    labels, of = run / "labels.jsonl", sampling_run_of(path)
+    cut = cut_of(labels, of)
+    if meta.get("cut", cut) != cut and labels.exists() and sampling_run_of(labels, of) == of:
         raise UserError(f"{at(path)}: graded by --cut {meta['cut']}, the labels by {cut}; run eval/end_to_end.py")
     return list(jsonl.read(Outcome, path))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections import defaultdict
@@ -20,15 +19,7 @@ from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.gates.thresholds_store import Source, has_other_gate, missing_reason, source_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import (
-    SCHEMA,
-    check_current,
-    check_unchanged,
-    file_sha256,
-    meta_of,
-    meta_path,
-    write_atomically,
-)
+from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, note_unwhole
 from kbtrain.metrics.turns import SeedScores, best_f1_threshold
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import GATE_NAME, GateScore, Question, Split, TurnExample
@@ -173,8 +164,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     """
     folder, command = run / "scores", f"eval/score.py --run {run}"
     files = sorted(folder.glob("*.jsonl"))
-    for path in files:
-        check_asked(path, run, command)
+    check_asked(files, run)
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}
     for path in reversed(files):
@@ -198,21 +188,21 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     return StoredScores(folder, tuple(files), by_gate, meta, behind, missing)
 
 
-def check_asked(path: Path, run: Path, command: str) -> None:
+def check_asked(files: Sequence[Path], run: Path) -> None:
     """Raise :class:`UserError` for scores of other questions, or of other evidence, than the run's, as far as their
     metadata tell. Labels do not count: no gate reads them."""
-    meta, source, evidence = meta_of(path), run / "questions.jsonl", run / "evidence.jsonl"
-    if meta.get("stage") == "import_decisions":
-        check_current(path, source)
-    found = meta.get("key", {}).get(evidence.name)
-    if found and path_exists(evidence) and found != file_sha256(evidence):
-        raise UserError(f"{at(path)}: made from another {evidence.name}; run {command} again, or delete it")
-    if (asked := meta.get("asked")) and path_exists(source):
-        scored = {name for scores in read_scores(path).values() for name in scores}
-        rows = [(q.split, q.id, query_text(q)) for q in jsonl.read(Question, source) if q.id in scored]
-        if any(digest != asked_digests(rows).get(split) for split, digest in asked.items()):
-            again = f"run data_gen/build.py --run {run} and {command}, or delete it"
-            raise UserError(f"{at(path)}: its questions are others than those of {source.name}; {again}")
+    source, evidence, rows = run / "questions.jsonl", run / "evidence.jsonl", list[tuple[Split, str, str]]()
+    for path, meta in ((path, meta_of(path)) for path in files):
+        again = f"build and score again (eval/score.py --run {run}) or import again, or delete it"
+        found = meta.get("key", {}).get(evidence.name)
+        if found and path_exists(evidence) and found != file_sha256(evidence):
+            raise UserError(f"{at(path)}: made from another {evidence.name}; {again}")
+        if (asked := meta.get("asked")) and path_exists(source):
+            rows = rows or [(q.split, q.id, query_text(q)) for q in jsonl.read(Question, source)]
+            scored = {name for scores in read_scores(path).values() for name in scores}
+            now = asked_digests(row for row in rows if row[1] in scored)
+            if any(digest != now.get(split) for split, digest in asked.items()):
+                raise UserError(f"{at(path)}: its questions are others than those of {source.name}; {again}")
 
 
 def asked_digests(rows: Iterable[tuple[Split, str, str]]) -> dict[Split, str]:
@@ -294,5 +284,5 @@ def added_gates(scores: Path) -> list[str]:
 def write_imported(path: Path, scores: Iterable[GateScore], added: Sequence[str]) -> None:
     """Write scores of other people's gates, before their metadata. These name the ``added`` gates from the beginning,
     without the file's hash, so that after a kill the same command ends with the same scores."""
-    write_atomically(meta_path(path), json.dumps({"schema": SCHEMA, "stage": "import_decisions", "added": list(added)}))
+    note_unwhole(path, {"stage": "import_decisions", "added": list(added)})
     jsonl.write(path, scores)

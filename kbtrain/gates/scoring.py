@@ -33,6 +33,7 @@ from kbtrain.io.provenance import (
     is_resumable,
     meta_of,
     meta_path,
+    note_unwhole,
     unchanged,
     write_meta,
 )
@@ -135,7 +136,7 @@ class ScoreFile(AbstractContextManager["ScoreFile"]):
         key = {**self._before.get("key", {}), **self._inputs}
         costs = cost_facts([chunk.timing for chunk in self._chunks], names, self._before)
         if self._chunks or not self._before:
-            meta_path(self.path).unlink(missing_ok=True)  # what it notes is over
+            note_unwhole(self.path, self._before)  # after a kill the rows that were there are known as before
             jsonl.write(self.path, self._rows())
         asked = {**self._before.get("asked", {}), **facts.get("asked", {})}
         extra = {**costs, **facts, "key": key, **({"asked": asked} if asked else {})}

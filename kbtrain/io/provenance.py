@@ -79,6 +79,15 @@ def write_meta(
     write_atomically(meta_path(path), text + "\n")
 
 
+def note_unwhole(path: Path, meta: Mapping[str, Any]) -> None:
+    """Before a file is written again: keep what its metadata say, but the hash; no metadata where they say nothing."""
+    if meta:
+        kept = {"schema": SCHEMA, **{name: value for name, value in meta.items() if name != "sha256"}}
+        write_atomically(meta_path(path), json.dumps(kept, ensure_ascii=False) + "\n")
+    else:
+        meta_path(path).unlink(missing_ok=True)
+
+
 def surroundings(started: float | None) -> dict[str, Any]:
     """Software and machine of this process, its time since ``started`` and its memory so far."""
     return {
@@ -131,7 +140,8 @@ def sampling_of_labels(run: Path) -> dict[str, Any]:
     noted."""
     meta = meta_of(run / "samples.db")
     options: dict[str, Any] = (meta.get("config") or {}) if meta.get("stage") == "sample" else {}
-    return options if options.get("sampling_run", "main") == sampling_run_of(run / "labels.jsonl") else {}
+    of = options.get("sampling_run", "main")
+    return options if of == sampling_run_of(run / "labels.jsonl", of) else {}
 
 
 def short_name(model: object) -> str:

@@ -241,18 +241,8 @@ def _trace(open_question: _Open, method: str, threshold: float) -> Trace:
     outcome = open_question.outcome or PipelineOutcome("", "error")
     question, answer = open_question.question, outcome.answer
     return Trace(
-        question_id=question.id,
-        question=question.text,
-        answers=question.answers,
-        method=method,
-        threshold=threshold,
-        steps=tuple(outcome.steps),
-        strategies=tuple(outcome.strategies),
-        stopped=outcome.stopped,
-        answer=answer,
-        **grades(question, answer),
-        spent=replace(open_question.spent, seconds=round(open_question.spent.seconds, 4)),
-        empty_samples=open_question.empty,
-        document_tokens_cut=open_question.cut,
-        error=open_question.error,
-    )
+        question_id=question.id, question=question.text, answers=question.answers, method=method, threshold=threshold,
+        steps=tuple(outcome.steps), strategies=tuple(outcome.strategies), stopped=outcome.stopped, answer=answer,
+        **grades(question, answer), spent=replace(open_question.spent, seconds=round(open_question.spent.seconds, 4)),
+        empty_samples=open_question.empty, document_tokens_cut=open_question.cut, error=open_question.error,
+    )  # fmt: skip

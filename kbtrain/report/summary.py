@@ -32,7 +32,8 @@ def caption(results: Results) -> str:
     meta = results.meta
     skipped = {
         "without_stored_answers": "without stored answers", "without_verdict": "without a verdict on an answer",
-        "refused_by_server": "that the server refused",
+        "refused_by_server": "that the server refused", "without_gold": "without a reference answer",
+        "without_answers": "without a whole greedy answer", "with_samples_cut": "without a whole sample",
     }  # fmt: skip
     excluded = meta.get("excluded", {})
     shared = meta.get("dev_entities_in_test", 0)

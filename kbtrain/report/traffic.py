@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,8 +113,10 @@ def _rotated(path: Path) -> list[Path]:
 
 
 def _begins(file: Path, other: Path) -> bool:
-    """True if the lines of a log are all the first ones of another's."""
-    return all(line is None or line == of_other for line, of_other in zip_longest(lines(file), lines(other)))
+    """True if the lines of a log are all the first ones of another's; of one without times, all of them."""
+    timed = any(_time(line) for _, line in islice(lines(file), 1))
+    pairs = zip_longest(lines(file), lines(other))
+    return all(line == of_other or (timed and line is None) for line, of_other in pairs)
 
 
 def _time(line: str) -> float:

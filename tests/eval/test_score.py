@@ -412,7 +412,5 @@ def test_a_new_gate_is_fitted_scored_and_evaluated_in_a_run_folder(run_folder, m
         one = next(question for question in questions if question.split == split)
         changed = [replace(q, text=f"Now: {q.text}") if q is one else q for q in questions]
         jsonl.write(run_folder / "questions.jsonl", changed)
-        with pytest.raises(
-            UserError, match=r"length\.jsonl: its questions are others than those of questions\.jsonl; run "
-        ):
+        with pytest.raises(UserError, match=r"length\.jsonl: its questions are others than those of questions"):
             stored_scores(run_folder)

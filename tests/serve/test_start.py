@@ -163,6 +163,7 @@ def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stu
 def test_the_fields_that_ended_the_labels_answers_are_said_beside_the_prompt(gate, tmp_path, stub, sampled, says):
     folder = shutil.copytree(gate, tmp_path / "gate")
     (tmp_path / "samples.db.meta.json").write_text(json.dumps({"schema": 1, "stage": "sample", "config": sampled}))
+    (tmp_path / "labels.jsonl.meta.json").write_text('{"schema": 1, "config": {"sampling_run": "main"}}')
     (prompt,) = (line for line in lines(folder, upstream=stub.url, prompt="trained") if line.startswith("prompt: "))
     assert prompt.endswith(f"the prompts that the gate's labels were made with{says}")
 
