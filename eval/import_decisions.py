@@ -121,9 +121,11 @@ def main(config: ImportDecisionsConfig) -> None:
         check_every_question(config, splits, {row.question_id for row in scores})
         other_scores, notes = [], {"added": [config.gate], **costs(config)}
     else:
-        check_asked([target], config.run)  # scores that stay beside these are of the same questions
         other_scores, notes = others_of(config), {"added": sorted({*added_gates(target), config.gate})}
-    named = {row.question_id for row in [*other_scores, *scores]}
+    if other_scores:
+        check_asked([target], config.run)  # those that stay beside these are of the same questions
+    are_known = not other_scores or "asked" in meta_of(target)
+    named = {row.question_id for row in [*other_scores, *scores]} if are_known else set()
     asked = asked_digests((q.split, q.id, query_text(q)) for q in jsonl.read(Question, questions) if q.id in named)
     facts = {"gate": config.gate, **notes, "asked": asked, "scores": len(scores),
              "other_questions": len(decisions.rows) - len(scores), "without_column": decisions.without}  # fmt: skip

@@ -190,9 +190,10 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
 
 def check_asked(files: Sequence[Path], run: Path) -> None:
     """Raise :class:`UserError` for scores of other questions, or of other evidence, than the run's, as far as their
-    metadata tell. Labels do not count: no gate reads them."""
+    metadata tell. Labels do not count: no gate reads them. Files of other folders may have more questions, and pass."""
     source, evidence, rows = run / "questions.jsonl", run / "evidence.jsonl", list[tuple[Split, str, str]]()
-    for path, meta in ((path, meta_of(path)) for path in files):
+    of_run = (path for path in files if path_exists(path) and run.resolve() in path.resolve().parents)
+    for path, meta in ((path, meta_of(path)) for path in of_run):
         again = f"build and score again (eval/score.py --run {run}) or import again, or delete it"
         found = meta.get("key", {}).get(evidence.name)
         if found and path_exists(evidence) and found != file_sha256(evidence):

@@ -136,7 +136,8 @@ class ScoreFile(AbstractContextManager["ScoreFile"]):
         key = {**self._before.get("key", {}), **self._inputs}
         costs = cost_facts([chunk.timing for chunk in self._chunks], names, self._before)
         if self._chunks or not self._before:
-            note_unwhole(self.path, self._before)  # after a kill the rows that were there are known as before
+            # after a kill the rows that were there are known as before, and new ones by what they depend on
+            note_unwhole(self.path, {**self._before, "key": key} if self._before else {})
             jsonl.write(self.path, self._rows())
         asked = {**self._before.get("asked", {}), **facts.get("asked", {})}
         extra = {**costs, **facts, "key": key, **({"asked": asked} if asked else {})}
