@@ -28,7 +28,7 @@ from kbtrain.evaluation.gate_inputs import in_report_order, scored_gates, traini
 from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
 from kbtrain.evaluation.scores import (
     StoredScores,
-    check_asked,
+    check_scored_questions,
     read_labelled_turns,
     read_scores,
     score_file,
@@ -76,7 +76,7 @@ def questions(config: ClassifyConfig) -> None:
     """A table of gates on questions, for each definition of "retrieval needed"."""
     started = time.monotonic()
     if config.scores:
-        check_asked([config.scores], config.run)
+        check_scored_questions([config.scores], config.run)
         stored_gates = StoredScores(config.scores, (config.scores,), read_scores(config.scores), meta_of(config.scores))
     else:
         stored_gates = stored_scores(config.run)

@@ -27,7 +27,7 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.run_folder import ResampleConfig, read_outcomes
-from kbtrain.evaluation.scores import ByGate, check_asked, read_score_files, seen_of, stored_scores
+from kbtrain.evaluation.scores import ByGate, check_scored_questions, read_score_files, seen_of, stored_scores
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, write_result
@@ -61,7 +61,7 @@ def main(config: CompareScoresConfig) -> None:
     imported = config.run / "imported_scores.jsonl"
     own_scores = stored_scores(config.run, required=not config.scores and not path_exists(imported))
     files = list(config.scores) or [*own_scores.files, *([imported] if path_exists(imported) else [])]
-    check_asked(files, config.run)
+    check_scored_questions(files, config.run)
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == config.split]
     run_files = () if config.scores else own_scores.files
     by_gate = read_score_files(files[len(run_files) :], {} if config.scores else own_scores.by_gate)

@@ -33,10 +33,10 @@ from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.savings import four_fold
 from kbtrain.evaluation.scores import (
     added_gates,
-    asked_digests,
-    check_asked,
     check_gate_name,
+    check_scored_questions,
     read_scores,
+    split_hashes,
     write_imported,
 )
 from kbtrain.gate.card import CARD
@@ -123,10 +123,10 @@ def main(config: ImportDecisionsConfig) -> None:
     else:
         other_scores, notes = others_of(config), {"added": sorted({*added_gates(target), config.gate})}
     if other_scores:
-        check_asked([target], config.run)  # those that stay beside these are of the same questions
+        check_scored_questions([target], config.run)  # those that stay beside these are of the same questions
     are_known = not other_scores or "asked" in meta_of(target)
     named = {row.question_id for row in [*other_scores, *scores]} if are_known else set()
-    asked = asked_digests((q.split, q.id, query_text(q)) for q in jsonl.read(Question, questions) if q.id in named)
+    asked = split_hashes((q.split, q.id, query_text(q)) for q in jsonl.read(Question, questions) if q.id in named)
     facts = {"gate": config.gate, **notes, "asked": asked, "scores": len(scores),
              "other_questions": len(decisions.rows) - len(scores), "without_column": decisions.without}  # fmt: skip
     if config.as_gate:

@@ -150,9 +150,11 @@ def check_labelled(path: Path, sampling_run: str, named: bool = True) -> None:
         )
 
 
-def cut_of(labels: Path, sampling_run: str) -> Cut:
-    """What labels of this sampling run did with samples that end at the token limit."""
-    rule = meta_of(labels).get("label_rule", {}) if sampling_run_of(labels, sampling_run) == sampling_run else {}
+def cut_of(labels: Path, sampling_run: str) -> Cut | None:
+    """What labels did with samples that end at the token limit; None for labels of another sampling run."""
+    if sampling_run_of(labels, sampling_run) != sampling_run:
+        return None
+    rule = meta_of(labels).get("label_rule", {})
     cut: Cut = rule.get("cut", {}).get("rule", "keep") if rule.get("by", "samples") == "samples" else "keep"
     return cut
 
@@ -172,9 +174,9 @@ def read_outcomes(run: Path) -> list[Outcome]:
     path = run / "outcomes.jsonl"
     check_current(path, *grading_sources(run))
     check_rules(path, (meta := meta_of(path)).get("rules", {}), run / "questions.jsonl")
-    labels, of = run / "labels.jsonl", sampling_run_of(path)
-    cut = cut_of(labels, of)
-    if meta.get("cut", cut) != cut and labels.exists() and sampling_run_of(labels, of) == of:
+    labels = run / "labels.jsonl"
+    cut = cut_of(labels, sampling_run_of(path)) if labels.exists() else None
+    if cut is not None and meta.get("cut", cut) != cut:
         raise UserError(f"{at(path)}: graded by --cut {meta['cut']}, the labels by {cut}; run eval/end_to_end.py")
     return list(jsonl.read(Outcome, path))
 
@@ -252,7 +254,7 @@ def read_run(
         left_out = set(leaked)
         questions = [question for question in questions if question.id not in left_out]
         verdicts = read_run_verdicts(path)
-        cut = cut_of(path / "labels.jsonl", sampling_run)
+        cut = cut_of(path / "labels.jsonl", sampling_run) or "keep"
         dev, test = (read_stored(store, sampling_run, questions, split, verdicts, cut) for split in ("dev", "test"))
     notes = check_missing([dev, test], store_file, allow_missing, verdicts is not None)
     if len(questions) + len(leaked) < len(everything):

@@ -164,7 +164,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     """
     folder, command = run / "scores", f"eval/score.py --run {run}"
     files = sorted(folder.glob("*.jsonl"))
-    check_asked(files, run)
+    check_scored_questions(files, run)
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}
     for path in reversed(files):
@@ -188,7 +188,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     return StoredScores(folder, tuple(files), by_gate, meta, behind, missing)
 
 
-def check_asked(files: Sequence[Path], run: Path) -> None:
+def check_scored_questions(files: Sequence[Path], run: Path) -> None:
     """Raise :class:`UserError` for scores of other questions, or of other evidence, than the run's, as far as their
     metadata tell. Labels do not count: no gate reads them. Files of other folders may have more questions, and pass."""
     source, evidence, rows = run / "questions.jsonl", run / "evidence.jsonl", list[tuple[Split, str, str]]()
@@ -201,12 +201,12 @@ def check_asked(files: Sequence[Path], run: Path) -> None:
         if (asked := meta.get("asked")) and path_exists(source):
             rows = rows or [(q.split, q.id, query_text(q)) for q in jsonl.read(Question, source)]
             scored = {name for scores in read_scores(path).values() for name in scores}
-            now = asked_digests(row for row in rows if row[1] in scored)
+            now = split_hashes(row for row in rows if row[1] in scored)
             if any(digest != now.get(split) for split, digest in asked.items()):
                 raise UserError(f"{at(path)}: its questions are others than those of {source.name}; {again}")
 
 
-def asked_digests(rows: Iterable[tuple[Split, str, str]]) -> dict[Split, str]:
+def split_hashes(rows: Iterable[tuple[Split, str, str]]) -> dict[Split, str]:
     """A hash of the ids and texts of each split's questions, in any order."""
     texts: dict[Split, list[str]] = defaultdict(list)
     for split, *row in rows:

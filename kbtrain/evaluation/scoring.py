@@ -19,7 +19,7 @@ from pydantic import Field, field_validator
 
 from kbtrain.distributed.ray_work import ScoringConfig
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.scores import asked_digests
+from kbtrain.evaluation.scores import split_hashes
 from kbtrain.gate.card import CARD, STAGES
 from kbtrain.gate.gate import ByName, Reads
 from kbtrain.gates.handles import PROMPTS, GateHandle, gate_identity, handle, handle_of_prompt
@@ -97,10 +97,10 @@ class ScoringInputs:
     examples: Mapping[Split, Sequence[Example]]
     files: Mapping[str, Path]
 
-    def asked(self) -> dict[Split, str]:
+    def split_hashes(self) -> dict[Split, str]:
         """Hashes of the questions, as the scores' metadata note them; empty for turns."""
         rows = [row for split in self.examples.values() for row in split if isinstance(row, GateExample)]
-        return asked_digests((row.split, row.question_id, row.question) for row in rows)
+        return split_hashes((row.split, row.question_id, row.question) for row in rows)
 
 
 def read_inputs(config: ChoiceConfig) -> ScoringInputs:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,18 +103,17 @@ def _rotated(path: Path) -> list[Path]:
     for file in sorted(packed, key=lambda file: (packed[file], -int(ages[file]))):
         with suppress(UserError) if packed[file] and file.with_suffix("") in ages else nullcontext():
             begin = next((line for _, line in lines(file)), "")
-            alike = [other for other in begins if packed[file] and begins[other] == begin]
-            if begin and not any(_begins(file, other) for other in alike):
-                begins = {o: b for o, b in begins.items() if not (packed[o] and o in alike and _begins(o, file))}
+            alike, timed = [other for other in begins if packed[file] and begins[other] == begin], _time(begin) != 0
+            if begin and not any(_begins(file, other, timed) for other in alike):
+                begins = {o: b for o, b in begins.items() if not (packed[o] and o in alike and _begins(o, file, timed))}
                 begins[file] = begin
     times = {file: _time(begin) for file, begin in begins.items()}
     by_time = all(times.values())
     return sorted(begins, key=lambda file: (times[file] if by_time else -int(ages[file]), not packed[file]))
 
 
-def _begins(file: Path, other: Path) -> bool:
-    """True if the lines of a log are all the first ones of another's; of one without times, all of them."""
-    timed = any(_time(line) for _, line in islice(lines(file), 1))
+def _begins(file: Path, other: Path, timed: bool) -> bool:
+    """True if the lines of a log are all the first ones of another's; of one that is not ``timed``, all of them."""
     pairs = zip_longest(lines(file), lines(other))
     return all(line == of_other or (timed and line is None) for line, of_other in pairs)
 

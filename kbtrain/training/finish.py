@@ -68,7 +68,7 @@ def save_checked(ending: Ending, last: str) -> float:
         set_best(staging, best)
     mode = (staging / "README.md").stat().st_mode
     for path in filter(Path.is_file, staging.rglob("*")):
-        path.chmod(mode)  # safetensors' files are for their owner alone, whatever the umask says
+        path.chmod(mode)  # safetensors' files are for their owner alone: they ignore the umask
     for path in sorted(staging.iterdir(), key=lambda p: p.name == last):
         target = output / path.name
         if target.is_dir():
