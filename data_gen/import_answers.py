@@ -141,7 +141,7 @@ def refuse_other_file(store: SampleStore, config: ImportConfig, run: Mapping[str
     are of this one and have other ids than ``ids``, these are made of its name, and it has another one now."""
     for name in filter(store.counts, store.runs()):
         of_file = store.run_meta(name)
-        if name == config.sampling_run and of_file.get("source", run["source"]) != run["source"]:
+        if of_file.get("source", run["source"]) != run["source"]:
             reason = f"its answers are of another file than {config.path}, or of what that was before it changed"
             raise UserError(f"{at(store.path)}: {reason}; import it into a new folder: --run")
         is_same = all(of_file.get(key) == run[key] for key in ("source", "columns"))

@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from kbtrain.answers import grading
-from kbtrain.config import check_counts, run_script
+from kbtrain.config import run_script
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256, meta_of
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.judges import JUDGE_AGAIN, Judge, LLMJudge, LLMJudgeConfig, RuleJudge, is_judged, judgement
+from kbtrain.labeling.judges import JUDGE_AGAIN, Judge, LLMJudge, RuleJudge, is_judged, judgement
 from kbtrain.labeling.verdicts import (
     Aligned,
     QuestionVerdicts,
@@ -37,7 +37,7 @@ from kbtrain.labeling.verdicts import (
     judge_answers,
     verdicts_on,
 )
-from kbtrain.llm.backends import open_llm
+from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import ForecastConfig, forecast
 from kbtrain.questions.checks import read_questions
@@ -47,16 +47,11 @@ from kbtrain.runtime.progress import progress_bar
 OF_THE_STORE = ("run", "answers")  # parts of the key on which no verdict by itself depends
 
 
-class JudgeConfig(ForecastConfig, LLMJudgeConfig):
+class JudgeConfig(ForecastConfig, LLMConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and samples.db")
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     judge: Literal["llm", "rules"] = Field("llm", description="see above")
     batch: int = Field(512, ge=1, description="answers judged at once")
-
-    @model_validator(mode="after")
-    def _votes_of_a_model(self) -> JudgeConfig:
-        check_counts(self, "judge", "llm", "votes")
-        return self
 
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "verdicts.jsonl",)
@@ -110,7 +105,7 @@ def look_ahead(config: JudgeConfig) -> None:
                     for i, (key, text) in enumerate(distinct_answers(store, config.sampling_run, question).items()):
                         if key not in verdicts_of_question:
                             judged = judgement(question, text, f"{question.id}/{i}")
-                            yield AnswerRequest(judged, "llm", None, config.votes, not config.votes)
+                            yield AnswerRequest(judged, "llm", None, 0)
 
     prices = config.price_list()
     cost = forecast(config, requests)
@@ -121,7 +116,7 @@ def look_ahead(config: JudgeConfig) -> None:
 def configured_judge(config: JudgeConfig) -> Judge:
     """The judge, a rule or a model."""
     if config.judge == "llm":
-        return LLMJudge(open_llm(config), config.votes)
+        return LLMJudge(open_llm(config))
     return RuleJudge()
 
 

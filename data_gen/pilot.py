@@ -3,6 +3,7 @@ r"""Choose how many passages the model reads, before anything is trained: candid
 Asks for greedy answers to the dev questions, without a search and with the first k hits for each k, and prints for
 each k the right answers, what the search repairs and breaks, and the prompt's tokens. Every later stage uses the k with
 the most right answers, unless --k names one. RUN/pilot/ stores the answers: another call requests only missing ones.
+For other questions, splits or hits, or another smallest k, delete RUN/pilot first.
 First run: retrieve.py with --pilot true. Several searches: --candidates names a file of hits for each. Several prompts:
 --forms names templates of each, and sampling uses the best.
 
@@ -159,8 +160,8 @@ def jobs_of(
 ) -> list[SamplingJob]:
     """Samplings of greedy answers, for each prompt without a search and for each setting; what they read is in
     RUN/pilot."""
-    folder = config.run / "pilot"
-    folder.mkdir(exist_ok=True)
+    folder = config.run / "pilot" / ("forecast" * config.dry_run)  # a look ahead leaves what sampling compares
+    folder.mkdir(parents=True, exist_ok=True)
     questions, ids = folder / "questions.jsonl", {question.id for question in asked}
     jsonl.write(questions, asked)
     read = {(s.candidates, s.k): folder / s.file_name for s in settings}

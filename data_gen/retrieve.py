@@ -154,8 +154,13 @@ def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[
     return lambda asked: distinct.search([q.text for q in asked], k), lambda: {"copies_skipped": distinct.copies}
 
 
+# keys of a web search that change no hit: another value may finish an interrupted one
+NO_HIT = {name: WebService.model_fields[name].default for name in ("timeout_s", "attempts", "parallel")}
+
+
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:
     """Settings that the evidence depends on, without the batch size."""
+    config = config.model_copy(update={"web": config.web and config.web.model_copy(update=NO_HIT)})
     hashes = {"questions": file_sha256(questions), "passages": file_sha256(corpus) if corpus else None}
     unused = {"run", "corpus", "batch", *(() if config.columns else ("columns",))}
     words = stage.word_rule(questions) if config.retriever == "bm25" else {}

@@ -31,7 +31,7 @@ from kbtrain.errors import at
 from kbtrain.evaluation.search_pilot import SearchSetting
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, write_meta
+from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, hashes, meta_of, write_meta
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
@@ -210,11 +210,13 @@ def answers_of_pilot(config: SampleConfig, job: SamplingJob) -> dict[tuple[str, 
     texts, found = dict[tuple[str, str], str](), dict[tuple[str, str], SampleSet]()
     with SampleStore(folder / "samples.db", read_only=True) as store:
         for condition, (name, hits) in names.items():
-            is_asked = name in store.runs() and path_exists(hits)
-            if is_asked and settings.items() <= store.run_meta(name).items():
-                plan = replace(
-                    job.plan, questions=folder / "questions.jsonl", evidence=hits, conditions=(condition,), samples={}
-                )
+            questions = folder / "questions.jsonl"
+            if name not in store.runs() or not path_exists(hits):
+                continue
+            # a later pilot that was refused may have written other files
+            read = {"questions": questions} | ({"evidence": hits} if condition == "rag" else {})
+            if {**settings, **hashes(read)}.items() <= store.run_meta(name).items():
+                plan = replace(job.plan, questions=questions, evidence=hits, conditions=(condition,), samples={})
                 texts |= {(r.question.id, condition): r.text(r.evidence) for r in plan.requests()}
                 found |= {(row.question_id, condition): row for row in store.iterate(name) if row.greedy is not None}
     asked = (((r.question.id, r.condition), r) for r in job.requests())

@@ -233,7 +233,7 @@ def command(read: Evaluated, gate: GateResult | None) -> str:
     """
     saving = None if gate is None else read.saving(gate.gate)
     source = None if saving is None else read.stored.behind.get(saving.gate)
-    if saving is None or source is None or saving.noted.dev_saved <= 0:
+    if saving is None or source is None or saving.saves == "passages" or saving.noted.dev_saved <= 0:
         return ""
     card, key, shown = read_card(source.folder), source.name.rpartition("_")[2], saving.noted.threshold
     keyed = f" --key {key}" if isinstance(card, KeyedCard) and card.best_key() != key else ""

@@ -113,7 +113,8 @@ def fit(file: Path | str, run: Path | str, **options: Any) -> Fitted:
     and there is no terminal to ask.
     """
     paths = {key: Path(options[key]) for key in ("config", "corpus", "prices") if options.get(key)}
-    texts = {key: json.dumps(options[key]) for key in ("answers", "columns") if isinstance(options.get(key), Mapping)}
+    maps = {key: options[key] for key in ("answers", "columns") if isinstance(options.get(key), Mapping)}
+    texts = {key: json.dumps(columns, ensure_ascii=False) for key, columns in maps.items()}
     settings = Fit(Path(file), Path(run), **{**options, **paths, **texts})
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -127,7 +128,7 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     settings.check()
     run = settings.run
     of_models = {part.strip() for part in re.split(r"[{}:,\"']", settings.answers or "")}
-    questions = settings.columns or json.dumps(propose_columns(settings.file, of_models))
+    questions = settings.columns or json.dumps(propose_columns(settings.file, of_models), ensure_ascii=False)
     say(f"columns of the questions: {questions}")
     if settings.answers is not None:
         follow(_import_steps(settings, questions), run, say, "questions.jsonl", lambda _: [_planned(settings)])
@@ -187,7 +188,7 @@ def _retrieval(settings: Fit, **keys: object) -> ChainStep:
     assert settings.corpus is not None
     proposed = passages.propose_columns(settings.corpus)
     return chain_step("retrieve", "passages for each question", 0.1, run=settings.run, corpus=settings.corpus,
-                      columns=json.dumps(proposed) if proposed else None, **keys)  # fmt: skip
+                      columns=json.dumps(proposed, ensure_ascii=False) if proposed else None, **keys)  # fmt: skip
 
 
 def _planned(settings: Fit) -> str:

@@ -80,7 +80,7 @@ def own_words(text: str, patterns: Sequence[re.Pattern[str]] = ()) -> OwnWords:
     struck = 0
     if len(text) > LONGEST_WRAPPED:
         return OwnWords(text, 0, text)
-    text = _BLANKS.sub(r"\1", text)
+    text = _BLANKS.sub(r"\1", text.replace("\r\n", "\n"))
     for pattern in patterns:
         text, n = pattern.subn("", text)
         struck += n
@@ -101,9 +101,9 @@ def own_words(text: str, patterns: Sequence[re.Pattern[str]] = ()) -> OwnWords:
         text, struck = text[manner.end() :].lstrip(" :：\n"), struck + 1
     sentences = [sentence for sentence in _SENTENCE.split(text.strip()) if sentence]
     while len(sentences) > 1 and _is_manner(sentences[0]):
-        text, struck = text.strip()[len(sentences.pop(0)) :], struck + 1
+        text, struck = text.strip()[len(sentences.pop(0).strip()) :], struck + 1
     while len(sentences) > 1 and _is_manner(sentences[-1]):
-        text, struck = text.strip()[: -len(sentences.pop())], struck + 1
+        text, struck = text.strip()[: -len(sentences.pop().strip())], struck + 1
     return OwnWords(text.strip(), struck, outside.strip())
 
 

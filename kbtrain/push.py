@@ -27,7 +27,7 @@ from kbtrain.models.embedded import is_embedded
 from kbtrain.models.weights import shapes_in
 from kbtrain.report import summary
 from kbtrain.report.page import render
-from kbtrain.training.model_card import USE_QUESTION, USE_TURN
+from kbtrain.training.model_card import use_of
 
 QUESTION = "What is the capital of France?"  # of the card's snippet
 _ORIGINALS = {  # names on the hub of the embedded models' original weights
@@ -173,7 +173,7 @@ def _card_text(settings: Push, card: GateCard, files: list[str], score: str) -> 
     tags = ["adaptive-retrieval", "retrieval-gate", card.kind]
     about = ModelCardData(base_model=base, library_name="kbtrain", license=settings.licence, tags=tags)
     points, sections = _of_readme(folder)
-    use = USE_QUESTION if "question" in kind_of(folder).reads else USE_TURN
+    use = use_of(card, "question" not in kind_of(folder).reads)
     opened = f'load_gate("{settings.name}")  # revision="..." holds one commit'
     hashes = {key.removesuffix("_sha256"): value for key, value in card.run.items() if key.endswith("_sha256")}
     return render(

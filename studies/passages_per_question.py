@@ -1,9 +1,9 @@
 """How many passages for each question: none, few or more, against the best fixed number of them.
 
-Reads the pilot's greedy answers of a run (all splits, two numbers of passages), fits `features` or a probe to the gain
-of each number over none, and chooses for each question the number with the largest predicted gain. How much more a
-passage has to gain before it is read is chosen on dev and held-out training questions; the test questions are evaluated
-once.
+Reads the pilot's greedy answers of a run (all splits, two numbers of passages; delete RUN/pilot of another one first),
+fits `features` or a probe to the gain of each number over none, and chooses for each question the number with the
+largest predicted gain. How much more a passage has to gain before it is read is chosen on dev and held-out training
+questions; the test questions are evaluated once.
 
 The result is a table for `make figures TABLES=RUN/passages_per_question.json`.
 

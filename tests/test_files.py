@@ -37,15 +37,12 @@ REFUSED = "too large for this disk|disk is full"
 @pytest.mark.parametrize(
     ("file", "script"),
     [
-        ("runs/my run/questions.jsonl", "data_gen/collect.py"),
-        ("runs/my run/evidence.jsonl", "data_gen/retrieve.py"),
-        ("runs/my run/samples.db", "data_gen/sample.py"),
-        ("runs/my run/labels.jsonl", "data_gen/label.py"),
+        ("runs/my run/questions.jsonl", "data_gen/collect.py"), ("runs/my run/evidence.jsonl", "data_gen/retrieve.py"),
+        ("runs/my run/samples.db", "data_gen/sample.py"), ("runs/my run/labels.jsonl", "data_gen/label.py"),
         ("runs/my run/examples/dev.jsonl", "data_gen/build.py"),
-        ("runs/my run/vectors/vectors.json", "data_gen/embed.py"),
-        ("runs/my run/outcomes.jsonl", "eval/end_to_end.py"),
+        ("runs/my run/vectors/vectors.json", "data_gen/embed.py"), ("runs/my run/outcomes.jsonl", "eval/end_to_end.py"),
     ],
-)
+)  # fmt: skip
 def test_a_file_of_a_run_folder_that_is_missing_names_the_command_that_makes_it(file, script):
     with pytest.raises(UserError) as error:
         read_text(file)

@@ -61,6 +61,9 @@ def test_no_question_of_the_atlas_is_changed_or_taken_for_a_prompt():
         ("What is <b>bold</b> in HTML?", "What is <b>bold</b> in HTML?"),
         ("<system-reminder> is which tag?", "<system-reminder> is which tag?"),
         ("Answer briefly.", "Answer briefly."),
+        (f"{ASKED}  \nKeep it short     \nThanks", ASKED),
+        (f"Hello\n  Thanks\n{ASKED}", ASKED),
+        (f"{ASKED}\r\nBe brief\r\nBest regards,\r\nJo", ASKED),
     ],
 )  # fmt: skip
 def test_the_user_s_own_words(text, words):

@@ -147,15 +147,13 @@ def test_a_full_disk_is_one_line(tmp_path):
         ("NaN", "s.jsonl:2: field 'score': expected a finite number, found nan"),
         ("-Infinity", "s.jsonl:2: field 'score': expected a finite number, found -inf"),
         ("1e999", "s.jsonl:2: field 'score': expected a finite number, found inf"),
-        ("9" * 5000, "s.jsonl:2: broken JSON ("),
-        ("[" * 100_000, "s.jsonl:2: broken JSON ("),
-        ('{"a": ' * 100_000, "s.jsonl:2: broken JSON ("),
-        ('1, "score": 2', "s.jsonl:2: field 'score': duplicate"),
+        ("9" * 5000, "s.jsonl:2: broken JSON ("), ("[" * 100_000, "s.jsonl:2: broken JSON ("),
+        ('{"a": ' * 100_000, "s.jsonl:2: broken JSON ("), ('1, "score": 2', "s.jsonl:2: field 'score': duplicate"),
         (r'"\ud800"', "s.jsonl:2: field 'score': half of a surrogate pair"),
         (r'1, "\uDFFF": 1', r"s.jsonl:2: field '\udfff': half of a surrogate pair"),
         (r'["a", "b\udc00"]', "s.jsonl:2: field 'score': half of a surrogate pair"),
     ],
-)
+)  # fmt: skip
 def test_what_json_lets_through_and_a_record_does_not(tmp_path, value, told):
     path = tmp_path / "s.jsonl"
     good = '{"question_id": "q", "gate": "g", "score": 1}'

@@ -92,15 +92,12 @@ def test_every_prompt_begins_with_the_head(chat):
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("So the answer is: 26 April 1564.", "26 April 1564"),
-        ("so the answer is Paris", "Paris"),
-        ("Therefore, the final answer is: the U.S.", "the U.S."),
-        ("So the answer is:", ""),
-        ("The answer is not known to him.", "not known to him"),
-        ("He said the answer is Paris.", None),
+        ("So the answer is: 26 April 1564.", "26 April 1564"), ("so the answer is Paris", "Paris"),
+        ("Therefore, the final answer is: the U.S.", "the U.S."), ("So the answer is:", ""),
+        ("The answer is not known to him.", "not known to him"), ("He said the answer is Paris.", None),
         ("Paris is a city.", None),
     ],
-)
+)  # fmt: skip
 def test_final_sentences(text, answer):
     assert final_answer(text) == answer
 

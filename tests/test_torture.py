@@ -31,15 +31,13 @@ def test_a_sample_of_the_campaign_holds(tmp_path, record_property):
 @pytest.mark.parametrize(
     ("code", "stderr", "problem"),
     [
-        (0, "bar 100 %", None),
-        (2, "bar 3 %\nerror: a.jsonl:3: field 'x': missing\n", None),
+        (0, "bar 100 %", None), (2, "bar 3 %\nerror: a.jsonl:3: field 'x': missing\n", None),
         (0, "Traceback (most recent call last):\n  x\n", "Traceback, exit 0"),
         (1, "Traceback (most recent call last):\nKeyError: 'x'\n", "exit 1: "),
-        (2, "error: a.jsonl: no\nerror: a.jsonl: no\n", "exit 2: "),
-        (2, "error: it is broken\n", "names nothing: "),
+        (2, "error: a.jsonl: no\nerror: a.jsonl: no\n", "exit 2: "), (2, "error: it is broken\n", "names nothing: "),
         (-1, "hangs", "exit -1: hangs"),
     ],
-)
+)  # fmt: skip
 def test_what_counts_as_held(code, stderr, problem):
     found = judged(subprocess.CompletedProcess([], code, "", stderr), ["a.jsonl"])
     assert found is None if problem is None else found is not None and found.startswith(problem)

@@ -110,4 +110,5 @@ def _text(content: Any) -> Any:
 def _why(decision: dict[str, Any]) -> str:
     if "failed" in decision:
         return f" (no decision: {decision['failed']})"
-    return f" (score {decision['score']:.3g}, threshold {decision['threshold']:.3g})"
+    threshold = decision["threshold"]  # None under a policy that decides without one
+    return f" (score {decision['score']:.3g}, threshold {'none' if threshold is None else f'{threshold:.3g}'})"

@@ -35,7 +35,7 @@ class KbtrainGate(CustomLogger):
         self.url = os.environ.get("KBTRAIN_URL", "http://127.0.0.1:8000").rstrip("/").removesuffix("/v1")
         self.key = os.environ.get("KBTRAIN_KEY", "")
         self.timeout_s = float(os.environ.get("KBTRAIN_TIMEOUT_S", "3"))
-        self.stores = [store for store in os.environ.get("KBTRAIN_VECTOR_STORES", "").split(",") if store]
+        self.stores = os.environ.get("KBTRAIN_VECTOR_STORES", "").replace(",", " ").split()
         self.search_model = os.environ.get("KBTRAIN_SEARCH_MODEL")
         self.on_failure = os.environ.get("KBTRAIN_ON_FAILURE", "leave")
         if not self.url.startswith(("http://", "https://")):
@@ -71,9 +71,10 @@ class KbtrainGate(CustomLogger):
         data.pop("vector_store_ids", None)
         if searches:
             data["tools"] = [tool for tool in data["tools"] if not _is_file_search(tool)]
+            if not data["tools"] or _is_file_search(data.get("tool_choice")):
+                data.pop("tool_choice", None)
             if not data["tools"]:  # some upstreams refuse an empty list, and a choice among none
                 del data["tools"]
-                data.pop("tool_choice", None)
         return data
 
     async def async_post_call_response_headers_hook(
@@ -83,7 +84,8 @@ class KbtrainGate(CustomLogger):
         decision = (data.get("metadata") or {}).get(NOTE)
         if not isinstance(decision, dict):
             return None
-        headers = {f"x-kbtrain-{key}": f"{decision[key]:.6g}" for key in ("score", "threshold") if key in decision}
+        known = [key for key in ("score", "threshold") if decision.get(key) is not None]
+        headers = {f"x-kbtrain-{key}": f"{decision[key]:.6g}" for key in known}
         headers["x-kbtrain-retrieved"] = str(int(bool(decision["retrieve"])))
         if "reason" in decision:
             headers["x-kbtrain-reason"] = decision["reason"]

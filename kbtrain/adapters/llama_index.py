@@ -30,7 +30,7 @@ class GateSelector(BaseSelector):
         if len(choices) != 2:
             raise ValueError(f"GateSelector: expected two choices (plain, search), found {len(choices)}")
         decision = self._gate.decide([query.query_str], self._threshold)[0]
-        reason = f"score {decision.score:.4g} {'>' if decision.retrieve else '<='} {decision.threshold:.4g}"
+        reason = f"{decision.reason}: score {decision.score:.4g}, threshold {decision.threshold:.4g}"
         return SelectorResult(selections=[SingleSelection(index=int(decision.retrieve), reason=reason)])
 
     async def _aselect(self, choices: Sequence[Any], query: QueryBundle) -> SelectorResult:

@@ -56,20 +56,11 @@ def turn_examples(dialogue: Dialogue, history: History = "plain") -> Iterator[Tu
             earlier_turns = dialogue.turns[:i]
             context = tuple(earlier.said if history == "plain" else earlier.heard() for earlier in earlier_turns)
             yield TurnExample(
-                id=f"{dialogue.id}:{i}",
-                dialogue_id=dialogue.id,
-                split=dialogue.split,
-                turn=i,
-                context=context,
-                services=services_so_far(context),
-                label=turn.label,
-                response=turn.said.text or None,
-                response_acts=turn.said.acts,
-                enriched_response=turn.enriched,
-                gold_snippets=turn.gold_snippets,
-                position=i / n,
-                response_actions=turn.actions,
-            )
+                id=f"{dialogue.id}:{i}", dialogue_id=dialogue.id, split=dialogue.split, turn=i, context=context,
+                services=services_so_far(context), label=turn.label, response=turn.said.text or None,
+                response_acts=turn.said.acts, enriched_response=turn.enriched, gold_snippets=turn.gold_snippets,
+                position=i / n, response_actions=turn.actions,
+            )  # fmt: skip
 
 
 def services_so_far(context: Iterable[Utterance]) -> tuple[str, ...]:

@@ -111,8 +111,6 @@ class Gate(ABC):
         Raises :class:`UserError` without a threshold, and for gates that need retrieved text.
         """
         chosen, values = self.threshold_or(threshold), as_list(inputs, f"gate '{self.name}'")
-        if self.needs_evidence and any(isinstance(value, str) for value in values):
-            raise UserError(f"gate '{self.name}': needs retrieved text; a bare question is not enough")
         certain = self.unit == "probability"
         shown = within(chosen) if certain else chosen
         return [
@@ -150,6 +148,8 @@ class Gate(ABC):
         if isinstance(value, str) and "question" in self.reads:
             if is_blank(value):
                 raise UserError(f"gate '{self.name}': text {place} is empty; expected a question")
+            if self.needs_evidence:
+                raise UserError(f"gate '{self.name}': needs retrieved text; a bare question is not enough")
             return GateExample.ask(value, language=language_of(value))
         kinds: dict[Reads, type[Example]] = {"question": GateExample, "turn": TurnExample}
         if isinstance(value, tuple(kinds[reads] for reads in self.reads)):

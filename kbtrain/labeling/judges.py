@@ -10,8 +10,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from pydantic import Field
-
 from kbtrain.answers import grading
 from kbtrain.answers.mask import gold_texts
 from kbtrain.answers.thoughts import without_thought
@@ -51,34 +49,24 @@ class RuleJudge:
 
 
 class LLMJudge:
-    """Figure 13's prompt, by anything that implements :class:`~kbtrain.llm.base.LLM`; its reply is read as 1 or 0.
+    """Figure 13's prompt, by anything that implements :class:`~kbtrain.llm.base.LLM`.
 
-    ``votes`` 0: the greedy reply decides. Else that many sampled replies vote; a tie, and a reply that is neither 1
-    nor 0, is an abstention.
+    A greedy reply of 1 or 0 decides; any other one is an abstention.
     """
 
-    def __init__(self, llm: LLM, votes: int = 0) -> None:
+    def __init__(self, llm: LLM) -> None:
         self.llm = llm
-        self.votes = votes
         self.name = f"llm:{llm.name}"
 
     def facts(self) -> dict[str, Any]:
-        return {"judge": self.name, "votes": self.votes, **self.llm.facts(), **judge_prompt_facts()}
+        # verdicts of earlier commits, which may have been paid for, name their votes
+        return {"judge": self.name, "votes": 0, **self.llm.facts(), **judge_prompt_facts()}
 
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[bool | None]:
         asked = [judgement(*case, str(i)) for i, case in enumerate(cases)]
-        requests = [AnswerRequest(question, "llm", None, self.votes, not self.votes) for question in asked]
-        verdicts = {
-            int(answered.question_id): _majority([reply.text for reply in answered.answers()])
-            for group in self.llm.answer(requests)
-            for answered in group
-        }
-        return [verdicts[i] for i in range(len(cases))]
-
-
-def _majority(replies: Sequence[str]) -> bool | None:
-    read = [verdict for verdict in map(parse_reply, replies) if verdict is not None]
-    return None if 2 * sum(read) == len(read) else 2 * sum(read) > len(read)
+        requests = [AnswerRequest(question, "llm", None, 0) for question in asked]
+        replies = {int(one.question_id): one.answers() for group in self.llm.answer(requests) for one in group}
+        return [next((parse_reply(reply.text) for reply in replies[i]), None) for i in range(len(cases))]
 
 
 def judgement(question: Question, answer: str, name: str) -> Question:
@@ -96,13 +84,7 @@ def parse_reply(text: str) -> bool | None:
 JUDGE_AGAIN = "move or delete this file to judge again"  # remedy for verdicts that were paid for
 
 
-class LLMJudgeConfig(LLMConfig):
-    """Settings of a judge by a model."""
-
-    votes: int = Field(0, ge=0, description="llm: number of replies that vote; 0: the greedy reply decides")
-
-
-def is_judged(verdicts: Artifact, config: LLMJudgeConfig) -> bool:
+def is_judged(verdicts: Artifact, config: LLMConfig) -> bool:
     """True if verdicts are current whose key has, under "judge", the facts of a judge of the same settings and prompts.
     False also where only the open model can tell: then its facts are to be compared.
 
@@ -112,17 +94,18 @@ def is_judged(verdicts: Artifact, config: LLMJudgeConfig) -> bool:
     key, options = meta.get("key"), meta.get("config")
     if not (isinstance(key, dict) and isinstance(options, dict) and isinstance(key.get("judge"), dict)):
         return False
-    same = config.model_dump(mode="json", include={"judge", "votes", "dtype", "device"})
+    same = config.model_dump(mode="json", include={"judge", "dtype", "device"})
     if any(options.get(name) != value for name, value in same.items()):
         return False
     facts = key["judge"]
     by_same = dataclasses.replace(verdicts, key={**(verdicts.key or {}), "judge": facts})
-    if facts.get("judge_prompt") != judge_prompt_facts().get("judge_prompt") or not by_same.is_current():
+    same_prompt = facts.get("judge_prompt") == judge_prompt_facts().get("judge_prompt")
+    if facts.get("votes") or not same_prompt or not by_same.is_current():
         return False
     return bool(facts.get("prompts") == _prompts(config))
 
 
-def _prompts(config: LLMJudgeConfig) -> str:
+def _prompts(config: LLMConfig) -> str:
     """Fingerprint of the prompts as the model's part of the judge's facts has it."""
     if not config.sees_prompts:
         return answer_fingerprint(None)

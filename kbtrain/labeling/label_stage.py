@@ -148,7 +148,7 @@ def label_questions(
         counts["labels_with_unequal_n"] += "rag" in parts and parts["rag"].n != llm.n
         if question.split == "train":
             tally.mastery.update([llm.mastery] if llm.mastery is not None else [])
-            tally.certainty.update([llm.certainty] if llm.certainty is not None else [])
+            tally.certainty.update([round(llm.certainty, 12)] if llm.certainty is not None else [])
         yield label(question, parts, 0.0, 0.0)
     if verdicts is not None:
         verdicts.finish()

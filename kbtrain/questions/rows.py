@@ -191,7 +191,10 @@ def plain_answer(value: Any, language: Language = "en") -> Any:
 def without_header(row: SourceRecord) -> bool:
     """True for a table whose columns have numbers, sentences or lists as names: its first line is a row, too."""
     names = list(row.data) if row.line == 2 and not row.path else []
-    return any(name.isdecimal() or name.endswith(("?", "]")) or len(name.split()) > 6 for name in names)
+    return any(
+        name.isdecimal() or name.endswith("?") or name[:1] + name[-1:] == "[]" or len(name.split()) > 6
+        for name in names
+    )
 
 
 def unique(values: Iterable[str]) -> tuple[str, ...]:

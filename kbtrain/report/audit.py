@@ -30,7 +30,7 @@ from kbtrain.gate.card import Threshold, promise_text, set_threshold
 from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.decide import read_questions_file
 from kbtrain.gates.handles import gate_identity
-from kbtrain.gates.registry import load_gate, read_card
+from kbtrain.gates.registry import kind_of, load_gate, read_card
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import (
@@ -62,7 +62,7 @@ from kbtrain.report.traffic import (
     names_of,
     read_log,
 )
-from kbtrain.report.words import percent, with_interval
+from kbtrain.report.words import percent, threshold_text, with_interval
 from kbtrain.show import aligned
 from kbtrain.utterances import utterance_kind
 
@@ -175,6 +175,8 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
         raise UserError(
             f"{audit.run}: nothing drawn yet: give one of --log (a decision log) and --turns (a file of questions)"
         )
+    if "question" not in kind_of(audit.folder).reads:
+        raise UserError(f"{at(audit.folder)}: reads dialogues; an audit answers questions without their dialogue")
     turns, left_out, gates = list[tuple[str, float]](), Counter[str](), Counter[str]()
     if audit.turns is not None:
         gate = load_gate(audit.folder, audit.key)
@@ -392,7 +394,7 @@ def judged_turns(turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts, r
 
 
 def _estimate(audit: Audit, turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts) -> list[str]:
-    judged = judged_turns(turns, truth, judge, n_reached(turns, truth) if audit.verdicts else len(turns))
+    judged = judged_turns(turns, truth, judge, n_reached(turns, truth) if audit.verdicts or audit.judge else len(turns))
     n = int(judged.judged.sum())
     if n < LEAST:
         raise UserError(f"{audit.run}: {n} judged turns; at least {LEAST} are needed")
@@ -402,7 +404,7 @@ def _estimate(audit: Audit, turns: Sequence[AuditTurn], truth: Verdicts, judge: 
     figures = [audit_figures(judged, threshold) for threshold in (*((old.threshold,) if old else ()), value)]
     shown = gain is None or gain.low > 0
     words = ("now", "proposed" if shown else "best on these turns")[-len(figures) :]
-    places = ["always" if row.searched == 1 else f"at {row.threshold:.4g}" for row in figures]
+    places = [threshold_text(row.threshold, row.searched) for row in figures]
     names = [f"{place}, {word}" for place, word in zip(places, words, strict=True)]
     source = "people" if audit.verdicts else "the judge" if audit.judge else "the reference answers"
     with_judge = f", and {len(judged.scores)} by a judge that they correct" if judge else ""

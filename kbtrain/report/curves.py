@@ -20,6 +20,7 @@ from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.evaluation.outcomes import AccuracyKind, answers
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving, band
+from kbtrain.gate.card import Saves
 from kbtrain.metrics.calibration import equal_count_bins
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import Outcome, Target
@@ -73,11 +74,12 @@ class SlidingCurve:
 
     ``right``: answers right, percent; ``money``: of a thousand questions, None without tokens; ``tops``: heights in the
     plot, in percent from its top; ``line`` and ``band``: corners for an SVG of 100 by 100. At the threshold:
-    ``searches`` of ``n``, the ``accuracy`` in percent, what is ``paid``, and the place of its dot.
+    ``searches`` of ``n`` (passages, where it ``saves`` these), ``accuracy`` in percent, what is ``paid``, and its dot.
     """
 
     n: int
     searches: int
+    saves: Saves
     accuracy: float
     paid: float | None
     dot: tuple[float, float]
@@ -118,6 +120,7 @@ def sliding_curve(
     return SlidingCurve(
         n=gate.n,
         searches=round(gate.n * at),
+        saves=saving.saves,
         accuracy=round(100 * saving.noted.accuracy, 1),
         paid=None if money is None else float(np.interp(at, ratios, money)),
         dot=(round(100 * at, 2), dot),

@@ -1,7 +1,7 @@
 """The report as one self-contained HTML page and as Markdown, from the stored results of a run folder.
 
 Pages have inline styles and one script, which the page's own policy allows by its hash. For readers without a browser
-the main gate is also measured on each part of the questions (data set, relation, hops, popularity).
+the main gate is also measured on each part of the questions (source, data set, relation, hops).
 """
 
 from __future__ import annotations
@@ -130,18 +130,10 @@ def render_gate(
     counts.
     """
     return page(
-        "gate.html.j2",
-        scores=scores,
-        naming=names_with_marks(report.results.gates),
-        title=report.title,
-        gate=gate,
-        subtitle=report.first.subtitle,
-        said=sentences,
-        errors=errors,
-        pages={name: PurePosixPath(target).name for name, target in report.pages.items()},
-        limit=TEXT,
-        **decided,
-    )
+        "gate.html.j2", scores=scores, naming=names_with_marks(report.results.gates), title=report.title, gate=gate,
+        subtitle=report.first.subtitle, said=sentences, errors=errors,
+        pages={name: PurePosixPath(target).name for name, target in report.pages.items()}, limit=TEXT, **decided,
+    )  # fmt: skip
 
 
 def render_traces(traces: Sequence[Trace], title: str, limit: int = 200) -> str:

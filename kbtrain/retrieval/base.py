@@ -32,9 +32,10 @@ def hit_of(value: Any, rank: int) -> Hit | None:
     if isinstance(value, str):
         return Hit(str(rank), "", value, 1 / rank)
     if isinstance(value, Mapping) and isinstance(value.get("text"), str):
-        name, title = str(value.get("id") or rank), str(value.get("title") or "")
+        given = {key: value[key] for key in ("id", "title", "score") if value.get(key) not in (None, "")}  # 0 is one
+        name, title = str(given.get("id", rank)), str(given.get("title", ""))
         with contextlib.suppress(TypeError, ValueError):  # a score that is not a number
-            return Hit(name, title, value["text"], float(value.get("score") or 1 / rank))
+            return Hit(name, title, value["text"], float(given.get("score", 1 / rank)))
     return None
 
 

@@ -247,7 +247,9 @@ class VectorBuild:
     def _whole_rows(self) -> int:
         """Number of vectors in the folder; what a killed process wrote of one more is cut off."""
         rows = self._folder / ROWS
-        if not is_index(self._folder) or not rows.exists():
+        if not is_index(self._folder):
+            rows.unlink(missing_ok=True)  # their card was removed
+        if not rows.exists():
             return 0
         width = 4 * read_card(self._folder).dimensions
         n = rows.stat().st_size // width

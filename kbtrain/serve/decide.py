@@ -61,9 +61,9 @@ class ServedDecision:
     request_id: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """The decision as clients get it; ``retrieve`` is null without a threshold."""
+        """The decision as clients get it; ``retrieve`` is null where no threshold, rule or policy decides."""
         return {
-            "retrieve": None if self.threshold is None else self.retrieve,
+            "retrieve": None if self.reason == "no-threshold" else self.retrieve,
             "reason": self.reason,
             "score": self.score,
             "probability": self.probability,

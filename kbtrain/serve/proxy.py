@@ -139,7 +139,8 @@ class ProxiedRequest:
     async def _steer(self, tools: list[Body], fields: Body) -> Body:
         """The request with its search tools and fields by the gate's decision; the server itself does not search."""
         service, trace = self.service, self.trace
-        if service.decider.loaded.after_search:  # there is nothing to read before the model calls the tool
+        asks_gate = self.policy.retrieve == "auto" and self.gated.kind is None
+        if service.decider.loaded.after_search and asks_gate:  # nothing to read before the model calls the tool
             trace.reason, trace.tool = "own-search", "kept"
             return self.body
         await self._decide(may_explore=False)  # the model decides if it searches

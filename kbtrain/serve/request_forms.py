@@ -421,7 +421,7 @@ def with_evidence(
     language = language_of(gated.query)
     if evidence is not None and not asks_whole(rule, own):
         if injection == "tool" and not thinks(body) and form.field != "prompt":
-            return form.append_search(body, gated.query, evidence, gated.place)
+            return form.append_search(body, gated.searched or gated.query, evidence, gated.place)
         text = background(evidence, language)
         if injection == "system" and form.field != "prompt":
             return form.extend_system(body, text.rstrip("\n"))

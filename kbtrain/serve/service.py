@@ -176,8 +176,11 @@ class Service:
     def _prepare(self, loaded: LoadedGate) -> None:
         """Check a gate beside the model before it is in place: after a reload it may have other prompts of its own.
 
-        Raises :class:`~kbtrain.errors.UserError` for prompts that the model does not read.
+        Raises :class:`~kbtrain.errors.UserError` for prompts that the model does not read, and without a search that
+        the gate needs.
         """
+        if loaded.after_search and self.search is None:
+            raise UserError(f"gate '{loaded.gate.name}': reads what a search found; give it a search (--search)")
         config, evidence = self.config, None if self.search is None else PROBE
         if self.upstream is not None and (loaded.own is not None or config.injection != "user"):
             path, body = "chat/completions", {"messages": [{"role": "user", "content": PROBE}]}
@@ -200,22 +203,26 @@ class Service:
     ) -> list[ServedDecision]:
         """Recorded decisions for a route that answers with them: of all inputs, or of the first ones where the deadline
         came before the rest. Raises :class:`Refused`."""
-        read = inputs
+        began, read, hits = time.perf_counter(), inputs, [tuple[Hit, ...]()] * len(inputs)
         if (loaded := self.decider.loaded).after_search:
-            read = [loaded.example(str(question), await self.find(str(question))) for question in inputs]
+            hits = [tuple(await self.find(str(question))) for question in inputs]
+            read = [loaded.example(str(question), found) for question, found in zip(inputs, hits, strict=True)]
         try:
             decisions = await self.decider.decide(read, aim, kinds, source)
         except TimeoutError:
             raise self.gate_slow(0, len(inputs)) from None
         except Exception as error:  # noqa: BLE001 - a gate may raise any
             raise gate_failure(error) from None
-        return [self._recorded(route, value, decision, aim) for value, decision in zip(inputs, decisions, strict=False)]
+        rows = zip(inputs, decisions, hits, strict=False)
+        return [self._recorded(route, value, decision, aim, found, began) for value, decision, found in rows]
 
-    def _recorded(self, route: str, value: Input, decision: ServedDecision, aim: Aim) -> ServedDecision:
+    def _recorded(
+        self, route: str, value: Input, decision: ServedDecision, aim: Aim, hits: tuple[Hit, ...], began: float
+    ) -> ServedDecision:
         """The decision as the client gets it, explored or not, after it is counted and logged."""
         trace = RequestTrace(
             route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=user_text(value),
-            saves=self.decider.loaded.saves, request_id=uuid.uuid4().hex if self.log else "",
+            saves=self.decider.loaded.saves, request_id=uuid.uuid4().hex if self.log else "", hits=hits, began=began,
         )  # fmt: skip
         if self.config.explore:
             trace.explore(self.config.explore)

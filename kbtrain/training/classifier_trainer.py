@@ -173,8 +173,7 @@ class ClassifierTrainer(BaseTrainer):
             return super().create_optimizer()
         inner = cast("nn.Module", self.model)
         groups = parameter_groups(inner, self.args.learning_rate, head_rate, self.args.weight_decay)
-        betas = (self.args.adam_beta1, self.args.adam_beta2)
-        self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate, betas=betas)
+        self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate)
         return self.optimizer
 
     def compute_loss(

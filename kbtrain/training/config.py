@@ -85,12 +85,6 @@ class TrainingConfig(RecipeConfig):
     )
     weight_decay: float = Field(0.0, ge=0, le=1e3, description="AdamW's weight decay")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
-    adam_beta2: float = Field(
-        0.999,
-        gt=0,
-        lt=1,
-        description="AdamW's beta2: the size of gradients is averaged over about 1 / (1 - beta2) steps",
-    )
     save_steps: int | None = Field(None, ge=1, description="checkpoint and dev scores every N steps; null: every epoch")
     select: Literal["loss", "auroc", "last"] = Field(
         "loss", description="which checkpoint to keep: best dev loss or auroc, or the last"
@@ -110,7 +104,7 @@ class TrainingConfig(RecipeConfig):
 
 
 _SAME_NAME = (
-    "gradient_accumulation_steps", "learning_rate", "weight_decay", "max_grad_norm", "adam_beta2", "seed", "report_to",
+    "gradient_accumulation_steps", "learning_rate", "weight_decay", "max_grad_norm", "seed", "report_to",
 )  # fmt: skip
 
 

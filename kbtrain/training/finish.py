@@ -28,7 +28,7 @@ from kbtrain.metrics.significance import format_delta, interval
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
 from kbtrain.training.data import ClassifierData, Labelled, check_apart, label_rule, labelled_examples, read_examples
-from kbtrain.training.model_card import USE_QUESTION, USE_TURN, training_page
+from kbtrain.training.model_card import training_page, use_of
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -211,7 +211,7 @@ class DevScores:
             versions=card.versions,
             dev={f"On dev ({self.counts(unit)})": self.table, **(more or {})},
             checked=f"{len(self.need)} {unit}: a score differs by at most {worst:.1e}",
-            use=USE_TURN if isinstance(self.examples[0], TurnExample) else USE_QUESTION,
+            use=use_of(card, isinstance(self.examples[0], TurnExample)),
             **{"threshold": self.threshold_text, **parts},
         )
 

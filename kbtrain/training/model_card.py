@@ -14,6 +14,10 @@ USE_QUESTION = """import kbtrain
 gate = kbtrain.load_gate(".")  # this folder
 print(gate.score(["What is the capital of France?"]))
 print(gate.decide(["What is the capital of France?"], threshold=0.5))  # without threshold: the stored one"""
+USE_FOUND = USE_QUESTION.replace("\n\n", "\nfrom kbtrain.records import GateExample, Hit\n\n", 1).replace(
+    '["What is the capital of France?"]',
+    '[GateExample.ask("What is the capital of France?", hits=[Hit("p1", "France", "Its capital is Paris.", 9.0)])]',
+)
 USE_TURN = """import kbtrain
 from kbtrain.records import Entity, Hit, TurnExample, Utterance
 
@@ -80,6 +84,11 @@ def write_made(folder: Path, card: GateCard, what: str) -> None:
     )
     write_atomically(folder / README, text)
     card.write(folder)
+
+
+def use_of(card: GateCard, reads_turns: bool) -> str:
+    """Python that opens and asks the gate."""
+    return USE_TURN if reads_turns else USE_FOUND if card.stage == "search" else USE_QUESTION
 
 
 def table(values: Mapping[str, object]) -> str:

@@ -146,6 +146,10 @@ def test_questions_that_other_answers_belong_to_are_not_replaced(answers, import
     (run / "samples.db").unlink()
     imports(answers, sampling_run="imported")  # nobody answered them
     assert (run / "questions.jsonl").read_bytes() != before
+    other = answers.with_name("other.jsonl")
+    other.write_text(answers.read_text().replace("?", " now?"))
+    with pytest.raises(UserError, match=r"samples\.db: its answers are of another file than .*other\.jsonl"):
+        imports(other, sampling_run="second")
 
 
 def test_the_named_line_is_mended_the_import_goes_on_and_other_answers_do_not_mix_with_these(answers, imports):

@@ -117,9 +117,9 @@ def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_f
         assert not (run_folder / "verdicts.jsonl").exists()
         partial = run_folder / "verdicts.jsonl.partial"
         paid = partial.read_bytes()
-        done = script(*asked, "--votes", "2")
+        done = script(*asked, "--max-new-tokens", "9")
         assert done.returncode == 2 and paid == partial.read_bytes()
-        assert "verdicts.jsonl.partial: begun with judge.votes = 0, now it is 2; set it back, or move or" in done.stderr
+        assert "begun with model.sampling.max_new_tokens = 64, now it is 9; set it back, or move or" in done.stderr
         server.failures.clear()
         begun = len(server.requests)
         done = script(*asked)
@@ -133,7 +133,7 @@ def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_f
         assert counts["answers"] == sum(len(one.right) for one in made) == 50
         begun = len(server.requests)
         assert "is there already" in script(*asked).stdout and len(server.requests) == begun
-        assert "judged by llm:tiny" in script(*asked, "--votes", "2").stdout and len(server.requests) > begun
+        assert "judged by llm:tiny" in script(*asked, "--max-new-tokens", "9").stdout and len(server.requests) > begun
 
 
 def test_a_verdict_is_not_paid_for_again_after_more_sampling(run_folder, capsys):
@@ -158,7 +158,7 @@ def test_a_verdict_is_not_paid_for_again_after_more_sampling(run_folder, capsys)
             store.put("other", [replace(one, greedy=Sample(-1, "Something new", 2, "eos", 0.0))])
         before = {made.question_id: made.right for made in jsonl.read(QuestionVerdicts, out)}
         capsys.readouterr()
-        for more, n in (((), 0), (("--sampling-run", "other"), 1), (("--votes", "2"), 50)):  # by another judge: all
+        for more, n in (((), 0), (("--sampling-run", "other"), 1), (("--max-new-tokens", "9"), 50)):  # another judge
             assert judge(server, *more, "--dry-run") == 0
             assert capsys.readouterr().out.startswith(f"{n} distinct answers to judge\n")
         assert 1 <= judge(server, "--sampling-run", "other") <= first - 49  # the probes of a new process, and one
@@ -189,7 +189,7 @@ def test_a_model_is_opened_only_while_something_is_left_to_judge(run_folder, tmp
     assert len(opened) == 1 and "is there already" in capsys.readouterr().out
     run("--device", "cpu")  # 'auto' may have meant it: that is seen when the model is open
     assert len(opened) == 2 and "is there already" in capsys.readouterr().out
-    run("--votes", "1")
+    run("--dtype", "fp32")
     assert len(opened) == 3 and "50 distinct answers judged" in capsys.readouterr().out
     template = model / "tokenizer_config.json"
     template.write_text(json.dumps(json.loads(template.read_text()) | {"chat_template": None}))

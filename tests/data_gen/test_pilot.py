@@ -192,3 +192,13 @@ def test_sampling_does_not_ask_for_the_pilots_greedy_answers_again(folder, monke
         greedy = {question for question, _, index in asked if index < 0}
         assert greedy.isdisjoint(piloted) == name.endswith("drawn") and len(asked) == len(set(asked))
     assert stored["drawn"] == stored["asked again"] and [len(rows) for rows in stored.values()] == [24] * 4
+    before = (folder / "pilot/questions.jsonl").read_bytes()
+    pilot.main(pilot.PilotConfig(**keys, ks=(1, 3), questions=4, dry_run=True))
+    assert (folder / "pilot/questions.jsonl").read_bytes() == before
+    del keys["max_new_tokens"]
+    for file in (*(folder / "pilot").glob("*.jsonl"), folder / "evidence.jsonl"):  # as of another corpus
+        file.write_text(file.read_text().replace("passage ", "other "))
+    write_meta(folder / "evidence.jsonl", stage="retrieve", config={}, inputs=[folder / "questions.jsonl"])
+    asked.clear()
+    sample.main(sample.SampleConfig(**keys, sampling_run="passages", samples={"train": 0, "dev": 0, "test": 0}))
+    assert {condition for question, condition, _ in asked if question in piloted} == {"rag"}

@@ -56,7 +56,6 @@ REFUSED = [
     ("sample", "--ray-address auto", "key 'ray_address': needs engine: ray"),
     ("sample", "--ray-cpus 2", "key 'ray_cpus': needs engine: ray"),
     ("sample", "--shard 9/8", "key 'shard': expected 1/n to n/n"),
-    ("judge", "--judge rules --votes 3", "key 'votes': applies only with judge: llm"),
     ("label", "--tau-mastry 0.3", "unknown argument '--tau-mastry'; did you mean '--tau-mastery'?"),
     ("label", "--tau-mastery high", "key 'tau_mastery': input should be a valid number"),
     ("label", "--tau-mastery 1.5", "key 'tau_mastery': input should be less than or equal to 1"),

@@ -5,6 +5,7 @@ import json
 import pytest
 from support import scripts
 from support.questions import load_questions
+from support.scripts import load
 
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, meta_path, read_meta
@@ -63,6 +64,14 @@ def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run):
     assert "with these passages, which were not made by retrieve" in retrieve(run).stderr
     evidence.rename(run / "first.jsonl")
     assert retrieve(run, "--k", 2).returncode == 0
+
+
+def test_an_interrupted_web_search_may_go_on_more_slowly(run):
+    stage, web = load("data_gen/retrieve.py"), {"url": "http://localhost/?q={query}", "results": "found"}
+    settings = ({}, {"timeout_s": 99, "parallel": 1, "attempts": 2}, {"results": "hits"})
+    configs = [stage.RetrieveConfig(run=run, retriever="web", web={**web, **more}) for more in settings]
+    keys = [stage.key_of(config, run / "questions.jsonl", None) for config in configs]
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_fixed_evidence_is_the_gold(run):

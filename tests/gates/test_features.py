@@ -242,8 +242,9 @@ def test_after_a_search_it_reads_the_passages(folder, tmp_path):
     assert (made.stage, gate.stage, gate.needs_evidence) == ("search", "search", True)
     asked = list(read(GateExample, folder / "dev.jsonl"))
     assert gate.score(attach_hits(asked, folder / "evidence.jsonl")) != gate.score(asked)
-    with pytest.raises(UserError, match="needs retrieved text"):
-        gate.decide(["What is the river of Rome?"])
+    for ask in (gate.decide, gate.score):
+        with pytest.raises(UserError, match="needs retrieved text"):
+            ask(["What is the river of Rome?"])
     with pytest.raises(UserError, match="no passages of question 'new'"):
         attach_hits([GateExample.ask("new")], folder / "evidence.jsonl")
 

@@ -47,16 +47,10 @@ def scripted(replies):
     return ScriptedLLM("judge", Sampling(), reply)
 
 
-def test_the_greedy_reply_decides_without_votes(capital):
+def test_the_greedy_reply_decides(capital):
     llm = scripted({"Paris": ["1"], "Lyon": ["0"], "Rome": ["perhaps"]})
     opinions = LLMJudge(llm).judge([(capital, "Paris"), (capital, "Rome"), (capital, "Lyon")])
     assert opinions == [True, None, False]
-
-
-def test_votes_leave_out_what_cannot_be_read_and_a_tie_is_an_abstention(capital):
-    llm = scripted({"a": ["1", "1", "x", "0"], "b": ["1", "0", "x", "x"], "c": ["x"] * 4})
-    opinions = LLMJudge(llm, votes=4).judge([(capital, "a"), (capital, "b"), (capital, "c")])
-    assert opinions == [True, None, None]
 
 
 def test_rules_judge_as_grading_does(capital, choice):

@@ -98,14 +98,11 @@ def test_options_and_letters(tmp_path):
     options = {name: from_native(tmp_path, name)[0].question.options for name in (
         "mmlu", "ceval", "cmmlu", "mlec_qa", "xiezhi", "openbookqa", "commonsense")}  # fmt: skip
     assert options == {
-        "mmlu": ("one", "two, or so", "three", "four"),
-        "ceval": ("甲", "乙", "丙", "丁"),
-        "cmmlu": ("甲", "乙", "丙", "丁"),
-        "mlec_qa": ("甲", "乙", "丙", "丁", "戊"),
-        "xiezhi": ("甲", "乙", "丙", "丁"),
-        "openbookqa": ("thing A", "thing B", "thing C", "thing D"),
+        "mmlu": ("one", "two, or so", "three", "four"), "ceval": ("甲", "乙", "丙", "丁"),
+        "cmmlu": ("甲", "乙", "丙", "丁"), "mlec_qa": ("甲", "乙", "丙", "丁", "戊"),
+        "xiezhi": ("甲", "乙", "丙", "丁"), "openbookqa": ("thing A", "thing B", "thing C", "thing D"),
         "commonsense": ("in Rome", "at home"),
-    }
+    }  # fmt: skip
     relations = {
         name: from_native(tmp_path, name)[0].question.relation for name in ("mmlu", "ceval", "mlec_qa", "xiezhi")
     }

@@ -127,14 +127,10 @@ def test_all_ways_missing_give_an_empty_answer_not_a_crash():
 @pytest.mark.parametrize(
     "silence",
     [
-        "",
-        "So the answer is: unknown.",
-        "So the answer is: not mentioned",
-        "So the answer is:",
-        "The documents do not mention the author.",
-        "No one knows who wrote it.",
+        "", "So the answer is: unknown.", "So the answer is: not mentioned", "So the answer is:",
+        "The documents do not mention the author.", "No one knows who wrote it.",
     ],
-)
+)  # fmt: skip
 def test_a_sentence_that_says_nothing_is_searched_for_however_certain(silence):
     """An empty thought has the lowest uncertainty there is: before, it ended the loop without a search."""
 

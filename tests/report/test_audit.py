@@ -119,7 +119,7 @@ def test_an_audit_leads_from_a_log_to_a_threshold_and_back(folder, log, tmp_path
     assert "is 0.5 (given) again" in run_audit(capsys, folder, "--rollback")
     given = {"rule": "given", "dev_file_sha256": "", "n_dev": 1, "evidence": {"dev_scores": [0.1]}}
     set_threshold(folder, "encoder_probe", Threshold.model_validate({**given, "threshold": -0.9}))
-    assert "  always, now" in run_audit(capsys, folder, "--run", run, *verdicts)
+    assert "  always search, now" in run_audit(capsys, folder, "--run", run, *verdicts)
     set_threshold(folder, "encoder_probe", Threshold.model_validate({**given, "threshold": 9.0}))  # never searches
     worse = run_audit(capsys, folder, "--run", run, *verdicts)
     assert "warning: the stored threshold 9 is certainly worse than always searching (-" in worse
@@ -229,6 +229,8 @@ def test_a_judge_labels_all_and_people_a_part(folder, log, tmp_path, capsys):
     shown = run_audit(capsys, folder, "--run", run, "--verdicts", run / "sheet.csv", "--judge", run / "judge.csv")
     assert "40 of 120 drawn turns judged by people, and 120 by a judge that they correct" in shown
     assert width(shown) < 0.8 * alone
+    by_judge = run_audit(capsys, folder, "--run", run, "--judge", run / "sheet.csv")
+    assert "40 of 120 drawn turns judged by the judge" in by_judge
 
 
 def width(shown):

@@ -57,10 +57,5 @@ def test_markdown_is_escaped_but_words_stay_readable():
 
 def test_a_small_p_is_not_zero():
     assert [p_value(p) for p in (None, 1.0, 0.0123, 0.0005, 0.00049, 0.0)] == [
-        "-",
-        "1.000",
-        ".012",
-        ".001",
-        "<.001",
-        "<.001",
-    ]
+        "-", "1.000", ".012", ".001", "<.001", "<.001",
+    ]  # fmt: skip

@@ -51,8 +51,7 @@ def test_dprs_table_is_read_with_its_quotes(tmp_path):
         ("a.tsv", b"id\ttext\ttitle\n1\t\tt\n", r"a\.tsv:2: field 'text': empty"),
         ("a.jsonl.gz", gzip.compress(b'{"id": "1"', mtime=0)[:-4], r"a\.jsonl\.gz: cannot be read \(Compressed file"),
         ("a.jsonl.gz", b"plain text", r"a\.jsonl\.gz: cannot be read"),
-        ("a.csv", b'id,text,title\n1,"x,t\n', r"a\.csv:\d: broken CSV"),
-        ("a.csv", b"", r"a\.csv:1: no header"),
+        ("a.csv", b'id,text,title\n1,"x,t\n', r"a\.csv:\d: broken CSV"), ("a.csv", b"", r"a\.csv:1: no header"),
         ("a.pdf", b"", r"a\.pdf: cannot read passages"),
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.records import Hit, Passage, Question
-from kbtrain.retrieval.base import DistinctSearch, distinct, own_hits, refilled
+from kbtrain.retrieval.base import DistinctSearch, distinct, hit_of, own_hits, refilled
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.search import hits_of
@@ -66,6 +66,8 @@ def test_services_and_functions_give_each_text_once():
     reply = {"found": [{"id": f"a{i}", "text": LONG} for i in range(3)] + [{"id": 9, "text": "other"}]}
     assert [one.passage_id for one in web.hits(reply, "q", 2)] == ["a0", "9"] and web.dropped == 2
     assert [one.text for one in hits_of([LONG, LONG, "other"], 2)] == [LONG, "other"]
+    zero = {"id": 0, "title": "", "text": LONG, "score": 0.0}  # no missing id, no missing score
+    assert hit_of(zero, 1) == Hit("0", "", LONG, 0.0) and web.hits({"found": [zero]}, "q", 1)[0].passage_id == "0"
 
 
 OF_QUESTIONS = {name: Passage(name, name.upper(), f"text {name}") for name in "abc"}

@@ -103,6 +103,8 @@ def test_an_interrupted_build_goes_on_behind_what_is_stored(corpus, tmp_path, se
     assert [text for batch in server.asked for text in batch] == [vectors.text_of(p) for p in PASSAGES[6:]]
     found = VectorIndex.open(folder).search([p.text for p in PASSAGES], 1)
     assert [hits[0].passage_id for hits in found] == [p.id for p in PASSAGES]
+    (folder / CARD).unlink()  # as the refusal of another corpus says
+    assert build(corpus, folder, settings(server), 3, parallel=1)[1].whole and VectorIndex.open(folder)
 
 
 def spoiled(reply, **change):

@@ -152,6 +152,9 @@ def test_a_gate_without_a_threshold_is_refused_at_the_start(tmp_path):
         pass
     with serving(folder, threshold=0.0) as server:
         assert server.post("/v1/gate", {"questions": [KNOWN]}).json["decisions"][0]["retrieve"]
+    for policy, retrieve in (("always", True), ("pass", None)):
+        with serving(folder, policy=policy) as server:
+            assert server.post("/v1/gate", {"questions": [KNOWN]}).json["decisions"][0]["retrieve"] is retrieve
 
 
 @pytest.mark.parametrize("method", ["ridge", "logistic"])

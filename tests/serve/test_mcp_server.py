@@ -18,6 +18,7 @@ from kbtrain.records import GateExample, Hit
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import Decider
 from kbtrain.serve.mcp_server import GatedSearch
+from kbtrain.serve.service import Service
 from kbtrain.training.data import Labelled
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")  # it imports for a second
@@ -200,6 +201,12 @@ def test_passages_go_into_the_prompt_where_the_gate_takes_them(folder, stub, tmp
         assert server.post("/v1/gate", {"questions": [GOOD]}).json["error"]["code"] == "search_failed"
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert {row["saves"] for row in rows} == {"passages"} and [row["passages"] for row in rows[:2]] == [1, 0]
+    (decided, _), tools = [row for row in rows if row["route"] == "gate"][:2], [{"type": "web_search"}]
+    assert decided["passages"] == 1 and decided["seconds"] > decided["gate_ms"] / 1000
+    with serving(folder, upstream=stub.url, search=f"{__name__}:find", k=1) as server:
+        for more, outcome in (({}, "kept"), ({"x-kbtrain-retrieve": "never"}, "removed")):
+            said = server.post("/v1/chat/completions", {**chat(GOOD), "tools": tools}, more).headers
+            assert (said["x-kbtrain-tool"], said["x-kbtrain-reason"]) == (outcome, "forced" if more else "own-search")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +216,8 @@ def test_without_a_search_it_does_not_start(folder, stub, settings, says):
     given = {"gate": folder, "upstream": stub.url, "search": f"{__name__}:find", **settings}
     with pytest.raises(UserError, match=f"gate 'features_benefit': reads what a search found; {says}"):
         Decider(ServeConfig(**given))
+    with pytest.raises(UserError, match="give it a search"):  # a server that only decides opens none by itself
+        Service(ServeConfig(gate=folder))
 
 
 def test_an_agent_cannot_ask_it_before_the_search(folder):

@@ -130,9 +130,7 @@ def lines(folder, **settings):
 def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stub):
     first = lines(folder)
     assert first[0].endswith("(the first one: no evaluation has stored the best; run eval/end_to_end.py)")
-    assert (
-        first[2] == "its savings on test questions are not measured (eval/end_to_end.py, which reads reference answers)"
-    )
+    assert first[2] == "its savings on test questions are not measured (eval/end_to_end.py --threshold-rule given)"
     areas = {"mastery": 0.3, "benefit": 0.41}
     set_best(folder, BestKey(key="benefit", rule="largest area on dev", n_dev=150, areas=areas))
     said = lines(folder)
@@ -146,7 +144,7 @@ def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stu
     assert lines(folder, key="mastery")[0].endswith(", key mastery (--key)")
     assert lines(folder, threshold=0.4)[1:3] == [
         "threshold 0.4 (--threshold): searches for 50% of the dev questions",
-        "its savings on test questions are not measured (eval/end_to_end.py, which reads reference answers)",
+        "its savings on test questions are not measured (eval/end_to_end.py --threshold-rule given)",
     ]
 
 

@@ -293,16 +293,12 @@ CHUNKED = POST.replace(b"content-length: %d" % len(BODY), b"transfer-encoding: c
 @pytest.mark.parametrize(
     ("sent", "statuses"),
     [
-        (POST + b"X", [b"200"]),
-        (POST + b"X" * 100_000, [b"200"]),
-        (CHUNKED + b"X", [b"200"]),
-        (POST * 2 + b"X", [b"200", b"200"]),
-        (GET + b"X", [b"200"]),
-        (GET + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [b"200"]),
-        (b"X" + POST, [b"400"]),
+        (POST + b"X", [b"200"]), (POST + b"X" * 100_000, [b"200"]), (CHUNKED + b"X", [b"200"]),
+        (POST * 2 + b"X", [b"200", b"200"]), (GET + b"X", [b"200"]),
+        (GET + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [b"200"]), (b"X" + POST, [b"400"]),
         (CHUNKED.replace(b"\r\n0\r\n\r\n", b"\r\nnonsense\r\n"), [b"400"]),
     ],
-)
+)  # fmt: skip
 def test_bytes_behind_a_request_neither_cut_its_answer_nor_fill_the_log(proxy, caplog, sent, statuses):
     with socket.create_connection(("127.0.0.1", proxy.port), 10) as client:
         client.sendall(sent)

@@ -142,11 +142,8 @@ def test_a_log_is_rotated_by_size_and_read_in_order(tmp_path):
     last = json.loads(oldest.splitlines()[-1])["i"]
     newer = b'{"i": -1, "time": %f}\n' % (last + 0.5)  # rotated after the older one was packed
     for beside, there, extra in (
-        (whole, oldest, []),
-        (whole[:10], oldest, []),
-        (whole, None, []),
-        (whole, newer, [-1]),
-    ):
+        (whole, oldest, []), (whole[:10], oldest, []), (whole, None, []), (whole, newer, [-1]),
+    ):  # fmt: skip
         packed.write_bytes(beside)  # the plain one is removed only afterwards
         plain.write_bytes(there) if there else plain.unlink()
         place = numbers.index(last) + 1

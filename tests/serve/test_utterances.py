@@ -145,6 +145,12 @@ def test_a_window_is_searched_for_and_gated_together(gate, upstream, tmp_path):
     ]
 
 
+def test_the_call_that_is_put_in_says_what_was_searched(gate, upstream):
+    with searching(gate, upstream, window=3, injection="tool") as server:
+        ask_chat(server, FIRST, "16 weeks.", FOLLOW_UP)
+    assert json.dumps({"query": f"{FIRST} {FOLLOW_UP}"}) in json.dumps(upstream.body()).replace('\\"', '"')
+
+
 def test_the_gate_s_own_route_reads_the_window(gate):
     with serving(gate, window=3) as server:
         messages = [{"role": "user", "content": NEEDS}, {"role": "user", "content": "And when?"}]

@@ -79,11 +79,8 @@ def test_a_group_that_the_model_does_not_know_is_left_out_by_training_answers_al
     assert {row.relation for row in rows} == {"known"}
     meta = read_meta(tmp_path / "out" / "questions.jsonl")
     assert meta["left_out"] == ["strange"] and meta["screening"]["known"] == {
-        "right": 10,
-        "n": 10,
-        "guessed": 0,
-        "share": 1,
-    }
+        "right": 10, "n": 10, "guessed": 0, "share": 1,
+    }  # fmt: skip
     assert "strange: 0 of 10 right, 0% by guessing: 0.0% known, skipped" in capsys.readouterr().out
     # the screened questions are training questions of the pool, too: the split hangs on ids and subjects alone
     assert {row.id: row.split for row in rows if row.id in {one.id for one in screened}}.keys() <= {
