@@ -68,7 +68,7 @@ class ImportConfig(Config):
         description="what to do if the reference answers repeat the model's own answers word for word on nearly "
         "every row",
     )
-    sampling_run: str = Field("main", description="name of the run in samples.db")
+    sampling_run: str = Field("main", description="name of the run in samples.db; other files need a new folder")
 
     @model_validator(mode="after")
     def _possible(self) -> ImportConfig:

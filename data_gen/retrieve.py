@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256
+from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256, meta_of
 from kbtrain.llm.sample_stage import check_passages_replaceable
 from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage
@@ -86,7 +86,8 @@ def main(config: RetrieveConfig) -> None:
     corpus = searched(config)
     inputs = [questions, *([corpus] if corpus else [])]
     check_unchanged(*inputs)
-    evidence = Artifact(target, "retrieve", config, inputs, key_of(config, questions, corpus))
+    key = at_stored_pace(key_of(config, questions, corpus), target)
+    evidence = Artifact(target, "retrieve", config, inputs, key)
     if evidence.is_current():
         if config.retriever == "bm25":  # other stages read its index
             search_of(config, corpus)
@@ -154,18 +155,22 @@ def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[
     return lambda asked: distinct.search([q.text for q in asked], k), lambda: {"copies_skipped": distinct.copies}
 
 
-# keys of a web search that change no hit: another value may finish an interrupted one
-NO_HIT = {name: WebService.model_fields[name].default for name in ("timeout_s", "attempts", "parallel")}
-
-
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:
     """Settings that the evidence depends on, without the batch size."""
-    config = config.model_copy(update={"web": config.web and config.web.model_copy(update=NO_HIT)})
     hashes = {"questions": file_sha256(questions), "passages": file_sha256(corpus) if corpus else None}
     unused = {"run", "corpus", "batch", *(() if config.columns else ("columns",))}
     words = stage.word_rule(questions) if config.retriever == "bm25" else {}
     fixed = {"chunk_tokenizer": "words", "chinese": "bigrams", "query": "text"}  # noted since they could be chosen
     return {**config.model_dump(mode="json", exclude=unused), **fixed, **hashes, **words}
+
+
+def at_stored_pace(key: dict[str, Any], target: Path) -> dict[str, Any]:
+    """The key with the pace of a web search that was begun or made, which changes no hit: another one may finish it."""
+    note = target.with_name(f"{target.name}.partial.key")
+    stored = (jsonl.read_json(note) if note.exists() else meta_of(target).get("key") or {}).get("web")
+    if key["web"] and stored:
+        key["web"] |= {name: stored[name] for name in ("timeout_s", "attempts", "parallel")}
+    return key
 
 
 if __name__ == "__main__":

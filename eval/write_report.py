@@ -186,6 +186,7 @@ def gate_page(report: Report, gate: GateResult, answered: AnsweredRun, read: Eva
         threshold=cut,
         rule=rule_of(saving, gate),
         fourfold=four_fold(read.outcomes, scores, cut),
+        saves="searches" if saving is None else saving.saves,
     )
 
 

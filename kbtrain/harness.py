@@ -80,12 +80,12 @@ def own_words(text: str, patterns: Sequence[re.Pattern[str]] = ()) -> OwnWords:
     struck = 0
     if len(text) > LONGEST_WRAPPED:
         return OwnWords(text, 0, text)
-    text = _BLANKS.sub(r"\1", text.replace("\r\n", "\n"))
+    text = _BLANKS.sub(r"\1", text)
     for pattern in patterns:
         text, n = pattern.subn("", text)
         struck += n
     packed = text if (inner := _unpacked(text)) is not None else None
-    text, struck = inner or text, struck + (inner is not None)
+    text, struck = (inner or text).replace("\r\n", "\n"), struck + (inner is not None)
     blocks = _blocks(text, _WRAPPED)
     for begin, _, _, end in reversed(blocks):
         before, behind = text[:begin].rstrip(" "), text[end:].lstrip()

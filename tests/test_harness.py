@@ -64,6 +64,7 @@ def test_no_question_of_the_atlas_is_changed_or_taken_for_a_prompt():
         (f"{ASKED}  \nKeep it short     \nThanks", ASKED),
         (f"Hello\n  Thanks\n{ASKED}", ASKED),
         (f"{ASKED}\r\nBe brief\r\nBest regards,\r\nJo", ASKED),
+        (json.dumps({"question": f"{ASKED}\r\nBe brief\r\nThanks"}), ASKED),
     ],
 )  # fmt: skip
 def test_the_user_s_own_words(text, words):

@@ -126,8 +126,8 @@ def render_gate(
 ) -> str:
     """A gate's own page: its decisions, its scores, and its worst errors side by side.
 
-    ``scores``: an SVG; ``sentences``: those on what is saved; ``decided``: the threshold, its ``rule`` and ``fourfold``
-    counts.
+    ``scores``: an SVG; ``sentences``: those on what is saved; ``decided``: the threshold, its ``rule``, ``fourfold``
+    counts, and what it ``saves``.
     """
     return page(
         "gate.html.j2", scores=scores, naming=names_with_marks(report.results.gates), title=report.title, gate=gate,

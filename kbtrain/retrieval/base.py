@@ -32,10 +32,10 @@ def hit_of(value: Any, rank: int) -> Hit | None:
     if isinstance(value, str):
         return Hit(str(rank), "", value, 1 / rank)
     if isinstance(value, Mapping) and isinstance(value.get("text"), str):
-        given = {key: value[key] for key in ("id", "title", "score") if value.get(key) not in (None, "")}  # 0 is one
-        name, title = str(given.get("id", rank)), str(given.get("title", ""))
+        name, score, title = value.get("id"), value.get("score"), str(value.get("title") or "")
         with contextlib.suppress(TypeError, ValueError):  # a score that is not a number
-            return Hit(name, title, value["text"], float(given.get("score", 1 / rank)))
+            found = 1 / rank if score is None or score == "" else float(score)
+            return Hit(str(name if name or name == 0 else rank), title, value["text"], found)
     return None
 
 

@@ -114,8 +114,7 @@ class WebSearch:
         if not isinstance(rows, list):
             raise UserError(f"web search for {query!r:.60}: no list at '{service.results}' of the reply; see key 'web'")
         for rank, row in enumerate(rows, 1):
-            text, given = at_path(row, service.text), at_path(row, service.id)
-            name = f"{query}#{rank}" if given in (None, "") else str(given)  # 0 is an id
+            text, name = at_path(row, service.text), str(at_path(row, service.id) or f"{query}#{rank}")
             score = None if service.score is None else at_path(row, service.score)
             score = score if isinstance(score, int | float) and abs(score) < _HIGHEST else 1 / rank
             if not isinstance(text, str) or is_blank(text) or name in by_id:

@@ -54,7 +54,7 @@ class GateBody(Aim):
 
 
 class GatedRow(BaseModel):
-    """A decision. ``retrieve`` is null without a threshold; ``id`` is there where the server writes a log."""
+    """A decision. ``retrieve`` is null where nothing decides; ``id`` is there where the server writes a log."""
 
     question: str = ""
     turn: int = 0

@@ -117,7 +117,8 @@ def _threshold_lines(service: Service) -> list[str]:
     chosen = card.thresholds.get(loaded.gate.name) if card and config.threshold is None else None
     origin = "--threshold" if chosen is None else f"rule {chosen.rule}"
     name = "threshold" if config.policy == "gate" else "threshold of the logged decision"
-    figures = "its savings on test questions are not measured (eval/end_to_end.py --threshold-rule given)"
+    remedy = "" if chosen is None else " (eval/end_to_end.py --threshold-rule given)"
+    figures = f"its savings on test questions are not measured{remedy}"
     if chosen is not None and chosen.test is not None:
         figures = chosen.test.line()
     where = "logged" if chosen is not None and "traffic" in chosen.evidence else "dev"

@@ -79,7 +79,8 @@ class RequestTrace:
         if policy == "gate" or (wins and policy != "pass"):
             return
         self.searches = policy == "always"
-        if self.searches != self.wanted and self.reason != "gate-failed":  # a failure is reported in any case
+        differs = self.searches != self.wanted or self.reason == "no-threshold"
+        if differs and self.reason != "gate-failed":  # a failure is reported in any case
             self.reason = "policy"
 
     def headers(self, gate: str) -> dict[str, str]:
@@ -222,11 +223,12 @@ class Service:
         """The decision as the client gets it, explored or not, after it is counted and logged."""
         trace = RequestTrace(
             route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=user_text(value),
-            saves=self.decider.loaded.saves, request_id=uuid.uuid4().hex if self.log else "", hits=hits, began=began,
+            saves=self.decider.loaded.saves, request_id=uuid.uuid4().hex if self.log else "", began=began,
         )  # fmt: skip
         if self.config.explore:
             trace.explore(self.config.explore)
         trace.follow("gate" if self.config.policy == "pass" else self.config.policy, aim.asks_gate)
+        trace.hits = hits if trace.searches else ()
         self.record(trace, "decided", 200)
         return replace(decision, retrieve=trace.searches, reason=trace.reason, request_id=trace.request_id)
 

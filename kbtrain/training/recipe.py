@@ -174,6 +174,8 @@ def claim_folder(folder: Path, run: Mapping[str, Any], defaults: Mapping[str, An
             raise UserError(f"{error}; choose another output folder") from None
         old = {key: value for key, value in {**(defaults or {}), **stored}.items() if key in new or key in stored}
         old.pop(MEASURED, None)
+        if old.get("adam_beta2") == 0.999:  # an option that is gone, at its default
+            del old["adam_beta2"]
         others = differing(old, new)
         if not others:
             return

@@ -152,7 +152,7 @@ def test_a_gate_without_a_threshold_is_refused_at_the_start(tmp_path):
         pass
     with serving(folder, threshold=0.0) as server:
         assert server.post("/v1/gate", {"questions": [KNOWN]}).json["decisions"][0]["retrieve"]
-    for policy, retrieve in (("always", True), ("pass", None)):
+    for policy, retrieve in (("always", True), ("never", False), ("pass", None)):
         with serving(folder, policy=policy) as server:
             assert server.post("/v1/gate", {"questions": [KNOWN]}).json["decisions"][0]["retrieve"] is retrieve
 
