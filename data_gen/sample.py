@@ -33,7 +33,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, hashes, meta_of, write_meta
 from kbtrain.io.store import SampleStore, writing
-from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.backends import LLMConfig, later_defaults
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.forecast import ForecastConfig, forecast
 from kbtrain.llm.outputs import SilentAnswers
@@ -206,7 +206,9 @@ def answers_of_pilot(config: SampleConfig, job: SamplingJob) -> dict[tuple[str, 
     names: dict[Condition, tuple[str, Path]] = {
         "llm": (chosen.without, folder / best.file_name), "rag": (chosen.name, folder / chosen.file_name)
     }  # fmt: skip
-    settings = {key: value for key, value in job.settings.items() if key not in _OF_THE_JOB}
+    defaults: dict[str, Any] = {**later_defaults(), "own_prompts": None}  # which a run's settings leave out
+    settings = {**defaults, **{key: value for key, value in job.settings.items() if key not in _OF_THE_JOB}}
+    settings |= {} if config.dtype == "auto" else {"dtype": config.dtype}
     texts, found = dict[tuple[str, str], str](), dict[tuple[str, str], SampleSet]()
     with SampleStore(folder / "samples.db", read_only=True) as store:
         for condition, (name, hits) in names.items():
@@ -215,7 +217,7 @@ def answers_of_pilot(config: SampleConfig, job: SamplingJob) -> dict[tuple[str, 
                 continue
             # a later pilot that was refused may have written other files
             read = {"questions": questions} | ({"evidence": hits} if condition == "rag" else {})
-            if {**settings, **hashes(read)}.items() <= store.run_meta(name).items():
+            if {**settings, **hashes(read)}.items() <= {**defaults, **store.run_meta(name)}.items():
                 plan = replace(job.plan, questions=questions, evidence=hits, conditions=(condition,), samples={})
                 texts |= {(r.question.id, condition): r.text(r.evidence) for r in plan.requests()}
                 found |= {(row.question_id, condition): row for row in store.iterate(name) if row.greedy is not None}

@@ -35,7 +35,7 @@ from kbtrain.gates.features.question import Frequencies
 from kbtrain.gates.probe.gate import Asked, Reader, state_folder
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside
-from kbtrain.io.provenance import check_unchanged, write_atomically, write_result
+from kbtrain.io.provenance import check_current, write_atomically, write_result
 from kbtrain.labeling.examples import example
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import DtypeName, GateExample
@@ -98,7 +98,7 @@ def main(config: LearningCurveConfig) -> None:
     if min(config.sizes) < 20:
         raise UserError(f"key 'sizes': {min(config.sizes)} questions; 20 at least")
     path = config.run / "examples" / "train.jsonl"
-    check_unchanged(path)
+    check_current(path, config.run / "questions.jsonl", config.run / "labels.jsonl")
     check_labelled(config.run / "labels.jsonl", config.sampling_run)
     plain = (e for e in jsonl.read(GateExample, path) if e.reference is None)
     train = [e for e in plain if any(getattr(e, f"soft_{key}") is not None for key in get_args(Key))]

@@ -3,7 +3,7 @@
 Reads questions.jsonl and passages.jsonl of the run folder and a SeaKR gate's folder (recipes/make_seakr.py); writes
 RUN/methods/NAME.jsonl (a trace for each question) and NAME.html, a page for people. Without --threshold, dev questions
 choose it: the uncertainty of the first reasoning step exceeds it for --ratio of them. After an interruption the same
-command resumes at the next question.
+command resumes at the next question. A question that failed counts as answered: delete its line to ask it again.
 
 Examples:
   kbtrain run run_seakr --config seakr_single_hop

@@ -22,6 +22,7 @@ from typing import Literal
 from pydantic import Field
 
 from kbtrain.config import run_script
+from kbtrain.evaluation.scores import check_scored_questions
 from kbtrain.evaluation.scoring import StoredColumns, stack_members
 from kbtrain.gate.trained_on import held_out_rows
 from kbtrain.gates.features.additive import check_need
@@ -52,6 +53,7 @@ def main(config: TrainStackConfig) -> None:
     handles = {config.run / member: handle(config.run / member) for member in config.members}
     members = stack_members(config.output, handles)
     files = [score_path(config.run, source.name) for source in handles.values()]
+    check_scored_questions(files, config.run)
     columns_stored = StoredColumns(members, list(handles.values()), files)
     models, held_out = {}, {}
     for key, rows in data.train.items():

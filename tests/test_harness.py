@@ -90,8 +90,7 @@ def test_own_patterns_are_struck_and_counted():
         f"Beantworte die Frage.\n\nKontext:\n{CONTEXT}\n\nFrage: {ASKED}",
         f"START CONTEXT BLOCK\n{CONTEXT}\nEND OF CONTEXT BLOCK\n\n{ASKED}",
         f"[webpage 1 begin]{CONTEXT}[webpage 1 end]\n# The user's message is:\n{ASKED}",
-        f"<article>{CONTEXT}</article>\n{ASKED}",
-        f"コンテキスト:\n{CONTEXT}\n\n質問: {ASKED}",
+        f"<article>{CONTEXT}</article>\n{ASKED}", f"コンテキスト:\n{CONTEXT}\n\n質問: {ASKED}",
         json.dumps({"question": ASKED, "context": CONTEXT}),
     ],
 )  # fmt: skip

@@ -193,6 +193,8 @@ def test_a_model_that_may_think_first_is_told_not_to():
 @pytest.mark.parametrize("template", ["[]", "{{ messages[0]['role'] }}"])
 def test_a_template_that_leaves_out_what_the_user_says_is_refused(template):
     """Every question would get the same score."""
+    with pytest.raises(UserError, match="its chat template drops the system's message"):
+        prompts.render_chat(tokenizer("{{ messages[-1]['content'] }}"), "hi", "Be brief.")
     with pytest.raises(UserError, match="its chat template drops the user's message"):
         prompts.render_chat(tokenizer(template), "hi\n")
     trimmed = tokenizer(TEMPLATE.replace("m['content']", "m['content'] | trim"))

@@ -107,12 +107,10 @@ def test_final_sentences(text, answer):
     [
         ("He was born in Rome. He died there.", "He was born in Rome."),
         ("Dr. Smith met J. R. Tolkien in St. Louis. Then he left.", "Dr. Smith met J. R. Tolkien in St. Louis."),
-        ("It costs 3.85 million. So what?", "It costs 3.85 million."),
-        (" one line\nanother", "one line"),
-        ("No stop", "No stop"),
-        ("", ""),
+        ("It costs 3.85 million. So what?", "It costs 3.85 million."), (" one line\nanother", "one line"),
+        ("No stop", "No stop"), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_first_sentences(text, first):
     assert first_sentence(text) == first
 

@@ -144,7 +144,7 @@ class VllmLLM:
                 ids, cut = prompt_ids(self.tokenizer, request, self.sampling.max_prompt_tokens)
                 begun = UnderWay(request, ids, cut, self._thoughts.is_opened_by(ids))
                 asked |= {self._send(begun, n): (begun, n, self._sends_stop) for n in begun.counts}
-            while self._queue.is_full:
+            while asked and self._queue.is_full:  # else states' requests fill it
                 yield self._whole(asked)
         while asked:
             yield self._whole(asked)

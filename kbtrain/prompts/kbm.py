@@ -179,15 +179,16 @@ def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str, system: 
 
     The date that some templates insert is fixed, so that a prompt is the same tomorrow, and a model that may think
     before it answers (Qwen3, SmolLM3) gets the option not to. No tokenizer: a server has the template. Raises
-    :class:`UserError` if it fails or leaves ``prompt`` out: all scores would be the same.
+    :class:`UserError` if it fails or leaves ``prompt`` or ``system`` out: all scores would be the same.
     """
     if tokenizer is None or not tokenizer.chat_template:
         return prompt if system is None else f"{system}\n{prompt}"
     prompt = break_special_tokens(tokenizer, prompt)  # the template writes its own
     rendered = apply_template(tokenizer, chat_messages(prompt, system), **TEMPLATE_OPTIONS)
-    lines = [line for line in map(str.strip, prompt.splitlines()) if line]
-    if lines and not any(line in rendered for line in lines):
-        raise UserError(f"model '{tokenizer.name_or_path}': its chat template drops the user's message")
+    for role, text in (("user", prompt), ("system", system or "")):
+        lines = [line for line in map(str.strip, text.splitlines()) if line]
+        if lines and not any(line in rendered for line in lines):
+            raise UserError(f"model '{tokenizer.name_or_path}': its chat template drops the {role}'s message")
     return rendered
 
 

@@ -205,7 +205,9 @@ class SeakrRun:
 def run_settings(config: SeakrPipelineConfig) -> dict[str, Any]:
     """All settings that answers depend on, those of the gate and its model's files among them."""
     key = config.model_dump(mode="json", include=set(SeakrPipelineConfig.model_fields) - _CHANGEABLE)
-    key |= {"rules": _RULES} | SeakrCard.read(config.gate).model_dump(mode="json", include={"base_model", "settings"})
+    card = SeakrCard.read(config.gate)
+    key |= {"rules": _RULES} | card.model_dump(mode="json", include={"base_model", "settings"})
+    key["dtype"] = card.dtype if key["dtype"] == "auto" else key["dtype"]
     if files := hashes_of(key["base_model"]):
         key[MODEL_FILES] = files
     return key

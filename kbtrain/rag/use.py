@@ -103,7 +103,7 @@ def _answers(
     found = []
     for i, question in enumerate(questions):
         if (greedy := sets[question.id].greedy) is None:
-            raise ValueError(f"question '{question.id}': the model gave no greedy answer")
+            raise UserError(f"text {question.id}: {sets[question.id].refused or 'the model gave no greedy answer'}")
         read = hits[i] if i in texts else ()
         found.append(GatedAnswer(greedy.text, scores[i], i in hits, read, greedy.n_tokens, decided[i][1]))
     return found

@@ -1,6 +1,7 @@
 """The pilot: k by the dev questions, before anything is trained."""
 
 import json
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -202,3 +203,8 @@ def test_sampling_does_not_ask_for_the_pilots_greedy_answers_again(folder, monke
     asked.clear()
     sample.main(sample.SampleConfig(**keys, sampling_run="passages", samples={"train": 0, "dev": 0, "test": 0}))
     assert {condition for question, condition, _ in asked if question in piloted} == {"rag"}
+    asked.clear()  # the pilot's prompts were another product's
+    with sqlite3.connect(folder / "pilot/samples.db") as store:
+        store.execute("UPDATE runs SET meta = json_set(meta, '$.own_prompts', json('{}'))")
+    sample.main(sample.SampleConfig(**keys, sampling_run="prompts", samples={"train": 0, "dev": 0, "test": 0}))
+    assert {condition for question, condition, _ in asked if question in piloted} == {"llm", "rag"}

@@ -113,6 +113,12 @@ def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(script, run
     assert "kbm: trained on 2 test questions" in capsys.readouterr().out
     meta = read_meta(run_folder / "scores" / "kbm.jsonl")
     assert meta["trained_on"] == {"test": 2}
+    run(script, run_folder, gate, monkeypatch, splits=("dev",))  # of other splits: what is known of test stays
+    after = read_meta(run_folder / "scores" / "kbm.jsonl")
+    assert (after["trained_on"], after["seen"]["kbm_benefit"]["test"]) == (
+        {"test": 2},
+        meta["seen"]["kbm_benefit"]["test"],
+    )
     behind = source_of(run_folder, meta, "kbm_benefit")
     assert behind is not None and (behind.folder, behind.name) == (tmp_path, "kbm_benefit")
     assert behind.identity == gate_identity(tmp_path)

@@ -30,7 +30,7 @@ from kbtrain.io.provenance import file_sha256, meta_path
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.prompts.kbm import answer_fingerprint
-from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
+from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage, Question
 from kbtrain.retrieval.bm25 import build_index
 from kbtrain.training.folds import folds
 
@@ -200,6 +200,12 @@ def test_members_that_are_scored_are_not_asked_again(run, monkeypatch):
 
 
 def test_members_whose_scores_are_not_whole_are_asked_and_changed_ones_are_refused(run):
+    dev = read(GateExample, run / "examples" / "dev.jsonl")
+    others = [Question(row.question_id, "Another?", ("x",), "dev", "d") for row in dev]
+    write(run / "questions.jsonl", others)
+    with pytest.raises(UserError, match=r"features\.jsonl: its questions are others than those of questions\.jsonl"):
+        stack(run)
+    (run / "questions.jsonl").unlink()
     stack(run)
     path = run / "scores" / "draft.jsonl"
     whole = path.read_bytes()

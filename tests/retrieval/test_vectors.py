@@ -117,14 +117,12 @@ def spoiled(reply, **change):
         (lambda r: {**r, "data": r["data"][1:]}, "expected 12 embeddings"),
         (lambda r: spoiled(r, index=0), "expected 12 embeddings"),
         (lambda r: spoiled(r, embedding="AAAA"), "expected 12 embeddings"),
-        (lambda r: spoiled(r, embedding=[]), "is zero"),
-        (lambda r: spoiled(r, embedding=[0.0, 0.0]), "is zero"),
+        (lambda r: spoiled(r, embedding=[]), "is zero"), (lambda r: spoiled(r, embedding=[0.0, 0.0]), "is zero"),
         (lambda r: spoiled(r, embedding=[1.0, float("nan")]), "is zero or holds"),
         (lambda r: {**r, "data": [{**r["data"][0], "embedding": [1.0]}, *r["data"][1:]]}, "expected 12 embeddings"),
-        (lambda r: {"data": []}, "a reply without data"),
-        (lambda r: [], "a reply without data"),
+        (lambda r: {"data": []}, "a reply without data"), (lambda r: [], "a reply without data"),
     ],
-)
+)  # fmt: skip
 def test_a_reply_of_another_form_is_one_line(corpus, tmp_path, server, spoil, says):
     server.spoil = spoil
     with pytest.raises(UserError, match=says) as error:

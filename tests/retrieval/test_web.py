@@ -76,13 +76,11 @@ def test_failures_that_pass_are_tried_again_after_the_wait_that_is_asked_for(add
 @pytest.mark.parametrize(
     ("query", "message", "times"),
     [
-        ("fail 429 9", "HTTP 429; finished questions are kept", 3),
-        ("fail 403 9", "HTTP 403", 1),
-        ("fail 302 9", "HTTP 302", 1),
-        ("html", "no JSON in the reply", 3),
+        ("fail 429 9", "HTTP 429; finished questions are kept", 3), ("fail 403 9", "HTTP 403", 1),
+        ("fail 302 9", "HTTP 302", 1), ("html", "no JSON in the reply", 3),
         ("other shape", "no list at 'web.items' of the reply", 1),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_pass_is_one_line(address, query, message, times):
     with pytest.raises(UserError, match=message):
         WebSearch(service(address), sleep=lambda _: None).search([query], 3)

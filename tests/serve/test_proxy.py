@@ -83,15 +83,13 @@ def test_a_stream_is_passed_on_byte_for_byte_with_the_headers_before_it(proxy, s
     ("policy", "text", "retrieved", "reason"),
     [
         ({"retrieve": "always"}, KNOWN + " for the museum", "1", "forced"),
-        ({"retrieve": "never"}, NEEDS, "0", "forced"),
-        ({"retrieve": "auto"}, NEEDS, "1", "above-threshold"),
+        ({"retrieve": "never"}, NEEDS, "0", "forced"), ({"retrieve": "auto"}, NEEDS, "1", "above-threshold"),
         ({"threshold": "1"}, NEEDS, "0", "never"),
-        ({"threshold": "0"}, KNOWN + " for the museum", "1", "above-threshold"),
-        ({"budget": "0"}, NEEDS, "0", "never"),
+        ({"threshold": "0"}, KNOWN + " for the museum", "1", "above-threshold"), ({"budget": "0"}, NEEDS, "0", "never"),
         ({"budget": "1"}, KNOWN + " for the museum", "1", "always"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_policy_of_a_request(proxy, policy, text, retrieved, reason):
     found = kb(ask(proxy, chat(text), **policy))
     assert (found["retrieved"], found["reason"]) == (retrieved, reason)

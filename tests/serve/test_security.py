@@ -64,13 +64,10 @@ def test_keys_are_needed_everywhere_but_for_health(locked, given, status):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no key in it"),
-        ("# none\n", "no key in it"),
-        ("short\n", "key 1: expected 16"),
-        (f"{KEY}\nwith a space in it\n", "key 2"),
-        ("ключ-ключ-ключ-ключ\n", "key 1"),
+        ("", "no key in it"), ("# none\n", "no key in it"), ("short\n", "key 1: expected 16"),
+        (f"{KEY}\nwith a space in it\n", "key 2"), ("ключ-ключ-ключ-ключ\n", "key 1"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_file_of_keys_is_one_line_without_the_keys(gate, tmp_path, text, says):
     path = tmp_path / "keys.txt"
     path.write_text(text)

@@ -163,13 +163,10 @@ def test_a_redirect_leads_nobody_past_the_server(gate, location, status):
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
-        ("POST", "/responses", 404),
-        ("OPTIONS", "/v1/chat/completions", 405),
-        ("OPTIONS", "/v1/embeddings", 405),
-        ("GET", "/v1/gate", 405),
+        ("GET", "/", 404), ("POST", "/responses", 404), ("OPTIONS", "/v1/chat/completions", 405),
+        ("OPTIONS", "/v1/embeddings", 405), ("GET", "/v1/gate", 405),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_route_is_an_error_of_openai_s_form(proxy, method, path, status):
     reply = proxy.ask(method, path, {"model": "m"} if method == "POST" else None)
     assert reply.status == status and reply.headers["content-type"] == "application/json"

@@ -56,17 +56,13 @@ CHAT = "USER: What is the capital of Chad?\nASSISTANT: N'Djamena"
 ROWS = Path(__file__).with_name("client_tasks.jsonl").read_text(encoding="utf-8").splitlines()
 TASKS = {row["window"]: row["prompt"] for row in map(json.loads, ROWS)}
 QUESTIONS = [
-    "What is the capital of Chad?",
-    "### Task:\nWhich country is Rabat in?",
-    "What is the title of the 5th chapter of Moby-Dick?",
-    "Give me a title for my essay about the French Revolution",
-    "Name the 10 longest conversations recorded in the Odyssey",
-    "Summarize the discussion of the treaty of Versailles",
+    "What is the capital of Chad?", "### Task:\nWhich country is Rabat in?",
+    "What is the title of the 5th chapter of Moby-Dick?", "Give me a title for my essay about the French Revolution",
+    "Name the 10 longest conversations recorded in the Odyssey", "Summarize the discussion of the treaty of Versailles",
     "Who generated the title 'Empress of India' for Queen Victoria?",
     "### Task:\nRespond to the user query using the provided context.\n<context>\nx\n</context>\n\nWhere is Rabat?",
-    "How many words are in the title of the shortest chat show?",
-    "红楼梦第五回的标题是什么？",
-]
+    "How many words are in the title of the shortest chat show?", "红楼梦第五回的标题是什么？",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
