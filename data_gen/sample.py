@@ -208,16 +208,17 @@ def answers_of_pilot(config: SampleConfig, job: SamplingJob) -> dict[tuple[str, 
     }  # fmt: skip
     defaults: dict[str, Any] = {**later_defaults(), "own_prompts": None}  # which a run's settings leave out
     settings = {**defaults, **{key: value for key, value in job.settings.items() if key not in _OF_THE_JOB}}
-    settings |= {} if config.dtype == "auto" else {"dtype": config.dtype}
+    settings |= {} if config.dtype == "auto" else {"dtype": config.dtype.removesuffix("-anyway")}
     texts, found = dict[tuple[str, str], str](), dict[tuple[str, str], SampleSet]()
     with SampleStore(folder / "samples.db", read_only=True) as store:
         for condition, (name, hits) in names.items():
             questions = folder / "questions.jsonl"
             if name not in store.runs() or not path_exists(hits):
                 continue
+            noted = {"dtype": settings.get("dtype"), **store.run_meta(name)}  # no server notes one
             # a later pilot that was refused may have written other files
             read = {"questions": questions} | ({"evidence": hits} if condition == "rag" else {})
-            if {**settings, **hashes(read)}.items() <= {**defaults, **store.run_meta(name)}.items():
+            if {**settings, **hashes(read)}.items() <= {**defaults, **noted}.items():
                 plan = replace(job.plan, questions=questions, evidence=hits, conditions=(condition,), samples={})
                 texts |= {(r.question.id, condition): r.text(r.evidence) for r in plan.requests()}
                 found |= {(row.question_id, condition): row for row in store.iterate(name) if row.greedy is not None}

@@ -80,7 +80,7 @@ def own_words(text: str, patterns: Sequence[re.Pattern[str]] = ()) -> OwnWords:
     struck = 0
     if len(text) > LONGEST_WRAPPED:
         return OwnWords(text, 0, text)
-    text = _BLANKS.sub(r"\1", text)
+    text = _BLANKS.sub(r"\1", text.replace("\r\n", "\n"))
     for pattern in patterns:
         text, n = pattern.subn("", text)
         struck += n

@@ -328,7 +328,7 @@ class StoredColumns:
             if trained := meta.get("trained_on"):
                 raise UserError(
                     f"{file}: scores of questions that gate '{g.name}' was trained on ({trained}) teach nothing; "
-                    "remove it, or set fit_on to dev and score without allow_trained"
+                    "remove it; or remove its scores, score without allow_trained, and set fit_on to dev"
                 )
             scores = read_scores(file)
             for score, name in member.inputs().items():

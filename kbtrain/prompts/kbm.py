@@ -179,7 +179,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str, system: 
 
     The date that some templates insert is fixed, so that a prompt is the same tomorrow, and a model that may think
     before it answers (Qwen3, SmolLM3) gets the option not to. No tokenizer: a server has the template. Raises
-    :class:`UserError` if it fails or leaves ``prompt`` or ``system`` out: all scores would be the same.
+    :class:`UserError` if it fails, or leaves ``prompt`` (all scores would be the same) or ``system`` out.
     """
     if tokenizer is None or not tokenizer.chat_template:
         return prompt if system is None else f"{system}\n{prompt}"

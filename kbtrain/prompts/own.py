@@ -1,7 +1,7 @@
 """A product's own prompts from template files, in place of the KBM paper's, so that labels fit what the product asks.
 
 ``{question}`` and ``{evidence}`` are filled in; a question's options are in it, one a line. Any other text stays as
-it is, other braces too, but for special tokens of a model with a chat template, which are taken apart.
+it is, other braces too; special tokens of a model with a chat template are taken apart in ``llm`` and ``rag``.
 """
 
 from __future__ import annotations

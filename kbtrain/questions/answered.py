@@ -105,7 +105,8 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
     loaded = mapped(row, read, f"{file.label}-{number}", file.label, file.split)
     loaded = without_placeholders(loaded, columns.placeholders)
     question = loaded.question
-    if question.form == "open" and not row.has(str(columns.questions.names.get("grading", "grading"))):
+    own = reach(row, str(columns.questions.names.get("grading", "grading")), optional=True)
+    if question.form == "open" and (own is None or is_blank(str(own))):
         question = dataclasses.replace(question, grading=columns.grading)
     if columns.shares is not None:
         question = dataclasses.replace(question, split=split_of(loaded.group or leak_key(question), columns.shares))

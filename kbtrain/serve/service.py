@@ -79,7 +79,7 @@ class RequestTrace:
         if policy == "gate" or (wins and policy != "pass"):
             return
         self.searches = policy == "always"
-        differs = self.searches != self.wanted or self.reason == "no-threshold"
+        differs = self.searches != self.wanted or (policy != "pass" and self.reason == "no-threshold")
         if differs and self.reason != "gate-failed":  # a failure is reported in any case
             self.reason = "policy"
 
