@@ -139,8 +139,9 @@ class ScoreFile(AbstractContextManager["ScoreFile"]):
             # after a kill the rows that were there are known as before, and new ones by what they depend on
             note_unwhole(self.path, {**self._before, "key": key} if self._before else {})
             jsonl.write(self.path, self._rows())
-        earlier = {name: self._before[name] for name in ("asked", "trained_on", "seen") if name in self._before}
-        extra = {**costs, **facts, "key": key, **{name: _beside(old, facts.get(name)) for name, old in earlier.items()}}
+        of_splits = ("asked", "trained_on", "seen")
+        merged: dict[str, Any] = {n: _beside(v, facts.get(n)) for n, v in self._before.items() if n in of_splits}
+        extra = {**costs, **facts, "key": key, **merged}
         write_meta(self.path, stage=stage, config=config, inputs=files, extra=extra, started=started)
         if self._chunks:
             for path in (chunks_path(self.path), beside(chunks_path(self.path), ".key")):
@@ -156,9 +157,9 @@ class ScoreFile(AbstractContextManager["ScoreFile"]):
 
 def _beside(old: Any, new: Any) -> Any:
     """Facts of some splits beside those of others that were scored earlier."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return old if new is None else new
-    return {**old, **{name: _beside(old.get(name), fact) for name, fact in new.items()}}
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{name: _beside(old.get(name), fact) for name, fact in new.items()}}
+    return old if new is None else new
 
 
 def chunks_path(path: Path) -> Path:

@@ -118,20 +118,12 @@ def sliding_curve(
     apart = spread(np.array(places), np.full(len(names), 9.0), 0, 100)
     (dot,) = heights(np.array([saving.noted.accuracy]))
     return SlidingCurve(
-        n=gate.n,
-        searches=round(gate.n * at),
-        saves=saving.saves,
-        accuracy=round(100 * saving.noted.accuracy, 1),
-        paid=None if money is None else float(np.interp(at, ratios, money)),
-        dot=(round(100 * at, 2), dot),
-        right=[round(100 * float(x), 1) for x in right],
-        money=money,
-        currency=currency,
-        tops=heights(right),
-        line=" ".join(corners(right)),
-        band=" ".join([*corners(high), *reversed(corners(low))]),
+        n=gate.n, searches=round(gate.n * at), saves=saving.saves, accuracy=round(100 * saving.noted.accuracy, 1),
+        paid=None if money is None else float(np.interp(at, ratios, money)), dot=(round(100 * at, 2), dot),
+        right=[round(100 * float(x), 1) for x in right], money=money, currency=currency, tops=heights(right),
+        line=" ".join(corners(right)), band=" ".join([*corners(high), *reversed(corners(low))]),
         levels=[Level(*one) for one in zip(shown, places, apart.tolist(), strict=True)],
-    )
+    )  # fmt: skip
 
 
 def curve_band(
