@@ -375,15 +375,13 @@ def test_a_server_that_reads_a_part_of_long_prompts_is_stopped():
 @pytest.mark.parametrize(
     "sign",
     [
-        {"citations": ["https://a.org"]},
-        {"search_results": [{"title": "x"}]},
-        {"usage": {"num_search_queries": 1}},
+        {"citations": ["https://a.org"]}, {"search_results": [{"title": "x"}]}, {"usage": {"num_search_queries": 1}},
         {"choices": [{"message": {"content": "Paris ([a.org](https://a.org))"}}]},
         {"choices": [{"message": {"content": "Paris [1][2]"}}]},
         {"choices": [{"message": {"content": "Paris", "context": {"citations": [{"url": "x"}]}}}]},
         {"choices": [{"message": {"content": "x", "annotations": [{"type": "url_citation"}]}}]},
     ],
-)
+)  # fmt: skip
 def test_plain_answers_with_citations_stop_the_run(sign):
     so_far = RepliesSoFar("server s")
     for _ in range(20):

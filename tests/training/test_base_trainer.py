@@ -194,7 +194,7 @@ def test_a_training_by_a_version_without_some_option_goes_on_where_that_is_left_
 
     defaults = defaults_of(Made(epochs=3))
     assert defaults == {"label_smoothing": 0.0, "output": "here"}
-    claim_folder(tmp_path, {"epochs": 3})
+    claim_folder(tmp_path, {"epochs": 3, "adam_beta2": 0.999})  # an option of that version, at its default
     make(tmp_path / "checkpoints", 5)
     claim_folder(tmp_path, {"epochs": 3, "label_smoothing": 0.0}, defaults)
     with pytest.raises(UserError, match=r"with label_smoothing = 0\.0, now it is 0\.1"):
