@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
+from kbtrain.io.files import beside
 from kbtrain.io.provenance import Artifact, check_unchanged, file_sha256, meta_of
 from kbtrain.llm.sample_stage import check_passages_replaceable
 from kbtrain.records import Titles
@@ -166,7 +167,7 @@ def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict
 
 def at_stored_pace(key: dict[str, Any], target: Path) -> dict[str, Any]:
     """The key with the pace of a web search that was begun or made, which changes no hit: another one may finish it."""
-    note = target.with_name(f"{target.name}.partial.key")
+    note = beside(target, ".partial.key")
     stored = (jsonl.read_json(note) if note.exists() else meta_of(target).get("key") or {}).get("web")
     if key["web"] and stored:
         key["web"] |= {name: stored[name] for name in ("timeout_s", "attempts", "parallel")}

@@ -206,7 +206,7 @@ def answers_of_pilot(config: SampleConfig, job: SamplingJob) -> dict[tuple[str, 
     names: dict[Condition, tuple[str, Path]] = {
         "llm": (chosen.without, folder / best.file_name), "rag": (chosen.name, folder / chosen.file_name)
     }  # fmt: skip
-    defaults: dict[str, Any] = {**later_defaults(), "own_prompts": None}  # which a run's settings leave out
+    defaults: dict[str, Any] = {**later_defaults(), "own_prompts": None}  # omitted from a run's settings
     settings = {**defaults, **{key: value for key, value in job.settings.items() if key not in _OF_THE_JOB}}
     settings |= {} if config.dtype == "auto" else {"dtype": config.dtype.removesuffix("-anyway")}
     texts, found = dict[tuple[str, str], str](), dict[tuple[str, str], SampleSet]()

@@ -61,9 +61,9 @@ def main(config: CompareScoresConfig) -> None:
     imported = config.run / "imported_scores.jsonl"
     own_scores = stored_scores(config.run, required=not config.scores and not path_exists(imported))
     files = list(config.scores) or [*own_scores.files, *([imported] if path_exists(imported) else [])]
-    check_scored_questions(files, config.run)
-    outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == config.split]
     run_files = () if config.scores else own_scores.files
+    check_scored_questions(files[len(run_files) :], config.run)
+    outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == config.split]
     by_gate = read_score_files(files[len(run_files) :], {} if config.scores else own_scores.by_gate)
     if config.dataset is not None:
         check_unchanged(config.run / "questions.jsonl")

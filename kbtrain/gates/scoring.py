@@ -140,7 +140,7 @@ class ScoreFile(AbstractContextManager["ScoreFile"]):
             note_unwhole(self.path, {**self._before, "key": key} if self._before else {})
             jsonl.write(self.path, self._rows())
         of_splits = ("asked", "trained_on", "seen")
-        merged: dict[str, Any] = {n: _beside(v, facts.get(n)) for n, v in self._before.items() if n in of_splits}
+        merged: dict[str, Any] = {n: _merge_facts(v, facts.get(n)) for n, v in self._before.items() if n in of_splits}
         extra = {**costs, **facts, "key": key, **merged}
         write_meta(self.path, stage=stage, config=config, inputs=files, extra=extra, started=started)
         if self._chunks:
@@ -155,10 +155,10 @@ class ScoreFile(AbstractContextManager["ScoreFile"]):
         self.close()
 
 
-def _beside(old: Any, new: Any) -> Any:
+def _merge_facts(old: Any, new: Any) -> Any:
     """Facts of some splits beside those of others that were scored earlier."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return {**old, **{name: _beside(old.get(name), fact) for name, fact in new.items()}}
+        return {**old, **{name: _merge_facts(old.get(name), fact) for name, fact in new.items()}}
     return old if new is None else new
 
 

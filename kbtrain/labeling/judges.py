@@ -65,8 +65,8 @@ class LLMJudge:
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[bool | None]:
         asked = [judgement(*case, str(i)) for i, case in enumerate(cases)]
         requests = [AnswerRequest(question, "llm", None, 0) for question in asked]
-        replies = {int(one.question_id): one.answers() for group in self.llm.answer(requests) for one in group}
-        return [next((parse_reply(reply.text) for reply in replies[i]), None) for i in range(len(cases))]
+        replies = {one.question_id: one.greedy for group in self.llm.answer(requests) for one in group}
+        return [None if (reply := replies[question.id]) is None else parse_reply(reply.text) for question in asked]
 
 
 def judgement(question: Question, answer: str, name: str) -> Question:
