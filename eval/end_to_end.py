@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 from kbtrain.answers.grading import rules_of
 from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.calibrate import note_thresholds, results_at_rule, warn_of_dependence
+from kbtrain.evaluation.calibrate import note_thresholds, warn_of_dependence
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate, result_meta
 from kbtrain.evaluation.gate_inputs import (
@@ -64,7 +64,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import write_meta
 from kbtrain.metrics.ranking import Oracles, oracles
-from kbtrain.metrics.thresholds import AnyRule, Rule
+from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.records import Evidence, Label, Outcome
 from kbtrain.report.summary import text_summary
 from kbtrain.utterances import utterance_kind
@@ -85,9 +85,6 @@ class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
     max_loss: float = Field(0.05, gt=0, lt=1, description="rule 'max_loss': largest accuracy lost against All-RAG")
     delta: float = Field(0.1, gt=0, lt=1, description="rule 'max_loss': probability with which the promise may fail")
     thresholds: dict[str, float] = Field({}, description="rule 'given': gate: threshold; null: the stored ones")
-    noted_rule: Rule | None = Field(
-        None, description="rule of the thresholds stored in the gates' folders; null: threshold_rule"
-    )
     replace_thresholds: bool = Field(False, description="also replace calibrated thresholds")
     keep_thresholds: bool = Field(False, description="keep a stored threshold that another rule chose, as finish does")
     accuracy: AccuracyKind = Field("greedy", description="main figures from greedy answers, or expected (samples)")
@@ -191,10 +188,7 @@ def note_chosen(
 ) -> list[str]:
     """Note the chosen thresholds, with their figures on test, in the gates' folders; what was done, in lines."""
     dev, test, stored = folder.dev, folder.test, folder.stored
-    picks = results_at_rule(gate_results, config.noted_rule)
-    thresholds = {
-        result.gate: (result.threshold, str(result.threshold_rule)) for result in picks if result.threshold is not None
-    }
+    thresholds = {of.gate: (of.threshold, str(of.threshold_rule)) for of in gate_results if of.threshold is not None}
     scores = {gate: stored.by_gate[gate] for gate in thresholds if gate in stored.by_gate}
     options = SavingOptions(
         config.accuracy, seed=config.seed, clusters=clusters, settings=thresholds,
@@ -202,9 +196,8 @@ def note_chosen(
         max_loss=config.max_loss, delta=config.delta, draws=config.bootstrap_draws,
     )  # fmt: skip
     figures = savings(dev.outcomes, test.outcomes, scores, options)
-    return note_thresholds(
-        folder, gates, picks, settings, figures, replacing=config.replace_thresholds, keeping=config.keep_thresholds
-    )
+    replacing, keeping = config.replace_thresholds, config.keep_thresholds
+    return note_thresholds(folder, gates, gate_results, settings, figures, replacing=replacing, keeping=keeping)
 
 
 if __name__ == "__main__":

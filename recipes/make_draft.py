@@ -95,7 +95,7 @@ class MakeDraftConfig(Config):
             waits |= {key: getattr(llm, f"server_{key}") for key in _WAITS if f"server_{key}" not in given}
             return DraftServer(
                 url=llm.server_url or "", name=llm.server_model or llm.model, chat=llm.server_endpoint == "chat",
-                key_env=llm.server_key_env, dialect=llm.dialect(), top=self.top, **waits,
+                alias=llm.server_alias, key_env=llm.server_key_env, dialect=llm.dialect(), top=self.top, **waits,
             )  # fmt: skip
         if self.server_url is None:
             return None

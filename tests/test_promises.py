@@ -319,7 +319,9 @@ def test_other_settings_are_named_or_the_work_is_done_again(stage, more, says, c
 
 def exchanged(path):
     """Another whole file in its place, without metadata: a user's own."""
-    path.write_text(path.read_text().replace("old is it", "big is it").replace(" is the ", " was the "))
+    path.write_text(
+        path.read_text().replace("old is it", "big is it").replace(" is the ", " was the ").replace("0.5", "0.25")
+    )
     path.with_name(f"{path.name}.meta.json").unlink()
 
 
@@ -328,6 +330,7 @@ INPUTS = [  # (stage, exchanged input, what is said); None: the work is done aga
     ("retrieve", "run/questions.jsonl", r"evidence\.jsonl: samples\.db holds answers"),
     ("sample", "run/questions.jsonl", r"evidence\.jsonl: made from another questions\.jsonl; run data_gen/retrieve"),
     ("build", "run/questions.jsonl", r"labels\.jsonl: made from another questions\.jsonl; run data_gen/label"),
+    ("fit", "run/labels.jsonl", r"train\.jsonl: made from another labels\.jsonl; run data_gen/build"),
     ("score", "run/examples/dev.jsonl", None),
 ]
 

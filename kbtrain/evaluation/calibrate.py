@@ -31,7 +31,7 @@ from kbtrain.gates.thresholds_store import Source, note
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.thresholds import Dev, Rule, promised
+from kbtrain.metrics.thresholds import Dev, promised
 from kbtrain.records import Outcome, Question, Split, Target
 
 
@@ -196,16 +196,6 @@ def note_thresholds(
             by_folder.setdefault(source.folder, []).append(result.gate)
     lines += [f"thresholds stored in {path}: {', '.join(names)}" for path, names in by_folder.items()]
     return lines + _note_best_keys(folder.stored.behind, [inputs[result.gate] for result in chosen], dev, settings.kind)
-
-
-def results_at_rule(results: Sequence[GateResult], rule: Rule | None) -> list[GateResult]:
-    """The results with the thresholds of another rule, where a gate has one; as they are without a rule."""
-    rows = []
-    for result in results:
-        point = next((point for point in result.rules if point.rule == rule), None)
-        at = result if point is None else replace(result, threshold=point.threshold, threshold_rule=point.rule)
-        rows.append(at)
-    return rows
 
 
 def _note_best_keys(

@@ -50,10 +50,11 @@ class DraftServer(AskedServer):
     """The server that drafts, its endpoint, and ``patience`` in seconds.
 
     ``dialect``: fields that it takes, as ``kbtrain check-server`` finds them. ``top``: number of log-probabilities
-    asked for at each token.
+    asked for at each token. ``alias``: ``name`` is another name of the card's base model, which has the tokenizer.
     """
 
     chat: bool = True
+    alias: bool = False
     patience: float = Field(LONGEST_ASKED, ge=0)
     top: int = Field(TOP, ge=2, le=1000)
     dialect: Dialect = Dialect()
@@ -200,8 +201,8 @@ class DraftOfServer(SignalGate, ServerGate):
 
         asked = cast(DraftServer, card.server)
         server = Server(
-            url=asked.url, model=asked.name, chat=asked.chat, key_env=asked.key_env, timeout=asked.timeout,
-            retry=Retry(tries=asked.tries, patience=asked.patience), dialect=asked.dialect,
+            url=asked.url, model=asked.name, chat=asked.chat, key_env=asked.key_env, alias=asked.alias,
+            timeout=asked.timeout, retry=Retry(tries=asked.tries, patience=asked.patience), dialect=asked.dialect,
         )  # fmt: skip
         return cls(OpenAILLM.connect(card.base_model or asked.name, Sampling(max_new_tokens=card.tokens), server), card)
 

@@ -156,9 +156,13 @@ def unchanged(path: Path) -> bool:
 
 
 def check_unchanged(*paths: Path) -> None:
-    """As :func:`check_current`, of several files; turns with features come from the turns.jsonl beside them."""
+    """As :func:`check_current`, of several files; turns with features come from the turns.jsonl beside them,
+    examples from the labels in the folder above."""
     for path in paths:
-        check_current(path, *([path.parent / "turns.jsonl"] if path.name != "turns.jsonl" else []))
+        sources = [path.parent / "turns.jsonl"] if path.name != "turns.jsonl" else []
+        if meta_of(path).get("stage") == "build":
+            sources = [path.parent.parent / "questions.jsonl", path.parent.parent / "labels.jsonl"]
+        check_current(path, *sources)
 
 
 def check_current(path: Path, *sources: Path, command: str | None = None) -> None:

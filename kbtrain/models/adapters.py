@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, require
 from kbtrain.models.files_read import config_of, folder_of
-from kbtrain.models.weights import open_adapter, open_weights, opening, shapes_in, weight_files
+from kbtrain.models.weights import base_of, open_adapter, open_weights, opening, shapes_in, weight_files
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,7 @@ _UNSEEN = "-"
 def base_fingerprint(model: str) -> str:
     """``shape-weights``: 8 hex digits of the model's shape, and 8 of its first embeddings as they are on disk, or ``-``
     where they are not here as safetensors. An adapter beside another base would be noise that loads without a word."""
+    model = base_of(model) or model
     config = config_of(model).get_text_config()
     shape = (config.model_type, config.vocab_size, config.hidden_size, config.num_hidden_layers)
     folder = folder_of(model)

@@ -11,7 +11,7 @@ from typing import Any
 from kbtrain.io.provenance import hashes
 from kbtrain.models.embedded import folder_of as embedded_folder
 from kbtrain.models.embedded import is_embedded
-from kbtrain.models.weights import opening
+from kbtrain.models.weights import base_of, opening
 
 _SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken"})
 _ABOUT = frozenset({"gate.json", "run.json", "trainer_state.json", "trained_on.txt", "complete"})
@@ -35,14 +35,19 @@ def folder_of(model: str) -> Path | None:
 
 
 def files_of(model: str) -> dict[str, Path]:
-    """Weights, configuration and tokenizer of a model by their names; empty for one that is not here."""
-    folder = folder_of(model)
-    paths = sorted(folder.iterdir()) if folder else []
-    return {
+    """Weights, configuration and tokenizer of a model by their names, those of an adapter's base as ``base/NAME``;
+    empty for a model that is not here, or whose base is not."""
+    if (folder := folder_of(model)) is None:
+        return {}
+    own = {
         path.name: path
-        for path in paths
+        for path in sorted(folder.iterdir())
         if path.suffix in _SUFFIXES and path.name not in _ABOUT and ".meta." not in path.name and path.is_file()
     }
+    if (base := base_of(str(folder))) is None:
+        return own
+    of_base = {f"base/{name}": path for name, path in files_of(base).items()}
+    return own | of_base if of_base else {}
 
 
 def hashes_of(model: str) -> dict[str, str]:
@@ -63,6 +68,7 @@ def config_of(model: str) -> Any:
     from kbtrain.models.load import resolve
 
     path = resolve(model)
+    path = resolve(base_of(path) or path)
     with opening(path, model, "its config"):
         return AutoConfig.from_pretrained(path)
 

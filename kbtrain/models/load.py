@@ -12,9 +12,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
-from kbtrain.io.jsonl import read_json
 from kbtrain.models.embedded import is_embedded, path_of
-from kbtrain.models.weights import open_adapter, open_weights, opening
+from kbtrain.models.weights import base_of, open_adapter, open_weights, opening
 
 NAMES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -89,17 +88,6 @@ def load_model(
     return placed, tokenizer
 
 
-def base_of(path: str) -> str | None:
-    """The model that an adapter's own configuration names; None for a folder with a whole model, and for a hub id."""
-    adapter = Path(path) / "adapter_config.json"
-    if (Path(path) / "config.json").exists() or not adapter.exists():
-        return None
-    base = read_json(adapter).get("base_model_name_or_path")
-    if not isinstance(base, str):
-        raise UserError(f"{adapter}: field 'base_model_name_or_path': names no model; write the adapter's base there")
-    return base
-
-
 _Opened = dict[tuple[str, torch.dtype, str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]
 _OPENED: ContextVar[_Opened | None] = ContextVar("kbtrain_opened", default=None)
 
@@ -132,7 +120,7 @@ def load_readable(
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """The tokenizer, for back ends that hold the model elsewhere. Raises :class:`UserError`."""
     path = resolve(model)
-    path = base_of(path) or path
+    path = resolve(base_of(path) or path)
     with opening(path, model):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         check_words(tokenizer)

@@ -93,6 +93,17 @@ def _of_body(name: str, model: PreTrainedModel) -> bool:
     return (headless or name.startswith(prefix)) and not suffix.startswith("pooler.")
 
 
+def base_of(path: str) -> str | None:
+    """The model that an adapter's own configuration names; None for a folder with a whole model, and for a hub id."""
+    adapter = Path(path) / "adapter_config.json"
+    if (Path(path) / "config.json").exists() or not adapter.exists():
+        return None
+    base = read_json(adapter).get("base_model_name_or_path")
+    if not isinstance(base, str):
+        raise UserError(f"{adapter}: field 'base_model_name_or_path': names no model; write the adapter's base there")
+    return base
+
+
 def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
     """``base`` with the adapter in ``folder``, whose tensors must be exactly those the adapter's config asks for."""
     weights, config = folder / ADAPTER_WEIGHTS, folder / _ADAPTER_CONFIG

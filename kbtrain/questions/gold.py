@@ -1,9 +1,8 @@
 """Reference answers as files hold them: empty ones and placeholders are skipped and counted.
 
-A placeholder fills a field where a data set has no answer ("No Answer Present." in MS MARCO, ``<unk>`` in
-TriviaQA's test files). As a gold answer it would make every answer wrong. :data:`PLACEHOLDERS` holds only texts that
-no question asks for. "None", "NA" (sodium, Namibia) and "Unknown" can be right answers: they are kept, and a warning
-counts them.
+A placeholder fills a field where a data set has no answer ("No Answer Present." in MS MARCO, ``<unk>`` in TriviaQA's
+test files). As a gold answer it would make every answer wrong. :data:`PLACEHOLDERS` holds only texts that no question
+asks for. "None", "NA" (sodium, Namibia) and "Unknown" can be right answers: they are kept, and a warning counts them.
 """
 
 from __future__ import annotations

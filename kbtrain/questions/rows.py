@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import yaml
 
 from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at
@@ -200,3 +203,9 @@ def without_header(row: SourceRecord) -> bool:
 def unique(values: Iterable[str]) -> tuple[str, ...]:
     """The values without repeats, in their order."""
     return tuple(dict.fromkeys(values))
+
+
+def typed_columns(columns: Mapping[str, str]) -> str:
+    """A map of columns as it is typed for ``--columns``, in YAML."""
+    as_typed: Any = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False, "width": sys.maxsize}
+    return str(yaml.safe_dump(dict(columns), **as_typed)).strip()

@@ -30,6 +30,7 @@ from kbtrain.rag.seakr_loops import PIPELINES, Method, SelfAwareSettings
 from kbtrain.rag.seakr_traces import FOLDER, Trace, grades
 from kbtrain.records import DtypeName, Question, Split, Titles
 from kbtrain.retrieval.base import Searcher
+from kbtrain.runtime.progress import progress_bar
 
 
 class SeakrPipelineConfig(Config):
@@ -189,7 +190,9 @@ class SeakrRun:
         artifact = Artifact(note, "run_seakr", {}, key=key)
         if artifact.is_current():
             return float(jsonl.read_json(note)["threshold"])
-        us = [thought.uncertainty for thought in first_thoughts(self._dev, begin, thinking)]
+        thoughts = first_thoughts(self._dev, begin, thinking)
+        bar = progress_bar(thoughts, desc=f"{self.name}, threshold", unit="dev questions", total=len(self._dev))
+        us = [thought.uncertainty for thought in bar]
         threshold = for_ratio(us, self.config.ratio)
         content = {"threshold": threshold, "ratio": self.config.ratio, "n_dev": len(us), "uncertainties": us}
         write_atomically(note, json.dumps(content) + "\n")

@@ -61,9 +61,8 @@ def answer(
 
     ``llm``: a function of a prompt, or :class:`~kbtrain.llm.base.LLM`; ``search``: a function of a question, or a
     :class:`~kbtrain.retrieval.base.Searcher`. ``k``, the most passages read, is handed to a function that has a
-    parameter of this name. Raises :class:`UserError` for a gate
-    without a threshold or that needs retrieved text, a text that is not a question, and functions that take or give
-    something else.
+    parameter of this name. Raises :class:`UserError` for a gate without a threshold or that needs retrieved text, a
+    text that is not a question, and functions that take or give something else.
     """
     questions = [_question(text, place) for place, text in enumerate(as_list(texts, "rag.answer"))]
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:

@@ -91,8 +91,8 @@ def telling_examples(answered: AnsweredRun, scores: Mapping[str, float], cut: fl
     """Of the questions that a gate does not search for, one that a search would have broken, and one that it would have
     repaired, picked by a hash of their ids."""
     kinds: list[tuple[str, str, Callable[[Outcome], bool]]] = [
-        ("Spared", "the gate skipped a search that would have broken the answer", _broken),
-        ("Missed", "the gate skipped a search that would have repaired the answer", _repaired),
+        ("Spared", "answered without passages, which would have broken the answer", _broken),
+        ("Missed", "answered without passages, which would have repaired the answer", _repaired),
     ]
     left = [o for o in answered.outcomes if scores[o.question_id] <= cut]
     parts = []
@@ -111,8 +111,8 @@ def worst_errors(answered: AnsweredRun, scores: Mapping[str, float], cut: float)
     vain.sort(key=lambda o: (not _broken(o), -scores[o.question_id], o.question_id))
     missed.sort(key=lambda o: (scores[o.question_id], o.question_id))
     kinds = (
-        ("False positives", "searched without need; those that broke a right answer first", vain),
-        ("False negatives", "not retrieved although it was needed; lowest score first", missed),
+        ("False positives", "passages read without need; those that broke a right answer first", vain),
+        ("False negatives", "passages not read although they were needed; lowest score first", missed),
     )
     evidence = answered.path / "evidence.jsonl"
     ids = {o.question_id for errors in (vain, missed) for o in errors[:WORST]}

@@ -24,7 +24,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.text_files import open_decompressed, opener_of, plain_name
 from kbtrain.questions.base import titled
 from kbtrain.questions.files import ARCHIVES, DOCUMENTS, DataFile, data_files, text_lines
-from kbtrain.questions.rows import SourceRecord, plain, without_header
+from kbtrain.questions.rows import SourceRecord, plain, typed_columns, without_header
 from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import Hit, Passage
 
@@ -124,8 +124,8 @@ def _missing(row: SourceRecord, target: str, field: str) -> UserError:
     unmapped = [key for key in row.data if key not in FIELDS]
     if not unmapped:
         return row.error(field, "missing")
-    typed = ", ".join(f"{name}: {column}" for name, column in _guessed(row.data, target).items())
-    return row.error(field, f'missing; {did_you_mean(field, unmapped)}; map yours: --columns "{{{typed}}}"')
+    typed = typed_columns(_guessed(row.data, target))
+    return row.error(field, f'missing; {did_you_mean(field, unmapped)}; map yours: --columns "{typed}"')
 
 
 _USUAL_TITLES = frozenset({"title", "head", "heading", "headline", "name", "page", "subject"})

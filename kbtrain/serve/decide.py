@@ -46,8 +46,7 @@ class ServedDecision:
     utterance.
 
     ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by name; ``seconds`` from the question to the score,
-    waiting included. ``request_id``: of its line in the log; empty without one, and where the
-    request is the proxy's.
+    waiting included. ``request_id``: of its line in the log; empty without one, and where the request is the proxy's.
     """
 
     score: float

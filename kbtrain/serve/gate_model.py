@@ -112,8 +112,7 @@ def is_of_demo(folder: Path) -> bool:
 
 
 def states_server(config: ServeConfig) -> StatesServer | None:
-    """A client of the upstream for the states that the gate reads; None where a copy of the
-    model here gives them.
+    """A client of the upstream for the states that the gate reads; None where a copy of the model here gives them.
 
     Raises :class:`UserError` where ``states: upstream`` asks for the upstream's and it gives none.
     """

@@ -50,20 +50,16 @@ def training_page(
     lines = (*points, f"Limits: {limits}", f"Saved, opened again and checked on {checked}.")
     intro = f"{what}\n\n```python\n{use}\n```\n\n" + "\n".join(f"- {line}" for line in lines)
     sections = {**{f"## {heading}": text for heading, text in dev.items()}, THRESHOLD_HEADING: threshold}
-    return _page(base, title, intro, sections, run, versions)
+    return _page(base, title, intro, sections | _made(run, versions))
 
 
-def _page(
-    base: str | None,
-    title: str,
-    intro: str,
-    sections: Mapping[str, str],
-    run: Mapping[str, object],
-    versions: Mapping[str, str],
-) -> str:
+def _made(run: Mapping[str, object], versions: Mapping[str, str]) -> dict[str, str]:
+    return {"## Run": table(run), "## Versions": table(versions)}
+
+
+def _page(base: str | None, title: str, intro: str, sections: Mapping[str, str]) -> str:
     front = "library_name: kbtrain\n" + (f"base_model: {base}\n" if base else "") + "tags: [adaptive-retrieval]\n"
-    ends = {"## Run": table(run), "## Versions": table(versions)}
-    parts = [f"# {title}\n{intro}", *(f"{heading}\n{text}" for heading, text in {**sections, **ends}.items())]
+    parts = [f"# {title}\n{intro}", *(f"{heading}\n{text}" for heading, text in sections.items())]
     return as_commands(f"---\n{front}---\n" + "\n\n".join(parts) + "\n")
 
 
@@ -74,15 +70,10 @@ def write_made(folder: Path, card: GateCard, what: str) -> None:
     """
     card = card.model_copy(update={"thresholds": kept_notes(card.model_dump(mode="json"), folder)[0]})
     lines = "\n".join(threshold.line(name) for name, threshold in card.thresholds.items())
-    text = _page(
-        None,
-        f"Retrieval gate (`{card.kind}`)",
-        f"{what}\n\n```python\n{USE_QUESTION}\n```",
-        {THRESHOLD_HEADING: lines or _NOTHING_NOTED},
-        {"base_model": card.base_model, **card.run} if card.base_model else card.run,
-        card.versions,
-    )
-    write_atomically(folder / README, text)
+    run = {"base_model": card.base_model, **card.run} if card.base_model else card.run
+    sections = {THRESHOLD_HEADING: lines or _NOTHING_NOTED, **_made(run, card.versions)}
+    intro = f"{what}\n\n```python\n{USE_QUESTION}\n```"
+    write_atomically(folder / README, _page(None, f"Retrieval gate (`{card.kind}`)", intro, sections))
     card.write(folder)
 
 

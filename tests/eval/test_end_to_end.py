@@ -385,7 +385,7 @@ def test_the_best_key_is_noted_and_is_the_report_s(script, sampled_run, accuracy
 def test_a_noted_threshold_has_its_figures_on_test_and_those_are_the_headline(script, run_folder, capsys, monkeypatch):
     monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)  # 80 dev questions
     folder = made_gate(run_folder / "kbm", run_folder)
-    evaluate(script, run_folder, noted_rule="best_accuracy")  # the table's rule is another one
+    evaluate(script, run_folder, threshold_rule="best_accuracy")
     card = KBMCard.read(folder)
     noted = card.thresholds[f"kbm_{card.best_key()}"]
     assert noted.rule == "best_accuracy" and noted.test is not None

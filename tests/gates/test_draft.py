@@ -219,12 +219,13 @@ def test_where_someone_waits_a_server_that_fails_is_tried_twice_at_once(served, 
 def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):
     path = tmp_path / "server.yaml"
     settings = {"backend": "openai", "model": "tiny", "server_url": served.url, "server_endpoint": "chat",
-                "server_n": 4, "server_logprobs": True, "server_extra": {"user": "me", "stop": None}}  # fmt: skip
+                "server_n": 4, "server_logprobs": True, "server_alias": True,
+                "server_extra": {"user": "me", "stop": None}}  # fmt: skip
     write_config({**settings, "server_tries": 3, "server_timeout": 9.0}, path)
     make(tmp_path, model="tiny", tokens=4, server_config=path, server_timeout=7.0)
     gate = kbtrain.load_gate(tmp_path / "draft")
     asked = gate.card.server
-    assert (asked.url, asked.name, asked.chat) == (served.url, "tiny", True)
+    assert (asked.url, asked.name, asked.chat, asked.alias) == (served.url, "tiny", True, True)
     assert (asked.tries, asked.timeout) == (3, 7.0)  # the file's, and what stands beside it
     path.write_text("backend: transformers\nmodel: tiny\n")
     with pytest.raises(UserError, match=r"server\.yaml: backend transformers is not a server"):

@@ -19,7 +19,8 @@ from transformers import (
 )
 
 from kbtrain.errors import UserError
-from kbtrain.models.adapters import open_body, save_adapter
+from kbtrain.models.adapters import base_fingerprint, open_body, save_adapter
+from kbtrain.models.files_read import hashes_of
 from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.models.weights import open_adapter, open_weights, opening
 
@@ -110,6 +111,9 @@ def test_an_adapter_is_opened_with_the_base_that_its_own_configuration_names(tmp
     merged, tokenizer = load_model(str(tmp_path / "adapter"), "fp32", "cpu")
     assert torch.allclose(merged(ids).logits, expected, atol=1e-5)
     assert tokenizer("a b").input_ids == load_tokenizer(str(tmp_path / "adapter"))("a b").input_ids
+    base, whole = (hashes_of(str(tmp_path / name)) for name in ("base", "adapter"))
+    assert {f"base/{name}": value for name, value in base.items()}.items() < whole.items()
+    assert base_fingerprint(str(tmp_path / "adapter")) == base_fingerprint(str(tmp_path / "base"))
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"adapter_config\.json: field 'base_model_name_or_path': names no model"):
         load_model(str(tmp_path / "adapter"))
