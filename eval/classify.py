@@ -27,17 +27,14 @@ from kbtrain.evaluation.decisions import DevRule, classify_gates
 from kbtrain.evaluation.gate_inputs import in_report_order, scored_gates, training_in
 from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
 from kbtrain.evaluation.scores import (
-    StoredScores,
-    check_scored_questions,
     read_labelled_turns,
-    read_scores,
     score_file,
     seed_scores,
     seen_in_files,
     stored_scores,
 )
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import meta_of, write_atomically, write_result
+from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.report.tables import difference_table, gate_table, question_table
@@ -75,11 +72,7 @@ def main(config: ClassifyConfig) -> None:
 def questions(config: ClassifyConfig) -> None:
     """A table of gates on questions, for each definition of "retrieval needed"."""
     started = time.monotonic()
-    if config.scores:
-        check_scored_questions([config.scores], config.run)
-        stored_gates = StoredScores(config.scores, (config.scores,), read_scores(config.scores), meta_of(config.scores))
-    else:
-        stored_gates = stored_scores(config.run)
+    stored_gates = stored_scores(config.run, only=config.scores)
     inputs = [*stored_gates.files, config.run / "outcomes.jsonl", config.run / "labels.jsonl"]
     outcomes = read_outcomes(config.run)
     dev, test = ([o for o in outcomes if o.split == split] for split in ("dev", "test"))

@@ -1,7 +1,7 @@
 """Evaluate all gates end to end from stored answers and scores: no model runs here.
 
 Reads questions.jsonl, samples.db, labels.jsonl and scores/ of the run folder; writes outcomes.jsonl and results.json.
-Dev questions choose thresholds (best_accuracy also reads training questions with held-out scores). The gate's folder
+Dev questions choose thresholds (best_accuracy also reads training questions). The gate's folder
 stores them; a threshold that eval/calibrate.py chose stays, unless --replace-thresholds. The report's headline is the
 best gate on dev at its stored threshold. Rule max_loss is calibrate's: at most max_loss of All-RAG's accuracy lost,
 with probability 1 - delta. Rule given takes the stored thresholds, or --thresholds.

@@ -154,7 +154,9 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
     index = run / "bm25" if (run / "bm25").exists() else None
 
     def keys() -> tuple[str, ...]:
-        return ("--keys", "[mastery]" if benefit_tau(run) is None else "[mastery, benefit]")
+        if benefit_tau(run) is None:
+            return ("--keys", "[mastery]")
+        return ("--keys", "[mastery, benefit]" if _mastery_varies(run) else "[benefit]")
 
     def targets() -> tuple[str, ...]:
         # benefit says more of whether a search pays (studies/notes/demo.md); some models answer alike with passages
@@ -168,7 +170,7 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
 
     return [
         chain_step("label", "what the model masters", 0.1, halves, run=run, tau_mastery="middle"),
-        chain_step("build", "training examples", 0.1, targets, run=run),
+        chain_step("build", "training examples", 0.1, targets, run=run, on_leak="drop"),
         chain_step("train_features", "a gate from the questions' form and words", 0.1, keys, **data, index=index,
                    output=run / "features"),
         *([] if gate == FEATURES else [chain_step("fit_gate", f"gate {gate}", 1, gate=gate, run=run)]),
@@ -243,6 +245,11 @@ def benefit_tau(run: Path) -> float | None:
     if not gains or not in_dev or min(gains) == max(gains):
         return None
     return 0.0 if min(gains) <= 0 < max(gains) else (min(gains) + max(gains)) / 2
+
+
+def _mastery_varies(run: Path) -> bool:
+    labels = jsonl.read(Label, run / "labels.jsonl")
+    return len({label.llm.mastery for label in labels if label.split == "train"}) > 1
 
 
 def finish_own(run: Path, say: Say, prices: str | None = None, gate: str = FEATURES) -> None:

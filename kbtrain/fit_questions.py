@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -130,6 +131,8 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     of_models = {part.strip() for part in re.split(r"[{}:,\"']", settings.answers or "")}
     questions = settings.columns or json.dumps(propose_columns(settings.file, of_models), ensure_ascii=False)
     say(f"columns of the questions: {questions}")
+    if settings.corpus is not None and (proposed := passages.propose_columns(settings.corpus)):
+        say(f"columns of the corpus: {json.dumps(proposed, ensure_ascii=False)}")
     if settings.answers is not None:
         follow(_import_steps(settings, questions), run, say, "questions.jsonl", lambda _: [_planned(settings)])
         check_passages(run)  # answers that are all the same say nothing of a search
@@ -378,7 +381,7 @@ def next_command(settings: Fit, gate: GateResult, dev: Dev, promise: str = "", u
     of ``use``. For a gate that always searches: a threshold with a promise, unless its own has one (``promise``)."""
     then = "after a trial --policy gate" if use else "these questions do not show that the gate should decide"
     trial = f"--policy always --log decisions.jsonl; {then}"
-    folder, upstream = settings.run / settings.gate, f"--upstream {settings.server or 'URL'}"
+    folder, upstream = shlex.quote(str(settings.run / settings.gate)), f"--upstream {settings.server or 'URL'}"
     if gate.retrieval_ratio == 1:
         stored = f"the threshold with a promise is stored: {promise}"
         return f"for fewer searches: {stored if promise else _promising(settings.run, gate.gate, dev)}"
@@ -398,7 +401,8 @@ def _promising(run: Path, gate: str, dev: Dev) -> str:
         more += f" Add about {4 * few} questions, and name another folder by --run."
     for sure in (way.guarantee for way in ways):
         if sure is not None and sure.ratio < 1:
-            command = f"kbtrain run calibrate --run {run} --gate {gate} --goal max_loss --max-loss {sure.limit:g}"
+            command = f"kbtrain run calibrate --run {shlex.quote(str(run))} --gate {gate}"
+            command += f" --goal max_loss --max-loss {sure.limit:g}"
             promise = f"at most {percent(sure.limit, 0)} points lost with probability {1 - sure.delta:g}"
             return f"{command} ({percent(1 - sure.ratio)} % skipped on dev, {promise}). {more}".rstrip()
     return more or f"none can be promised with at most {percent(AT_MOST, 0)} points lost"

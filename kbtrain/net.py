@@ -215,6 +215,11 @@ def tls() -> Any:
     return httpx2.create_ssl_context()
 
 
+def by_proxy(url: str) -> bool:
+    """True where the environment's proxy may stand before an address: it cannot reach this machine's own."""
+    return not is_loopback(urllib.parse.urlsplit(url).hostname or "")
+
+
 @functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """True for addresses that only this machine reaches."""

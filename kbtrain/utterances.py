@@ -126,7 +126,7 @@ _CHINESE = re.compile(f"[{CJK}]")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _BEGINS = pattern("context_begins")
 _PRONOUN = pattern("context_pronoun")
-_NAME = re.compile(r"(?<=\w\W)\W*[^\W\d_a-z][\w'’.-]+|\d+|[《「“\"][^》」”\"]+[》」”\"]")
+_NAME = re.compile(r"(?<=\w\W)\W*[^\W\d_a-z][\w'’.-]+|\d+|[《「“\"][^》」”\"]{1,200}[》」”\"]")
 _ASKS = pattern("context_asks")
 
 

@@ -120,9 +120,8 @@ def test_answers_are_cleaned_without_harming_abbreviations():
 
 
 def test_a_chain_is_read_line_by_line_up_to_its_own_answer():
-    assert chain("Ann wrote it.\n\n Ann is old. \nThus the answer is Ann.\nMore.") == (
-        ("Ann wrote it.", "Ann is old."), "Ann",
-    )  # fmt: skip
+    thoughts = ("Ann wrote it.", "Ann is old.")
+    assert chain("Ann wrote it.\n\n Ann is old. \nThus the answer is Ann.\nMore.") == (thoughts, "Ann")
     assert chain("Ann wrote it.") == (("Ann wrote it.",), None)
     assert chain("So the answer is:") == chain("") == ((), None)
 

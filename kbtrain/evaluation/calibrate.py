@@ -96,8 +96,6 @@ def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:
 
     Raises :class:`UserError` without dev questions, or where they are too few for a guarantee.
     """
-    if not len(dev.scores):
-        raise UserError("no dev question with a score and an outcome to choose a threshold on")
     choice = choose_threshold(dev, cut, preset)
     guarantee = None if choice.guarantee is None else asdict(choice.guarantee)
     return Chosen(choice.value, str(cut), _evidence(dev, choice.value) | {"guarantee": guarantee})
@@ -106,6 +104,8 @@ def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:
 def stored_dev(run: Path, gate: str) -> Dev:
     """The gate's stored scores of the dev questions beside their outcomes."""
     values, rows = _stored(run, gate, "dev")
+    if not rows:
+        raise UserError("no dev question with a score and an outcome to choose a threshold on")
     return decisions.dev_table(GateInput(gate, values, np.empty(0)), rows)
 
 

@@ -216,10 +216,9 @@ def gate_bill(name: str, used: Usage, retrieve: Floats, accuracy: float, prices:
     gated = bill(used, retrieve, prices, asking)
     free = replace(NO_GATE, after_search=asking.after_search)
     never, always = (bill(used, np.full_like(retrieve, p), prices, free) for p in (0.0, 1.0))
-    searched = float(retrieve.mean()) if asking.within_answer else None
-    even, why = _break_even(gated.gate, never.money, always.money, searched)
-    waited = asking.latency if searched is None else searched * asking.latency
-    even_seconds, why_seconds = _break_even(waited, never.seconds, always.seconds, searched)
+    asked = bill(used, np.ones_like(retrieve), prices, asking).gate  # of one question that it is asked about
+    even, why = _break_even(asked, never.money, always.money, asking.within_answer)
+    even_seconds, why_seconds = _break_even(asking.latency, never.seconds, always.seconds, asking.within_answer)
     reasons = {"break_even": why} if why else {}
     return GateBill(
         gate=name,
@@ -235,14 +234,12 @@ def gate_bill(name: str, used: Usage, retrieve: Floats, accuracy: float, prices:
     )
 
 
-def _break_even(gate: float, never: float, always: float, searched: float | None) -> tuple[float | None, str]:
-    """gate + never + r (always - never) = always, solved for r; with ``searched``, the share of questions that ``gate``
-    is the cost of, (r / searched) gate in its place."""
+def _break_even(gate: float, never: float, always: float, within_answer: bool) -> tuple[float | None, str]:
+    """gate + never + r (always - never) = always, solved for r; ``within_answer``: r gate in place of gate."""
     if always <= never:
         return None, "a retrieval costs nothing here: there is nothing to save"
-    if searched is None:
-        return 1 - gate / (always - never), ""
-    return 1 / (1 + (gate / searched if searched else 0.0) / (always - never)), ""
+    share = gate / (always - never)
+    return (1 / (1 + share) if within_answer else 1 - share), ""
 
 
 def bill_gates(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[GateBill]:

@@ -53,7 +53,7 @@ def baselines(
     rows, ids = list(evidence), [question.id for part in (dev, test) for question in part.questions]
     by_score = [gate for gate in (RetrieverScore(name, rows) for name in RETRIEVER_SCORES) if gate.knows(ids)]
     oracle = Oracle([*dev.outcomes, *test.outcomes])
-    trained = [label for label in labels if label.split == "train" and label.question_id in texts]
+    trained = [label for label in labels if label.benefit is not None and label.question_id in texts]
     groups: list[Gate] = [relation_only(trained), form_only(trained, texts)] if trained else []
     if trained and sources:
         groups.append(by_source(trained, texts, sources))
@@ -123,7 +123,7 @@ def add_noted(gates: Sequence[GateInput], stored: StoredScores, named: Mapping[s
 
     Raises :class:`UserError` for a name that no gate has.
     """
-    names = {gate.name for gate in gates}
+    names = {gate.name for gate in gates if gate.learnt}
     unknown = next((name for name in named if name not in names), None)
     if unknown is not None:
         raise UserError(f"key 'thresholds': no gate '{unknown}'; {did_you_mean(unknown, names)}")

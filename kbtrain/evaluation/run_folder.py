@@ -20,7 +20,8 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
 from kbtrain.evaluation.scores import Seen, StoredScores, seen_of, stored_scores
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import check_current, check_unchanged, meta_of, sampling_run_of, short_name
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, sampling_run_of, short_name
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.label import Cut
 from kbtrain.labeling.verdicts import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
@@ -178,6 +179,9 @@ def read_outcomes(run: Path) -> list[Outcome]:
     cut = cut_of(labels, sampling_run_of(path)) if labels.exists() else None
     if cut is not None and meta.get("cut", cut) != cut:
         raise UserError(f"{at(path)}: graded by --cut {meta['cut']}, the labels by {cut}; run eval/end_to_end.py")
+    judged = verdicts_file(run) is not None
+    if cut is not None and "inputs" in meta and judged != ("verdicts.jsonl" in meta["inputs"]):
+        raise UserError(f"{at(path)}: graded by another judge than the labels; run eval/end_to_end.py")
     return list(jsonl.read(Outcome, path))
 
 
@@ -246,7 +250,9 @@ def read_run(
     store_file = path / "samples.db"
     check_unchanged(path / "questions.jsonl")
     with SampleStore(store_file, read_only=True) as store:
-        sampling = store.run_meta(sampling_run)
+        sampling, found = store.run_meta(sampling_run), path / "evidence.jsonl"
+        if sampling.get("evidence") and path_exists(found) and file_sha256(found) != sampling["evidence"]:
+            raise UserError(f"{at(found)}: not the passages that the answers were drawn with; put those back")
         everything = list(jsonl.read(Question, path / "questions.jsonl"))
         questions = [one for one in everything if yes_no == "with" or is_yes_no(one) == (yes_no == "only")]
         tested = {leak_key(question) for question in questions if question.split == "test"}

@@ -156,14 +156,14 @@ _OF_GATES = (
 )
 
 
-def stored_scores(run: Path, required: bool = True) -> StoredScores:
-    """The scores of ``RUN/scores/*.jsonl``.
+def stored_scores(run: Path, required: bool = True, only: Path | None = None) -> StoredScores:
+    """The scores of ``RUN/scores/*.jsonl``, or of another file (``only``).
 
     Warns of scores whose gate was trained again since. Raises :class:`UserError` if there are none (and ``required``),
     if a gate is in two files, and for scores of other questions, or of other evidence, than the run's.
     """
     folder, command = run / "scores", f"eval/score.py --run {run}"
-    files = sorted(folder.glob("*.jsonl"))
+    files = sorted(folder.glob("*.jsonl")) if only is None else [only]
     check_scored_questions(files, run)
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}

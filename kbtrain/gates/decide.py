@@ -57,7 +57,7 @@ def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
         name = next((name for name in names if row.has(name)), None)
         if name is None:
             expected, columns = " or ".join(f"'{name}'" for name in names), ", ".join(row.data)
-            raise UserError(f"{at(row.file, 1)}: no column {expected}; there is {columns}: name it by --field")
+            raise UserError(f"{at(row.file, row.line)}: no column {expected}; there is {columns}: name it by --field")
         yield row.text(name)
 
 
@@ -80,9 +80,9 @@ def _of_text(text: str) -> str:
 
 def _of_object(text: str, where: Path | str, number: int, field: str | None) -> str | Example:
     data = jsonl.value(text, where, number)
-    if field is None and "dialogue_id" in data:
+    if field is None and {"dialogue_id", "context"} <= data.keys():
         return jsonl.record(TurnExample, data, where, number)
-    if field is None and "question_id" in data:
+    if field is None and {"id", "question_id"} <= data.keys():
         return jsonl.record(GateExample, data, where, number)
     names = (field,) if field is not None else _FIELDS
     name = next((name for name in names if name in data), names[0])

@@ -285,8 +285,8 @@ def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:
     else:
         tau = middle(values)[0] if len(values) > 1 else next(iter(values))
     above, total = sum(n for value, n in values.items() if value > tau), values.total()
-    # no two of few answers agree: mastery and benefit can still be learnt
-    if not values or 0 < above < total or (setting == "middle" and len(values) == 1 and key == "tau_certainty"):
+    # no two of few answers agree, or the model masters nothing: the other targets can still be learnt
+    if not values or 0 < above < total or (setting == "middle" and len(values) == 1):
         return tau
     quarters = ", ".join(f"{quantile(values, share):.3g}" for share in (0.25, 0.5, 0.75))
     raise UserError(

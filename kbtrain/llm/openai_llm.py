@@ -29,7 +29,7 @@ from kbtrain.llm.replies import (
     unusable_parts,
 )
 from kbtrain.llm.server_requests import Forbidden, NoReply, PromptRefusal, ask_once, post, read_error
-from kbtrain.net import tls
+from kbtrain.net import by_proxy, tls
 from kbtrain.prompts.kbm import Judgement, answer_fingerprint, chat_messages, encode
 from kbtrain.records import GREEDY, Sample, SampleSet
 from kbtrain.runtime.event_loop import EventLoop
@@ -285,7 +285,7 @@ def _client(server: Server) -> httpx2.AsyncClient:
     timeout = httpx2.Timeout(server.timeout, connect=min(30.0, server.timeout), pool=None)
     return httpx2.AsyncClient(
         base_url=server.base, params=server.query, headers=server.headers(), limits=limits, timeout=timeout,
-        verify=tls(),
+        verify=tls(), trust_env=by_proxy(server.base),
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from kbtrain.net import (
     LARGEST,
     LONGEST_ASKED,
     Retry,
+    by_proxy,
     reply_json,
     retry_after,
     split_query,
@@ -421,8 +422,9 @@ def ask_once(
     async def ask() -> tuple[httpx2.Response, str]:
         asyncio.get_running_loop().call_later(SILENCE, say_line, waits)  # unless the loop ends before
         async with httpx2.AsyncClient(
-            base_url=address, params=query, headers=dict(headers), timeout=seconds, verify=tls()
-        ) as client:
+            base_url=address, params=query, headers=dict(headers), timeout=seconds, verify=tls(),
+            trust_env=by_proxy(url),
+        ) as client:  # fmt: skip
             return await exchange(client, method, path, body)
 
     return run(ask())

@@ -12,7 +12,7 @@ from kbtrain.answers.thoughts import ReadAnswer, read_answer, split_thought
 from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import Columns, LeftOutAnswers
-from kbtrain.questions.checks import FirstSeen, check_question, leak_key
+from kbtrain.questions.checks import FirstSeen, check_question, split_key
 from kbtrain.questions.collect import share_of, split_of
 from kbtrain.questions.columns import mapped, reach
 from kbtrain.questions.files import DataFile, data_files
@@ -76,7 +76,8 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     columns_with_values: set[str] = set()
     n, with_gold, lacking, there = 0, 0, 0, dict[str, object]()
     ids = FirstSeen()
-    for file in data_files(path, (*OBJECTS, *TABLES)):
+    by_shares: Split | None = None if columns.shares is None else "test"
+    for file in data_files(path, (*OBJECTS, *TABLES), split=by_shares):
         for number, row in enumerate(any_rows(file), 1):
             made = _answered(row, number, file, columns)
             check_question(made.question, row.file, row.line, ids)
@@ -101,7 +102,8 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
 
 
 def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
-    read = dataclasses.replace(columns.questions, split=_split(row, columns))
+    split = _split(row, columns) if columns.shares is None else "test"  # then no column is asked for it
+    read = dataclasses.replace(columns.questions, split=split)
     loaded = mapped(row, read, f"{file.label}-{number}", file.label, file.split)
     loaded = without_placeholders(loaded, columns.placeholders)
     question = loaded.question
@@ -109,7 +111,7 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
     if question.form == "open" and (own is None or is_blank(str(own))):
         question = dataclasses.replace(question, grading=columns.grading)
     if columns.shares is not None:
-        question = dataclasses.replace(question, split=split_of(loaded.group or leak_key(question), columns.shares))
+        question = dataclasses.replace(question, split=split_of(loaded.group or split_key(question), columns.shares))
     elif question.split == "train" and share_of(question.id) < columns.dev_share:
         question = dataclasses.replace(question, split="dev")
     answers = {c: answer for c, name in columns.answers.items() if (answer := _answer(row, name, file)) is not None}

@@ -161,9 +161,7 @@ def native(
     def load(path: Path, reading: Reading) -> Iterator[Loaded]:
         split = reading.split or ("test" if reading.shares else None)  # then no column is asked for it
         of_columns = (replace(reading.columns, split=split),) if by_columns else ()
-        for file in data_files(
-            path, suffixes, only=reading.only, leave_out=leave_out, split=reading.split, splits=splits
-        ):
+        for file in data_files(path, suffixes, only=reading.only, leave_out=leave_out, split=split, splits=splits):
             for loaded in loader(file, *of_columns):
                 yield loaded if reading.split is None else in_split(loaded, reading.split)
 

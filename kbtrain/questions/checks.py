@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.answers.grading import is_empty
-from kbtrain.answers.words import normalise
+from kbtrain.answers.words import normalise, question_key
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.prompts.kbm import query_text
@@ -96,7 +96,12 @@ def leak_key(question: Question) -> str:
 
 def asked_key(text: str, options: Iterable[str]) -> str:
     """As :func:`leak_key`, of a question's parts."""
-    return "\n".join([normalise(text), *sorted(map(normalise, options))])
+    return "\n".join([question_key(text), *sorted(map(question_key, options))])
+
+
+def split_key(question: Question) -> str:
+    """Key by which a question's split is drawn: as :func:`leak_key`, without signs, so that all splits stay."""
+    return "\n".join([normalise(question.text), *sorted(map(normalise, question.options))])
 
 
 def find_leaks(path: Path | str) -> Iterator[Leak]:

@@ -220,7 +220,7 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, chinese: int
         by_splits.setdefault((pair.split, pair.other_split), []).append(pair)
     lines += [
         f"{split} questions with a near duplicate in {other}: {len(pairs)} ({pairs[0].id} and "
-        f"{pairs[0].other_id}); this flatters the figures; keep them together by `--group-by COLUMN`"
+        f"{pairs[0].other_id}); this flatters the figures; `--group-by` a column that they share keeps them together"
         for (split, other), pairs in by_splits.items()
     ]
     if chinese:  # in use a question's language follows from its characters

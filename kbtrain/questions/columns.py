@@ -160,7 +160,8 @@ def propose_columns(path: Path, of_models: Collection[str] = ()) -> dict[str, st
     Raises :class:`UserError` where no name tells which column holds the questions, or their answers, or two may; and
     for a row without one of them, with their number.
     """
-    found = (row for file in data_files(path, (*OBJECTS, *TABLES)) for row in any_rows(file))
+    files = data_files(path, (*OBJECTS, *TABLES), split="test")  # no split is read from their names
+    found = (row for file in files for row in any_rows(file))
     if not (rows := list(itertools.islice(found, LOOKED_AT))):
         raise UserError(f"{at(path)}: no rows in it")
     columns = dict(ChainMap(*(row.data for row in rows)))
@@ -206,17 +207,15 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     mapping, bare = {}, {key: _bare(key) for key in data}
     gold = next((key for key in data if bare[key] in _GOLD), None)  # surer than "answer", which may be a model's
     for name, usual in _USUAL.items():
-        field = next((key for key in (name, _OTHER_NAMES[name]) if key in data), None)
+        field = next((key for key in (name, _OTHER_NAMES[name]) if data.get(key) is not None), None)
         sure = gold if name == "answers" and field != name else None
         mapping[name] = sure or field or next((key for key in data if bare[key] in usual), f"THEIR_{name.upper()}")
     return mapping
 
 
 def _language(row: SourceRecord) -> Language:
-    """``en`` or ``zh``, also of en-US, ZH_hans, English or Chinese."""
-    said = re.split(r"[-_]", row.text("language").lower())[0]
-    named = {"english": "en", "chinese": "zh", "中文": "zh"}.get(said, said)
-    return row.having({"language": named}).one_of("language", ("en", "zh"))
+    """``zh``, also of ZH_hans or Chinese; any other language is read as ``en``: by words with spaces between them."""
+    return "zh" if re.split(r"[-_]", row.text("language").lower())[0] in ("zh", "chinese", "中文") else "en"
 
 
 def _group(row: SourceRecord, column: str) -> str:

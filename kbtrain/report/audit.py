@@ -21,15 +21,15 @@ import numpy as np
 import yaml
 from pydantic_core import to_json
 
+from kbtrain.answers.words import question_key
 from kbtrain.answers.writing import language_of
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, best_threshold, draw_turns
 from kbtrain.evaluation.cost import GateCost, answered_usage, stored_usage, thousand_questions
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.gate.card import Threshold, promise_text, set_threshold
-from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.decide import read_questions_file
-from kbtrain.gates.handles import gate_identity
+from kbtrain.gates.handles import gate_identity, identity_of
 from kbtrain.gates.registry import kind_of, load_gate, read_card
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -49,7 +49,10 @@ from kbtrain.llm.forecast import PRICES, read_prices
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import control
+from kbtrain.questions.base import Columns
+from kbtrain.questions.columns import mapped
 from kbtrain.questions.files import data_file
+from kbtrain.questions.gold import without_placeholders
 from kbtrain.questions.tables import any_rows
 from kbtrain.records import Question, SampleSet
 from kbtrain.report.page import render
@@ -146,7 +149,7 @@ def _draw(audit: Audit) -> list[str]:
     gold = {} if audit.gold is None else _read_gold(audit.gold)
     questions = {}
     for text, _ in drawn:  # a question that was asked often may be drawn twice: it is judged once, and counts twice
-        name = question_hash(text)
+        name = identity_of(question_key(text))
         answers = gold.get(name, ())
         questions[name] = Question(
             name, text, answers, "test", "audit", language_of(text), gold="given" if answers else "none"
@@ -162,7 +165,7 @@ def _draw(audit: Audit) -> list[str]:
     extra = {"gate": gate, "turns": len(turns), "drawn": len(drawn), "left_out": dict(left_out),
              "scores_of": f"{gate}@{gate_identity(audit.folder)}"}  # fmt: skip
     options = {"folder": str(audit.folder), "n": audit.n, "seed": audit.seed}
-    rows = [AuditTurn(question_hash(text), score) for text, score in drawn]
+    rows = [AuditTurn(identity_of(question_key(text)), score) for text, score in drawn]
     for name, records in (("turns.jsonl", rows), ("questions.jsonl", list(questions.values()))):
         jsonl.write(audit.run / name, records)
         write_meta(audit.run / name, stage="audit", config=options, inputs=[], extra=extra)
@@ -201,13 +204,12 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
 
 
 def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
-    """Reference answers by the question's hash: columns ``question`` and ``answers`` (a text, or a list)."""
-    gold = {}
+    """Reference answers by the question's key, read as in a questions file; of several rows of a question all."""
+    gold: dict[str, tuple[str, ...]] = {}
     for row in any_rows(data_file(path)):
-        value = row.data.get("answers")
-        answers = row.gold_answers("answers") if isinstance(value, list) else (row.gold_answer("answers"),)
-        if any(answers):
-            gold[question_hash(row.text("question"))] = tuple(answer for answer in answers if answer)
+        question = without_placeholders(mapped(row, Columns(), "gold", "audit", "test")).question
+        key = identity_of(question_key(question.text))
+        gold[key] = (*gold.get(key, ()), *question.answers)
     return gold
 
 

@@ -43,6 +43,7 @@ def caption(results: Results) -> str:
     return (
         f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}, in percent; thresholds "
         + chosen_by(meta["threshold_rule"], meta["n_dev"])
+        + (" (of gates without one: 'ratio')" if meta["threshold_rule"] == "given" else "")
         + (f" {percent(meta['target_ratio'], 0)} %" if meta["threshold_rule"] == "ratio" else "")
         + (f" {percent(meta['max_loss'])} points" if meta["threshold_rule"] == "max_loss" else "")
         + f"; intervals draw {bootstrap_units(meta)}"

@@ -298,7 +298,7 @@ def roll_back(folder: Path, key: str | None = None, dry_run: bool = False) -> st
     return f"{folder}: threshold of {gate} is {before.shown} again; reload the server (SIGHUP)"
 
 
-def threshold_of(scores: Sequence[float], ratio: float) -> float:
+def threshold_of(scores: Sequence[float] | Floats, ratio: float) -> float:
     """The threshold whose share of searches is nearest to ``ratio``."""
     values = np.array(scores, dtype=np.float64)
     nothing = np.zeros(len(values))
@@ -445,7 +445,7 @@ def _of_gate(folder: Path, read: ExploredLog) -> dict[str, Bools]:
 
 
 def _at_shares(scores: Floats) -> dict[str, float]:
-    return {f"{share:.0%} searched": float(np.quantile(scores, 1 - share)) for share in SHARES}
+    return {f"{share:.0%} searched": threshold_of(scores, share) for share in SHARES}
 
 
 def _row(name: str, value: PolicyValue) -> list[str]:

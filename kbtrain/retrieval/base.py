@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from kbtrain.answers.writing import without_ignored
+from kbtrain.answers.writing import is_blank, without_ignored
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current
@@ -53,11 +53,11 @@ SHORT = 40  # characters: shorter texts ("Yes.") are equal by chance, so their t
 
 
 def distinct(hits: Iterable[Hit], k: int) -> tuple[tuple[Hit, ...], int]:
-    """The first ``k`` hits with different texts, and how many copies were skipped on the way; case, spaces and ignored
-    characters do not count."""
+    """The first ``k`` hits with different texts that are not blank, and how many copies were skipped on the way; case,
+    spaces and ignored characters do not count."""
     by_key: dict[str, Hit] = {}
     skipped = 0
-    for hit in hits:
+    for hit in (hit for hit in hits if not is_blank(hit.text)):
         key = _folded(hit.text)
         key = key if len(key) >= SHORT else f"{_folded(hit.title)}\n{key}"
         skipped += key in by_key

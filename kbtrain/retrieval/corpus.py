@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import re
+import warnings
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ import regex
 
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.writing import CJK, HIRAGANA, KATAKANA, SOUTHEAST_ASIAN, is_blank
-from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.errors import UserError, at
 from kbtrain.io.text_files import open_decompressed, opener_of, plain_name
 from kbtrain.questions.base import titled
 from kbtrain.questions.files import ARCHIVES, DOCUMENTS, DataFile, data_files, text_lines
@@ -75,10 +76,13 @@ def read_unique_passages(path: Path, columns: Mapping[str, str] | None = None) -
 
 
 def _holds_rows(path: Path) -> bool:
-    """True for a folder or archive of files of rows; a README beside them is ignored."""
-    rows = next(data_files(path, ROWS, split="train", required=False), None)
-    documents = data_files(path, DOCUMENTS, split="train", required=False)
-    return rows is not None and all(Path(file.name).stem.upper() in _ABOUT for file in documents)
+    """True for a folder or archive of files of rows; a README beside them is ignored. Of both, documents are read."""
+    rows = [file.name for file in data_files(path, ROWS, split="train", required=False)]
+    documents = [file.name for file in data_files(path, DOCUMENTS, split="train", required=False)]
+    if (documents := [name for name in documents if Path(name).stem.upper() not in _ABOUT]) and rows:
+        unread = f"{len(rows)} files of rows are not read ({rows[0]}), since there are documents ({documents[0]})"
+        warnings.warn(f"{at(path)}: {unread}; give them in a folder of their own", stacklevel=2)
+    return bool(rows) and not documents
 
 
 def _passages_of_rows(path: Path, columns: Mapping[str, str]) -> Iterator[Passage]:
@@ -125,12 +129,12 @@ def _missing(row: SourceRecord, target: str, field: str) -> UserError:
     if not unmapped:
         return row.error(field, "missing")
     typed = typed_columns(_guessed(row.data, target))
-    return row.error(field, f'missing; {did_you_mean(field, unmapped)}; map yours: --columns "{typed}"')
+    return row.error(field, f'missing; there is {", ".join(unmapped[:20])}; map yours: --columns "{typed}"')
 
 
 _USUAL_TITLES = frozenset({"title", "head", "heading", "headline", "name", "page", "subject"})
 _USUAL_TEXTS = ("text", "contents", "content", "body", "passage", "passage_text", "paragraph", "page_content",
-                "document", "chunk", "abstract")  # fmt: skip
+                "document", "chunk", "chunk_text", "snippet", "abstract", "answer")  # fmt: skip
 
 
 def _guessed(data: Mapping[str, Any], target: str) -> dict[str, str]:

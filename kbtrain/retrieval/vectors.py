@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import numpy as np
@@ -27,7 +26,7 @@ from kbtrain.io.files import errors_of
 from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.llm.dialect import KeyHeader
 from kbtrain.llm.server_requests import PromptRefusal, post
-from kbtrain.net import LONGEST_ASKED, Retry, check_url, is_loopback, key_headers, split_query, tls
+from kbtrain.net import LONGEST_ASKED, Retry, by_proxy, check_url, key_headers, split_query, tls
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages, read_passages, read_unique_passages
 from kbtrain.runtime.event_loop import EventLoop, run
@@ -84,7 +83,7 @@ class Embedder:
             verify=tls(),
             headers=key_headers(embeddings.server_key_env, embeddings.server_key_header),
             timeout=httpx2.Timeout(embeddings.server_timeout, connect=min(10.0, embeddings.server_timeout), pool=None),
-            trust_env=not is_loopback(urlsplit(embeddings.server_url).hostname or ""),
+            trust_env=by_proxy(embeddings.server_url),
         )
 
     async def vectors(self, texts: Sequence[str]) -> Vectors:

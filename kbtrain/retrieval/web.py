@@ -19,7 +19,7 @@ from pydantic import Field
 from kbtrain.answers.writing import is_blank
 from kbtrain.config import Config
 from kbtrain.errors import UserError, strike_all
-from kbtrain.net import check_url, key_from_environment, retry_after, tls, whole_text
+from kbtrain.net import by_proxy, check_url, key_from_environment, retry_after, tls, whole_text
 from kbtrain.records import Hit
 from kbtrain.retrieval.base import distinct
 
@@ -63,7 +63,8 @@ class WebSearch:
         self.headers = {header: key_from_environment(name) or "" for header, name in service.headers.items()}
         timeout = httpx2.Timeout(service.timeout_s, pool=None)
         headers = {"accept": "application/json", **self.headers}
-        self._client = httpx2.Client(headers=headers, timeout=timeout, verify=tls())
+        own = {"headers": headers, "timeout": timeout, "verify": tls(), "trust_env": by_proxy(service.url)}
+        self._client = httpx2.Client(**own)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """At most ``k`` hits for each query, in the service's order. Raises :class:`UserError` when it gives up."""

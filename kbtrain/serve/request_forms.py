@@ -313,7 +313,8 @@ class ResponsesForm(RequestForm):
         return {"type": "allowed_tools", **chosen["allowed_tools"]} if tools else chosen
 
     def choice(self, tool: Body) -> Body:
-        return {"type": "function", "name": _name(tool)} if tool.get("type") == "function" else {"type": tool["type"]}
+        by_name = tool.get("type", "function") == "function"
+        return {"type": "function", "name": _name(tool)} if by_name else {"type": tool["type"]}
 
 
 class MessagesForm(RequestForm):
@@ -439,8 +440,8 @@ def search_tools(body: Body, patterns: Sequence[str]) -> list[Body]:
     The tool that finds tools is none of them.
     """
     tools = body.get(_tools_field(body)) if patterns else None
-    listed = tools if isinstance(tools, list) else []
-    return [tool for tool in listed if isinstance(tool, dict) and _searches(tool, patterns)]
+    listed = tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else []
+    return [tool for tool in listed if _searches(tool, patterns)]
 
 
 def _tools_field(body: Body) -> str:
@@ -492,7 +493,7 @@ def steer_tools(
     choice = body.get("tool_choice", body.get("function_call"))
     options = choice if isinstance(choice, dict) and choice.get("type") == "auto" else {}
     allowed = _allowed(choice)
-    if rule == "keep" or not (options or allowed or choice in (None, "auto")):
+    if rule == "keep" or (tools and not (options or allowed or choice in (None, "auto"))):
         return body, "kept"
     if needed:
         if rule != "force" or not tools or thinks(body) or allowed or field == "functions":

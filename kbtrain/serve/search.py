@@ -23,7 +23,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import parsed
 from kbtrain.io.provenance import meta_of, meta_path
-from kbtrain.net import Retry, reply_json, tls
+from kbtrain.net import Retry, by_proxy, reply_json, tls
 from kbtrain.records import Hit
 from kbtrain.retrieval.base import DistinctSearch, distinct, hit_of, refilled
 from kbtrain.retrieval.vectors import Embedder, VectorIndex, is_index
@@ -117,7 +117,8 @@ def vector_search(index: VectorIndex) -> Search:
 def http_search(service: WebService) -> Search:
     """A service that answers a GET with JSON (:class:`~kbtrain.retrieval.web.WebService`); one request a question."""
     web = WebSearch(service)
-    client = httpx2.AsyncClient(timeout=httpx2.Timeout(service.timeout_s, pool=None), trust_env=False, verify=tls())
+    timeout, proxied = httpx2.Timeout(service.timeout_s, pool=None), by_proxy(service.url)
+    client = httpx2.AsyncClient(timeout=timeout, trust_env=proxied, verify=tls())
 
     async def find(query: str, k: int) -> Sequence[Hit]:
         headers = {"accept": "application/json", **web.headers}
@@ -232,15 +233,13 @@ def _bm25(name: str, columns: Mapping[str, str]) -> Search:
 
 def _function(name: str) -> Search:
     module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, os.getcwd())  # for good: a function may import its neighbours when it is called
     try:
         function: Any = importlib.import_module(module)
         for part in attribute.split("."):
             function = getattr(function, part)
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: not a module's name
         raise UserError(f"key 'search': {name}: cannot be imported ({error})") from None
-    finally:
-        sys.path.remove(os.getcwd())
     if not callable(function):
         raise UserError(f"key 'search': {name}: is not a function")
     if inspect.iscoroutinefunction(function):

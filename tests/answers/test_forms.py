@@ -52,9 +52,8 @@ def test_forms_are_alike_in_exact_match_f1_and_groups():
 
 
 def test_ordinals_of_the_teens_end_in_th():
-    assert [forms.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 101, 111)] == (
-        "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 111th".split()
-    )
+    ordinals = "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 111th".split()
+    assert [forms.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 101, 111)] == ordinals
 
 
 @pytest.mark.parametrize(

@@ -191,12 +191,8 @@ def test_the_recipe_s_folder_stands_alone_and_scores_what_needs_retrieval_higher
         assert [gate.score_all([example])[name][0] for example in asked] == scores
         assert min(scores[1::2]) > max(scores[::2])  # rivers are not known
     assert kbtrain.load_gate(tmp_path / "features", key="benefit").score(asked) == together["features_benefit"]
-    assert (gate.stage, gate.needs_evidence, gate.unit, dict(gate.spent)) == (
-        "question",
-        False,
-        "probability",
-        {"requests": 0},
-    )
+    facts = (gate.stage, gate.needs_evidence, gate.unit, dict(gate.spent))
+    assert facts == ("question", False, "probability", {"requests": 0})
     assert gate.needs_retrieval(asked[1].question) and not gate.needs_retrieval(asked[0].question)
     assert "saved, opened again, scores equal (to 0e+00)" in capsys.readouterr().out
 

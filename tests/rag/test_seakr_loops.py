@@ -39,9 +39,8 @@ def test_sure_sentences_go_into_the_rationale_and_the_final_one_stops():
     assert trace.answer == "Ann" and trace.correct and trace.exact_match == 1.0 and trace.f1 == 1.0
     assert [(s.name, s.chosen) for s in trace.strategies] == [("rationales", True)]
     assert (trace.spent.searches, trace.spent.passages) == (0, 0)
-    assert (trace.spent.requests, trace.spent.samples, trace.spent.tokens, trace.spent.prompt_tokens) == (
-        3, 60, 630, 300,
-    )  # fmt: skip
+    spent = trace.spent
+    assert (spent.requests, spent.samples, spent.tokens, spent.prompt_tokens) == (3, 60, 630, 300)
     assert trace.empty_samples == 3 and not trace.retrieved
 
 

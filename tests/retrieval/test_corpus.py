@@ -40,7 +40,7 @@ def test_dprs_table_is_read_with_its_quotes(tmp_path):
     [
         ("a.jsonl", b'{"id": "1", "title": "", "text": "x"}\n{"id"', r"a\.jsonl:2: broken JSON"),
         ("a.jsonl", b"[1]\n", r"a\.jsonl:1: field '\[0\]': expected a JSON object, found int"),
-        ("a.jsonl", b'{"id": "1", "title": "", "txt": "x"}\n', r":1: field 'text': missing; did you mean 'txt'\?"),
+        ("a.jsonl", b'{"id": "1", "title": "", "txt": "x"}\n', r":1: field 'text': missing; there is txt; map yours"),
         ("a.jsonl", b'{"id": "1", "title": "", "text": null}\n', r":1: field 'text': expected text, found None"),
         ("a.jsonl", b'{"id": "1", "title": "", "text": " "}\n', r":1: field 'text': empty"),
         ("a.jsonl", b'{"id": true, "title": "", "text": "x"}\n', r":1: field 'id': expected text, found True"),
