@@ -105,7 +105,7 @@ def test_a_gate_of_own_questions_learns_benefit_where_labels_have_two_values_of_
     assert (build.tau_benefit, build.benefit_greedy) == ((0, 0) if tau is None else (tau, 1))
     (tmp_path / "cost.json.meta.json").write_text('{"schema": 1, "config": {"prices": "bill.yaml"}}')
     bill, report = own_chain(tmp_path)[-2].command(), own_chain(tmp_path, "p.yaml")[-1].command()
-    assert (bill[-2:], report[-2:]) == (["--prices", "bill.yaml"], ["--prices", "p.yaml"])
+    assert (bill[-2:], report[-2:], build.on_leak) == (["--prices", "bill.yaml"], ["--prices", "p.yaml"], "drop")
 
 
 def test_answers_of_which_each_question_has_one_are_labelled_by_it(tmp_path):

@@ -75,6 +75,7 @@ def test_the_user_s_own_words(text, words):
 def test_own_patterns_are_struck_and_counted():
     found = own_words(f"/// ticket 17 ///\n{ASKED}", [re.compile(r"///.*?///\s*")])
     assert (found.words, found.struck) == (ASKED, 1)
+    assert own_words(f"--t\r\n17\r\n--\r\n{ASKED}", [re.compile("--t\r\n.*\r\n--")]).words == ASKED
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,7 @@ def test_a_prompt_with_its_passages(prompt):
         f"Use the following pieces of retrieved context to answer.\n\n{CONTEXT}",
         f"Please summarize the knowledge base.\nHere is the knowledge base:\n{CONTEXT}\nThat was it.",
         f"You answer questions.\n\nContext:\n{CONTEXT}",
+        f"Answer from the sources.\r\n\r\n[1] {CONTEXT}\r\n[2] A.",
     ],
 )
 def test_a_system_s_message_with_passages(system):
@@ -144,10 +146,10 @@ def test_a_question_is_a_question(text, systems):
     assert no_question(text, systems) is None
 
 
-@pytest.mark.parametrize("piece", ["<open>", "<open_a1>", "===\n", "Answer in a, ", "q: context\n", "use the given "])
+@pytest.mark.parametrize("piece", ["<open>", "\n", "===\n", "Answer in a, ", "q: context\n", "use the given "])
 def test_long_texts_are_read_in_time(piece):
     for text in (piece * (8000 // len(piece)), piece * (100_000 // len(piece))):
-        assert len(own_words(text).words) <= len(text)
+        assert len(own_words(text).words) <= len(text) and own_words(json.dumps({"question": f"a{text}?"})).words
         no_question(text), no_question(ASKED, [text])
 
 

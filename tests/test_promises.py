@@ -330,6 +330,7 @@ INPUTS = [  # (stage, exchanged input, what is said); None: the work is done aga
     ("retrieve", "run/questions.jsonl", r"evidence\.jsonl: samples\.db holds answers"),
     ("sample", "run/questions.jsonl", r"evidence\.jsonl: made from another questions\.jsonl; run data_gen/retrieve"),
     ("build", "run/questions.jsonl", r"labels\.jsonl: made from another questions\.jsonl; run data_gen/label"),
+    ("end_to_end", "run/evidence.jsonl", r"evidence\.jsonl: not the passages that the answers were drawn with"),
     ("fit", "run/labels.jsonl", r"train\.jsonl: made from another labels\.jsonl; run data_gen/build"),
     ("score", "run/examples/dev.jsonl", None),
 ]

@@ -221,17 +221,11 @@ def gate_bill(name: str, used: Usage, retrieve: Floats, accuracy: float, prices:
     even_seconds, why_seconds = _break_even(asking.latency, never.seconds, always.seconds, asking.within_answer)
     reasons = {"break_even": why} if why else {}
     return GateBill(
-        gate=name,
-        accuracy=accuracy,
-        ratio=float(retrieve.mean()),
-        bill=gated,
-        always=always,
+        gate=name, accuracy=accuracy, ratio=float(retrieve.mean()), bill=gated, always=always,
         saved=1 - gated.money / always.money if always.money else None,
-        saved_seconds=1 - gated.seconds / always.seconds if always.seconds else None,
-        break_even=even,
-        break_even_seconds=even_seconds,
-        reasons=reasons | ({"break_even_seconds": why_seconds} if why_seconds else {}),
-    )
+        saved_seconds=1 - gated.seconds / always.seconds if always.seconds else None, break_even=even,
+        break_even_seconds=even_seconds, reasons=reasons | ({"break_even_seconds": why_seconds} if why_seconds else {}),
+    )  # fmt: skip
 
 
 def _break_even(gate: float, never: float, always: float, within_answer: bool) -> tuple[float | None, str]:

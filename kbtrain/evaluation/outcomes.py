@@ -95,16 +95,10 @@ def outcome(question: Question, llm: ConditionOutcome, rag: ConditionOutcome) ->
     if llm.correct is None or rag.correct is None:
         raise ValueError(f"question {question.id!r} has no greedy answer")
     return Outcome(
-        question_id=question.id,
-        split=question.split,
-        relation=question.relation,
-        llm_correct=llm.correct,
-        rag_correct=rag.correct,
-        llm_expected=llm.mastery,
-        rag_expected=rag.mastery,
-        llm_tokens=llm.tokens,
+        question_id=question.id, split=question.split, relation=question.relation, llm_correct=llm.correct,
+        rag_correct=rag.correct, llm_expected=llm.mastery, rag_expected=rag.mastery, llm_tokens=llm.tokens,
         rag_tokens=rag.tokens,
-    )
+    )  # fmt: skip
 
 
 def has_expected(outcomes: Sequence[Outcome]) -> bool:

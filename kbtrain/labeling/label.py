@@ -112,19 +112,11 @@ def label(
     llm, rag = by_condition["llm"], by_condition.get("rag")
     gain, (gain_low, gain_high) = (rag and benefit(llm, rag)) or (None, (None, None))
     return Label(
-        question_id=question.id,
-        split=question.split,
-        llm=llm,
-        rag=rag,
-        mask=by_condition.get("mask"),
-        **_hard_parts(llm, rag, tau_mastery, tau_certainty),
-        benefit=gain,
-        benefit_low=gain_low,
-        benefit_high=gain_high,
+        question_id=question.id, split=question.split, llm=llm, rag=rag, mask=by_condition.get("mask"),
+        **_hard_parts(llm, rag, tau_mastery, tau_certainty), benefit=gain, benefit_low=gain_low, benefit_high=gain_high,
         effect_mastery=effect(llm.mastery, rag.mastery if rag else None),
-        effect_certainty=effect(llm.certainty, rag.certainty if rag else None),
-        relation=question.relation,
-    )
+        effect_certainty=effect(llm.certainty, rag.certainty if rag else None), relation=question.relation,
+    )  # fmt: skip
 
 
 def with_taus(label: Label, tau_mastery: float, tau_certainty: float) -> Label:

@@ -51,17 +51,11 @@ def _open_server(config: LLMConfig) -> LLM:
     from kbtrain.llm.openai_llm import OpenAILLM
 
     server = Server(
-        url=config.server_url,
-        model=config.served_name,
-        chat=config.server_endpoint == "chat",
-        asked_at_once=config.server_concurrency,
-        opened=config.server_thought_opened,
-        alias=config.server_alias,
-        timeout=config.server_timeout,
-        key_env=config.server_key_env,
-        dialect=config.dialect(),
+        url=config.server_url, model=config.served_name, chat=config.server_endpoint == "chat",
+        asked_at_once=config.server_concurrency, opened=config.server_thought_opened, alias=config.server_alias,
+        timeout=config.server_timeout, key_env=config.server_key_env, dialect=config.dialect(),
         retry=Retry(tries=config.server_tries, patience=config.server_patience),
-    )
+    )  # fmt: skip
     return OpenAILLM.connect(config.model, config.sampling(), server)
 
 

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io import jsonl
 from kbtrain.questions.base import Columns, Loaded, Loader, Reading, in_split, native
-from kbtrain.questions.checks import FirstSeen, check_question, read_questions, split_key
+from kbtrain.questions.checks import FirstSeen, check_question, leak_key, read_questions
 from kbtrain.questions.collect import split_of
 from kbtrain.questions.columns import csv_questions, hub_questions, jsonl_questions
 from kbtrain.questions.files import FEW_SHOT_SPLITS
@@ -102,7 +103,7 @@ def _in_new_split(loaded: Loaded, options: Reading) -> Loaded:
     if not options.shares:
         return loaded
     # by the group, else the text, so that a duplicate question is in one split
-    key = f"group {loaded.group}" if loaded.group else split_key(loaded.question)
+    key = f"group {loaded.group}" if loaded.group else leak_key(loaded.question, normalise)
     return in_split(loaded, split_of(key, options.shares))
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.answers.grading import is_empty
-from kbtrain.answers.words import normalise, question_key
+from kbtrain.answers.words import question_key
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.prompts.kbm import query_text
@@ -89,19 +89,15 @@ class Leak:
     split: Split = "train"
 
 
-def leak_key(question: Question) -> str:
-    """Key by which two questions count as the same: normalised text and, in any order, normalised options."""
-    return asked_key(question.text, question.options)
+def leak_key(question: Question, key: Callable[[str], str] = question_key) -> str:
+    """Key by which two questions count as the same: the text's ``key`` and, in any order, those of the options. Splits
+    are drawn by ``normalise``, by which they always were."""
+    return asked_key(question.text, question.options, key)
 
 
-def asked_key(text: str, options: Iterable[str]) -> str:
+def asked_key(text: str, options: Iterable[str], key: Callable[[str], str] = question_key) -> str:
     """As :func:`leak_key`, of a question's parts."""
-    return "\n".join([question_key(text), *sorted(map(question_key, options))])
-
-
-def split_key(question: Question) -> str:
-    """Key by which a question's split is drawn: as :func:`leak_key`, without signs, so that all splits stay."""
-    return "\n".join([normalise(question.text), *sorted(map(normalise, question.options))])
+    return "\n".join([key(text), *sorted(map(key, options))])
 
 
 def find_leaks(path: Path | str) -> Iterator[Leak]:

@@ -78,17 +78,11 @@ def first_screen(
     saves = saving is not None and saving.noted.dev_saved > 0
     news = text[0].partition(": ")[0] + "." if saves else text[0]
     return FirstScreen(
-        subtitle=subtitle(results.meta, questions),
-        news=news[:1].upper() + news[1:],
-        certainty=text[2] if saves else "",
-        sentences=text,
-        certain=saving is not None and saving.certain,
-        tiles=tiles(results, saving, counts) if saving is not None and counts is not None else [],
-        counts=counts,
-        five=five_rows(results, savings, saving),
-        rows=table(results, savings),
-        note=_note(saving, results),
-    )
+        subtitle=subtitle(results.meta, questions), news=news[:1].upper() + news[1:],
+        certainty=text[2] if saves else "", sentences=text, certain=saving is not None and saving.certain,
+        tiles=tiles(results, saving, counts) if saving is not None and counts is not None else [], counts=counts,
+        five=five_rows(results, savings, saving), rows=table(results, savings), note=_note(saving, results),
+    )  # fmt: skip
 
 
 def tiles(results: Results, saving: Saving, counts: FourFold) -> list[Tile]:

@@ -130,16 +130,11 @@ class KeyedEnding(Ending):
         fit, card = self.fit, self.card
         (_, scores), *others = self.dev.items()
         return scores.page(
-            worst,
-            card,
-            "questions",
+            worst, card, "questions",
             {f"{key} on dev ({other.counts('questions')})": other.table for key, other in others},
-            title=f"Retrieval gate (`{card.kind}`)",
-            what=fit.what,
-            points=fit.points,
-            limits=fit.limits,
+            title=f"Retrieval gate (`{card.kind}`)", what=fit.what, points=fit.points, limits=fit.limits,
             threshold="\n".join(scores.threshold_text for scores in self.dev.values()),
-        )
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

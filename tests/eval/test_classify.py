@@ -1,6 +1,7 @@
 """eval/classify.py: each definition of "retrieval needed", against scikit-learn on the same outcomes."""
 
 import json
+import shutil
 
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -57,11 +58,13 @@ def test_the_rule_that_reads_training_questions_chooses_as_end_to_end_does(scrip
     found = []
     given = {"run": run_folder, "threshold_rule": "best_accuracy"}
     evaluate.main(build(evaluate.EndToEndConfig, None, given))
-    classify.main(build(classify.ClassifyConfig, None, given))
-    for name in ("results", "classify"):
+    for of in ({}, {"scores": run_folder / "scores/gates.jsonl"}):
+        classify.main(build(classify.ClassifyConfig, None, given | of))
+        shutil.copy(run_folder / "classify.json", run_folder / f"classify{len(of)}.json")
+    for name in ("results", "classify0", "classify1"):
         gates = json.loads((run_folder / f"{name}.json").read_text())["gates"]
         found.append({gate["gate"]: gate["threshold"] for gate in gates if gate["gate"].startswith("kbm")})
-    assert found[0] == found[1] and len(found[0]) == 3
+    assert found[0] == found[1] == found[2] and len(found[0]) == 3
 
 
 def test_it_says_what_to_run_first(script, run_folder):

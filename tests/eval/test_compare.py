@@ -79,17 +79,14 @@ def test_one_data_set_alone(script, made, capsys):
 @pytest.mark.parametrize(
     ("name", "settings", "file"),
     [
-        ("end_to_end", {"bootstrap_draws": 100}, "scores/gates.jsonl"),
-        ("compare_scores", {}, "scores/gates.jsonl"),
-        ("compare_scores", {}, "outcomes.jsonl"),
-        ("compare_scores", {"dataset": "made-up"}, "questions.jsonl"),
+        ("end_to_end", {"bootstrap_draws": 100}, "scores/gates.jsonl"), ("compare_scores", {}, "scores/gates.jsonl"),
+        ("compare_scores", {}, "outcomes.jsonl"), ("compare_scores", {"dataset": "made-up"}, "questions.jsonl"),
         ("calibrate", {"gate": "kbm_mastery", "folder": "kbm"}, "outcomes.jsonl"),
         ("calibrate", {"gate": "kbm_mastery", "folder": "kbm"}, "scores/gates.jsonl"),
-        ("classify", {}, "outcomes.jsonl"),
-        ("learning_curve", {}, "examples/train.jsonl"),
+        ("classify", {}, "outcomes.jsonl"), ("learning_curve", {}, "examples/train.jsonl"),
         ("import_decisions", {"path": "x", "gate": "theirs", "column": "score"}, "questions.jsonl"),
     ],
-)
+)  # fmt: skip
 def test_what_was_changed_since_it_was_made_is_evaluated_by_nobody(name, settings, file, run_folder):
     """In whatever script: a hand-edited score became a figure where eval/write_report.py alone looked."""
     write_meta(_outcomes(run_folder), stage="end_to_end", config={}, inputs=[])

@@ -233,6 +233,8 @@ def test_a_judge_that_made_the_labels_grades_the_answers_too(script, sampled_run
     assert {o.question_id: o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl")} == by_rule  # not in use
     write_meta(sampled_run / "labels.jsonl", stage="label", config={}, inputs=[], started=time.monotonic(),
                extra={"label_rule": {"judge": {"judge": "contrary"}}})  # fmt: skip
+    with pytest.raises(UserError, match=r"outcomes\.jsonl: graded by another judge than the labels; run eval/end_to"):
+        read_outcomes(sampled_run)
     document = evaluate(script, sampled_run)
     judged = {o.question_id: o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl")}
     assert set(by_rule) - set(judged) == {"test-3"} and document["meta"]["excluded"]["without_verdict"] == 1

@@ -31,11 +31,8 @@ def test_the_tree_of_a_worked_example():
     assert tree.tokens == (1, 2, 7, 3, 8, 9, 3)
     assert tree.parents == (-1, 0, 1, 2, 1, 4, 5)
     assert tree.depths == (0, 1, 2, 3, 2, 3, 4)
-    assert {given: (p.position, p.true_id, p.false_id, p.node) for given, p in tree.places.items()} == {
-        (): (2, 7, 8, 1),
-        (True,): (4, 7, 8, 3),
-        (False,): (5, 7, 8, 6),
-    }
+    places = {given: (p.position, p.true_id, p.false_id, p.node) for given, p in tree.places.items()}
+    assert places == {(): (2, 7, 8, 1), (True,): (4, 7, 8, 3), (False,): (5, 7, 8, 6)}
     assert {place.node for place in tree.places.values()} == {1, 3, 6}
     assert max(map(len, tree.answers.values())) == 8
 

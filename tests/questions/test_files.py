@@ -115,7 +115,8 @@ def test_a_name_that_tells_two_splits_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"train-test\.jsonl: its name has two splits \(train, test\); set split"):
         split_word("x/train-test.jsonl", SPLITS)
     (tmp_path / "train-test.jsonl").write_text('{"question": "a?", "answers": "b"}\n')
-    assert next(load("jsonl", tmp_path / "train-test.jsonl", Reading(split="dev"))).question.split == "dev"
+    for reading in (Reading(split="dev"), Reading(shares=(0.0, 1.0, 0.0))):
+        assert next(load("jsonl", tmp_path / "train-test.jsonl", reading)).question.split == "dev"
 
 
 def test_2wikimultihopqa_finds_its_aliases_in_the_archive(tmp_path):

@@ -94,7 +94,8 @@ def test_collect_drops_and_counts_them(tmp_path):
 
 def test_contradictions_repeats_and_doubtful_answers_are_counted(tmp_path):
     rows = [{"question": "Who wrote it?", "answers": ["Ann"]}, {"question": "who wrote it", "answers": ["Bob"]},
-            {"question": "Who wrote it?", "answers": ["ann."]}, {"question": "b?", "answers": ["None"]}]  # fmt: skip
+            {"question": "Who wrote it?", "answers": ["ann."]}, {"question": "b?", "answers": ["None"]},
+            {"question": "Is 3 < 4?", "answers": ["yes"]}, {"question": "Is 3 > 4?", "answers": ["no"]}]  # fmt: skip
     done = collect(tmp_path, *rows)
     assert done.returncode == 0
     assert ("warning: 2 questions repeat the text of another, 1 of them with other reference answers (as 'mine-2' and "

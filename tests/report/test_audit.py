@@ -241,7 +241,7 @@ def width(shown):
 
 def test_accepted_answers_judge_without_people_and_promise(folder, log, tmp_path, capsys):
     run, gold = tmp_path / "audit", tmp_path / "gold.csv"
-    gold.write_text("question,answers\n" + "".join(f"=question {i}?,good\n" for i in range(N)))
+    gold.write_text("question,answers\n" + "".join(f"=question {i}?,good\n=question {i}?,N/A\n" for i in range(N)))
     shown = run_audit(capsys, folder, "--log", log, "--run", run, "--n", 100, "--gold", gold)
     assert "100 with a reference answer" in shown
     answer(run)

@@ -15,11 +15,8 @@ def test_values_are_shown_by_kind():
         "-1.2",
         "-",
     ]
-    assert [format_cell(12, "count"), format_cell("x", "percent"), format_cell(0.000123, "decimal")] == [
-        "12",
-        "x",
-        "0.000123",
-    ]
+    cells = [format_cell(12, "count"), format_cell("x", "percent"), format_cell(0.000123, "decimal")]
+    assert cells == ["12", "x", "0.000123"]
     assert format_cell(-0.0004, "points") == "+0.0"  # no minus zero
 
 

@@ -103,6 +103,9 @@ def test_a_corpus_is_a_json_list_parquet_or_a_folder_of_these(tmp_path):
     for i, row in enumerate(FOREIGN):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), shards / f"train-0000{i}-of-00002.parquet")
     assert list(read_passages(tmp_path / "hub")) == READ
+    (tmp_path / "hub" / "sources.txt").write_text("Of both.")
+    with pytest.warns(UserWarning, match=r"hub: 2 files of rows are not read \(.*00000-of-00002\.parquet\)"):
+        assert "Of both." in [passage.text for passage in read_passages(tmp_path / "hub")]
     (tmp_path / "numbered.json").write_text(json.dumps([{"body": "a"}, {"body": "b"}]))
     found = read_passages(tmp_path / "numbered.json", {"text": "body"})
     assert [passage.id for passage in found] == ["numbered-1", "numbered-2"]

@@ -65,7 +65,7 @@ def test_services_and_functions_give_each_text_once():
     web = WebSearch(WebService(url="http://localhost/?q={query}", results="found", id="id", text="text"))
     reply = {"found": [{"id": f"a{i}", "text": LONG} for i in range(3)] + [{"id": 9, "text": "other"}]}
     assert [one.passage_id for one in web.hits(reply, "q", 2)] == ["a0", "9"] and web.dropped == 2
-    assert [one.text for one in hits_of([LONG, LONG, "other"], 2)] == [LONG, "other"]
+    assert [one.text for one in hits_of([" ", LONG, LONG, "other"], 2)] == [LONG, "other"]
     zero = {"id": 0, "title": "", "text": LONG, "score": 0.0}  # no missing id, no missing score
     assert hit_of(zero, 1) == Hit("0", "", LONG, 0.0) and hit_of({"text": LONG}, 2) == Hit("2", "", LONG, 0.5)
 

@@ -130,7 +130,7 @@ def test_a_field_that_says_no_is_no_search(server, stub):
         ("chat/completions", [SEARCH], "none"),
         ("chat/completions", [OTHER, SEARCH], {"type": "allowed_tools", "allowed_tools": {
             "mode": "auto", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}}),
-        ("responses", [{"type": "function", "name": "get_weather"}, {"type": "web_search"}],
+        ("responses", [{"name": "get_weather"}, {"type": "web_search"}],
          {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "get_weather"}]}),
         ("messages", [{"type": "web_search_20250305", "name": "web_search"}], {"type": "none"}),
     ],
@@ -170,6 +170,8 @@ def test_a_steered_request_that_the_upstream_refuses_is_sent_as_it_came(gate):
 def test_what_the_client_chose_or_called_stays(server, stub):
     body, found = ask(server, KNOWN, [SEARCH], tool_choice="required")
     assert (found["x-kbtrain-tool"], stub.body()) == ("kept", body)
+    body, _ = ask(server, KNOWN, [OTHER], tool_choice="required", web_search_options={})  # of tools, not of the field
+    assert stub.body() == {key: value for key, value in body.items() if key != "web_search_options"}
     call = {"id": "a", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
     turns = [
         {"role": "user", "content": "Hi there, who?"}, {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -177,11 +179,8 @@ def test_what_the_client_chose_or_called_stays(server, stub):
         {"role": "user", "content": KNOWN},
     ]  # fmt: skip
     body, found = ask(server, KNOWN, [SEARCH])
-    for mine in (
-        {"tool_calls": [call]},
-        {"function_call": call["function"]},
-        {"content": [{"type": "server_tool_use"}]},
-    ):
+    used = {"content": [{"type": "server_tool_use"}]}
+    for mine in ({"tool_calls": [call]}, {"function_call": call["function"]}, used):
         body["messages"] = [turns[0], {"role": "assistant", "content": None} | mine, turns[4]]
         assert server.post("/v1/chat/completions", body).headers["x-kbtrain-tool"] == "kept"
     body["messages"] = turns
