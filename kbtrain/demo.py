@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import meta_of, meta_path
@@ -154,9 +154,10 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
     index = run / "bm25" if (run / "bm25").exists() else None
 
     def keys() -> tuple[str, ...]:
-        if benefit_tau(run) is None:
-            return ("--keys", "[mastery]")
-        return ("--keys", "[mastery, benefit]" if _mastery_varies(run) else "[benefit]")
+        learnt = ["mastery"] * _mastery_varies(run) + ["benefit"] * (benefit_tau(run) is not None)
+        if not learnt:
+            raise UserError(f"{at(run)}: mastery and benefit are the same for all training questions: nothing to learn")
+        return ("--keys", f"[{', '.join(learnt)}]")
 
     def targets() -> tuple[str, ...]:
         # benefit says more of whether a search pays (studies/notes/demo.md); some models answer alike with passages
@@ -248,8 +249,8 @@ def benefit_tau(run: Path) -> float | None:
 
 
 def _mastery_varies(run: Path) -> bool:
-    labels = jsonl.read(Label, run / "labels.jsonl")
-    return len({label.llm.mastery for label in labels if label.split == "train"}) > 1
+    labels = jsonl.read(Label, run / "labels.jsonl") if path_exists(run / "labels.jsonl") else ()
+    return len({label.llm.mastery for label in labels if label.split == "train"}) != 1
 
 
 def finish_own(run: Path, say: Say, prices: str | None = None, gate: str = FEATURES) -> None:

@@ -59,7 +59,7 @@ _MANNER = re.compile("|".join(f"(?:{_form(text)})" for text in _TABLE["manner"][
 _CONDITION = re.compile(_TABLE["passages"]["condition"], re.IGNORECASE)
 _GIVEN, _FILL_IN = re.compile(_form(_TABLE["passages"]["given"]), _M), re.compile(_form(_TABLE["code"]["fill_in"]))
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|(?<=[。！？])|\n+")
-_BLANKS = re.compile(r"(\s{8})\s+")  # patterns that look around blanks would try each place of a long run
+_BLANKS = re.compile(r"(\s{7}(?>\r\n|\s))\s+")  # patterns that look around blanks would try each place of a long run
 _FIELDS = ("question", "query", "message", "user_message", "input", "prompt", "text", "content")
 
 

@@ -51,7 +51,7 @@ class MakeDraftConfig(Config):
 
     server_config: Path | None = Field(
         None,
-        description="server: file that kbtrain check-server wrote, for address, name, endpoint, key, tries and waits",
+        description="server: file that kbtrain check-server wrote, for address, names, endpoint, key, tries and waits",
     )
     server_url: str | None = Field(None, description="server: address up to and with /v1; null: the model runs here")
     server_model: str | None = Field(None, description="server: the model's name there; null: as in model")

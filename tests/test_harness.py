@@ -64,7 +64,7 @@ def test_no_question_of_the_atlas_is_changed_or_taken_for_a_prompt():
         (f"{ASKED}  \nKeep it short     \nThanks", ASKED),
         (f"Hello\n  Thanks\n{ASKED}", ASKED),
         (f"{ASKED}\r\nBe brief\r\nBest regards,\r\nJo", ASKED),
-        (f"{ASKED}{7 * ' '}\r\nThanks", ASKED),
+        (f"{ASKED}{7 * ' '}\r\nThanks", ASKED), (f"Answer briefly{7 * ' '}\r\n{ASKED}", ASKED),
         (json.dumps({"question": f"{ASKED}\r\nBe brief\r\nThanks"}), ASKED),
     ],
 )  # fmt: skip
@@ -146,7 +146,7 @@ def test_a_question_is_a_question(text, systems):
     assert no_question(text, systems) is None
 
 
-@pytest.mark.parametrize("piece", ["<open>", "\n", "===\n", "Answer in a, ", "q: context\n", "use the given "])
+@pytest.mark.parametrize("piece", ["<open>", "<a1>", "\n", "===\n", "Answer in a, ", "q: context\n", "use the given "])
 def test_long_texts_are_read_in_time(piece):
     for text in (piece * (8000 // len(piece)), piece * (100_000 // len(piece))):
         assert len(own_words(text).words) <= len(text) and own_words(json.dumps({"question": f"a{text}?"})).words

@@ -173,7 +173,7 @@ _THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:[,']\d{3})+(?!\d)")  # 1,000 and 1'00
 _RAISED = re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u00bc-\u00be\u2150-\u215e])")
 _DROPPED = re.compile(r"(?<![0-9])\.|\.(?![0-9])|[^a-z0-9.]")  # of plain text in small letters
 _OF_AMOUNTS = regex.compile(r"[\p{Sc}%\u2030<>\u2264\u2265]")
-_OF_QUESTIONS = regex.compile(r"[\p{Sc}\p{Sm}%\u2030]|(?<=\d ?)\*(?= ?\d)")
+_OF_QUESTIONS = regex.compile(r"[\p{Sc}\p{Sm}%\u2030]|(?<=\d ?)[*/^](?= ?\d)")
 _DROPPED_ANY = regex.compile(r"(?<!\p{Nd})\.|\.(?!\p{Nd})|[^\p{L}\p{N}\p{M}.]")
 
 
@@ -196,7 +196,7 @@ def verdict_key(answer: str) -> str:
 
 
 def question_key(text: str) -> str:
-    """Questions with the same key count as one: as :func:`verdict_key`, with the signs of sums ("2 + 3", "a | b")."""
+    """Questions with the same key are one in a file: as :func:`verdict_key`, with signs of sums ("2 + 3", "a | b")."""
     return " ".join([normalise(text), *_OF_QUESTIONS.findall(folded(text))])
 
 

@@ -136,15 +136,10 @@ def bill(used: Usage, retrieve: Floats, prices: Prices, asking: GateCost = NO_GA
     gate = _paid(gate_read, gate_generated, prices) if asking.tokens else machine
     reading = (read * prices.seconds_per_1000_tokens_in + generated * prices.seconds_per_1000_tokens_out) / 1000
     return Bill(
-        money=searches * prices.search + tokens + gate,
-        searches=searches * prices.search,
-        tokens=tokens,
-        gate=gate,
-        seconds=searches * prices.search_seconds + float(reading) + share * asking.latency,
-        searched=searches,
-        prompt_tokens=float(read) + gate_read,
-        completion_tokens=float(generated) + gate_generated,
-    )
+        money=searches * prices.search + tokens + gate, searches=searches * prices.search, tokens=tokens, gate=gate,
+        seconds=searches * prices.search_seconds + float(reading) + share * asking.latency, searched=searches,
+        prompt_tokens=float(read) + gate_read, completion_tokens=float(generated) + gate_generated,
+    )  # fmt: skip
 
 
 def stored_usage(run: Path, sampling_run: str, ids: Sequence[str]) -> Usage:

@@ -212,15 +212,10 @@ def measure(
 
 def _measure(answers: Correctness, decision: GateDecisions, drawn: PolicyDraws, p_of_chance: float) -> DecisionFigures:
     point = Point(
-        accuracy_kind=answers.kind,
-        accuracy=float(drawn.accuracy[0]),
-        retrieval_ratio=float(drawn.ratio[0]),
-        random_accuracy=float(drawn.chance[0]),
-        delta_vs_random=drawn.over_chance,
-        delta_vs_llm_only=drawn.over_never,
-        delta_vs_all_rag=drawn.over_always,
-        p_vs_random=p_of_chance if decision.threshold else None,
-    )
+        accuracy_kind=answers.kind, accuracy=float(drawn.accuracy[0]), retrieval_ratio=float(drawn.ratio[0]),
+        random_accuracy=float(drawn.chance[0]), delta_vs_random=drawn.over_chance, delta_vs_llm_only=drawn.over_never,
+        delta_vs_all_rag=drawn.over_always, p_vs_random=p_of_chance if decision.threshold else None,
+    )  # fmt: skip
     return DecisionFigures(point, drawn, answers.llm + drawn.retrieve * drawn.gains)
 
 

@@ -162,7 +162,7 @@ def stored_scores(run: Path, required: bool = True, only: Path | None = None) ->
     Warns of scores whose gate was trained again since. Raises :class:`UserError` if there are none (and ``required``),
     if a gate is in two files, and for scores of other questions, or of other evidence, than the run's.
     """
-    folder, command = run / "scores", f"eval/score.py --run {run}"
+    folder, command = only or run / "scores", f"eval/score.py --run {run}"
     files = sorted(folder.glob("*.jsonl")) if only is None else [only]
     check_scored_questions(files, run)
     by_gate = read_score_files(files)

@@ -156,13 +156,16 @@ def unchanged(path: Path) -> bool:
 
 
 def check_unchanged(*paths: Path) -> None:
-    """As :func:`check_current`, of several files; turns with features come from the turns.jsonl beside them,
-    examples from the labels in the folder above."""
+    """As :func:`check_current`, of several files; turns with features come from the turns.jsonl beside them."""
     for path in paths:
-        sources = [path.parent / "turns.jsonl"] if path.name != "turns.jsonl" else []
-        if meta_of(path).get("stage") == "build":
-            sources = [path.parent.parent / "questions.jsonl", path.parent.parent / "labels.jsonl"]
-        check_current(path, *sources)
+        check_current(path, *([path.parent / "turns.jsonl"] if path.name != "turns.jsonl" else []))
+
+
+def check_examples(*paths: Path) -> None:
+    """As :func:`check_unchanged`; built examples come from the questions and labels in the folder above, too."""
+    check_unchanged(*paths)
+    for path in (path for path in paths if meta_of(path).get("stage") == "build"):
+        check_current(path, path.parent.parent / "questions.jsonl", path.parent.parent / "labels.jsonl")
 
 
 def check_current(path: Path, *sources: Path, command: str | None = None) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, require
+from kbtrain.io.provenance import file_sha256
 from kbtrain.models.files_read import config_of, folder_of
 from kbtrain.models.weights import base_of, open_adapter, open_weights, opening, shapes_in, weight_files
 
@@ -30,7 +31,11 @@ _UNSEEN = "-"
 def base_fingerprint(model: str) -> str:
     """``shape-weights``: 8 hex digits of the model's shape, and 8 of its first embeddings as they are on disk, or ``-``
     where they are not here as safetensors. An adapter beside another base would be noise that loads without a word."""
-    model = base_of(model) or model
+    if (base := base_of(model)) is not None:
+        shape_code, code = base_fingerprint(base).split("-", 1)
+        adapter = map(file_sha256, sorted(Path(model).glob("*.safetensors")))
+        both = hashlib.sha256(" ".join([code, *adapter]).encode()).hexdigest()[:8]
+        return f"{shape_code}-{_UNSEEN if code == _UNSEEN else both}"
     config = config_of(model).get_text_config()
     shape = (config.model_type, config.vocab_size, config.hidden_size, config.num_hidden_layers)
     folder = folder_of(model)

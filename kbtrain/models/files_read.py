@@ -68,7 +68,8 @@ def config_of(model: str) -> Any:
     from kbtrain.models.load import resolve
 
     path = resolve(model)
-    path = resolve(base_of(path) or path)
+    if (base := base_of(path)) is not None:
+        return config_of(base)
     with opening(path, model, "its config"):
         return AutoConfig.from_pretrained(path)
 

@@ -120,7 +120,8 @@ def load_readable(
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """The tokenizer, for back ends that hold the model elsewhere. Raises :class:`UserError`."""
     path = resolve(model)
-    path = resolve(base_of(path) or path)
+    if (base := base_of(path)) is not None:
+        return load_tokenizer(base)
     with opening(path, model):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         check_words(tokenizer)

@@ -99,7 +99,7 @@ def base_of(path: str) -> str | None:
     if (Path(path) / "config.json").exists() or not adapter.exists():
         return None
     base = read_json(adapter).get("base_model_name_or_path")
-    if not isinstance(base, str):
+    if not isinstance(base, str) or Path(base).resolve() == Path(path).resolve():
         raise UserError(f"{adapter}: field 'base_model_name_or_path': names no model; write the adapter's base there")
     return base
 

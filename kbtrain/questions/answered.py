@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kbtrain.answers.thoughts import ReadAnswer, read_answer, split_thought
-from kbtrain.answers.words import normalise
 from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import Columns, LeftOutAnswers
@@ -112,8 +111,7 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
     if question.form == "open" and (own is None or is_blank(str(own))):
         question = dataclasses.replace(question, grading=columns.grading)
     if columns.shares is not None:
-        key = loaded.group or leak_key(question, normalise)
-        question = dataclasses.replace(question, split=split_of(key, columns.shares))
+        question = dataclasses.replace(question, split=split_of(loaded.group or leak_key(question), columns.shares))
     elif question.split == "train" and share_of(question.id) < columns.dev_share:
         question = dataclasses.replace(question, split="dev")
     answers = {c: answer for c, name in columns.answers.items() if (answer := _answer(row, name, file)) is not None}

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io import jsonl
 from kbtrain.questions.base import Columns, Loaded, Loader, Reading, in_split, native
@@ -103,7 +102,7 @@ def _in_new_split(loaded: Loaded, options: Reading) -> Loaded:
     if not options.shares:
         return loaded
     # by the group, else the text, so that a duplicate question is in one split
-    key = f"group {loaded.group}" if loaded.group else leak_key(loaded.question, normalise)
+    key = f"group {loaded.group}" if loaded.group else leak_key(loaded.question)
     return in_split(loaded, split_of(key, options.shares))
 
 

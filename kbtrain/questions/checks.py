@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.answers.grading import is_empty
-from kbtrain.answers.words import question_key
+from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.prompts.kbm import query_text
@@ -89,13 +89,12 @@ class Leak:
     split: Split = "train"
 
 
-def leak_key(question: Question, key: Callable[[str], str] = question_key) -> str:
-    """Key by which two questions count as the same: the text's ``key`` and, in any order, those of the options. Splits
-    are drawn by ``normalise``, by which they always were."""
+def leak_key(question: Question, key: Callable[[str], str] = normalise) -> str:
+    """Key by which a question is known in another split: the text's ``key`` and, in any order, those of the options."""
     return asked_key(question.text, question.options, key)
 
 
-def asked_key(text: str, options: Iterable[str], key: Callable[[str], str] = question_key) -> str:
+def asked_key(text: str, options: Iterable[str], key: Callable[[str], str] = normalise) -> str:
     """As :func:`leak_key`, of a question's parts."""
     return "\n".join([key(text), *sorted(map(key, options))])
 

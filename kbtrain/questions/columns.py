@@ -213,9 +213,12 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     return mapping
 
 
+_CHINESE = frozenset({"zh", "zho", "chi", "cmn", "cn", "chinese", "mandarin", "中文", "简体中文", "繁體中文"})
+
+
 def _language(row: SourceRecord) -> Language:
     """``zh``, also of ZH_hans or Chinese; any other language is read as ``en``: by words with spaces between them."""
-    return "zh" if re.split(r"[-_]", row.text("language").lower())[0] in ("zh", "chinese", "中文") else "en"
+    return "zh" if re.split(r"[-_]", row.text("language").lower())[0] in _CHINESE else "en"
 
 
 def _group(row: SourceRecord, column: str) -> str:
@@ -403,6 +406,7 @@ def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
     """All splits, streamed, of a local folder or file, or of a name on the hub ("owner/name"); a row's line is its
     number within its split. ``reading.subset``: the data set's configuration, ``reading.only``: a pattern for its
     splits' names."""
+    reading = replace(reading, split=reading.split or ("test" if reading.shares else None))
     columns = replace(reading.columns, split=reading.split)
     for name, rows in _splits(path, reading).items():
         if (split := reading.split or SPLITS.get(name.lower())) is None:

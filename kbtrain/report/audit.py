@@ -207,7 +207,8 @@ def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
     """Reference answers by the question's key, read as in a questions file; of several rows of a question all."""
     gold: dict[str, tuple[str, ...]] = {}
     for row in any_rows(data_file(path)):
-        question = without_placeholders(mapped(row, Columns(), "gold", "audit", "test")).question
+        read = row.having({name: row.data[name] for name in ("question", "answers") if name in row.data})
+        question = without_placeholders(mapped(read, Columns(), "gold", "audit", "test")).question
         key = identity_of(question_key(question.text))
         gold[key] = (*gold.get(key, ()), *question.answers)
     return gold

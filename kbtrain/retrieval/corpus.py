@@ -134,7 +134,7 @@ def _missing(row: SourceRecord, target: str, field: str) -> UserError:
 
 _USUAL_TITLES = frozenset({"title", "head", "heading", "headline", "name", "page", "subject"})
 _USUAL_TEXTS = ("text", "contents", "content", "body", "passage", "passage_text", "paragraph", "page_content",
-                "document", "chunk", "chunk_text", "snippet", "abstract", "answer")  # fmt: skip
+                "document", "chunk", "chunk_text", "snippet", "abstract")  # fmt: skip
 
 
 def _guessed(data: Mapping[str, Any], target: str) -> dict[str, str]:

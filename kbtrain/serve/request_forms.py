@@ -493,7 +493,8 @@ def steer_tools(
     choice = body.get("tool_choice", body.get("function_call"))
     options = choice if isinstance(choice, dict) and choice.get("type") == "auto" else {}
     allowed = _allowed(choice)
-    if rule == "keep" or (tools and not (options or allowed or choice in (None, "auto"))):
+    chosen = tools and not (options or allowed or choice in (None, "auto"))
+    if rule == "keep" or (chosen and (needed or not fields)):
         return body, "kept"
     if needed:
         if rule != "force" or not tools or thinks(body) or allowed or field == "functions":
@@ -501,7 +502,7 @@ def steer_tools(
         rest = {name: value for name, value in options.items() if name != "type"}
         return {**body, "tool_choice": {**FORMS[path].choice(tools[0]), **rest}}, "forced"
     changed = {name: value for name, value in {**body, **fields}.items() if name not in fields or value is not None}
-    if not tools:
+    if not tools or chosen:
         return changed, "removed"
     rest_tools = [tool for tool in body[field] if not any(tool is search for search in tools)]
     # Anthropic's wire names no allowed tools

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from kbtrain.answers.words import question_key
+from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.jsonl import lines, read
@@ -99,10 +99,10 @@ def check_disjoint(
     train: Sequence[GateExample], dev: Sequence[GateExample], train_path: Path, dev_path: Path | None
 ) -> None:
     """Raise :class:`UserError` for a question that, after normalisation, is in both files."""
-    held_out = {question_key(e.question): e.id for e in dev}
-    both = [e for e in train if question_key(e.question) in held_out]
+    held_out = {normalise(e.question): e.id for e in dev}
+    both = [e for e in train if normalise(e.question) in held_out]
     if both:
-        twin = held_out[question_key(both[0].question)]
+        twin = held_out[normalise(both[0].question)]
         raise UserError(
             f"{at(train_path)}: example '{both[0].id}' asks the same as '{twin}' in {dev_path} ({len(both)} such); "
             "build the splits again so that they are apart"

@@ -13,7 +13,7 @@ from kbtrain.gate.card import CARD, GateCard, KeyedCard
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import HeldOut, write_held_out
 from kbtrain.io.jsonl import read_json
-from kbtrain.io.provenance import check_unchanged, defaults_of, git_state, package_versions, peak_rss_mb
+from kbtrain.io.provenance import check_examples, defaults_of, git_state, package_versions, peak_rss_mb
 from kbtrain.records import GateExample, Split, Target
 from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
@@ -57,7 +57,7 @@ def claim_fit_folder(config: FitConfig, kind: str, paths: frozenset[str] = froze
     Data do not bind it: a gate that is fitted in seconds is fitted again where they, or its code, have changed. Raises
     :class:`UserError` if another gate, or one with other settings, is in the folder.
     """
-    check_unchanged(config.train, config.dev)
+    check_examples(config.train, config.dev)
     card = config.output / CARD
     stored_kind = read_json(card).get("kind") if card.exists() else kind
     if stored_kind != kind:

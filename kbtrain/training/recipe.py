@@ -24,7 +24,7 @@ from kbtrain.io.jsonl import read_json
 from kbtrain.io.provenance import (
     MODEL_FILES,
     change_message,
-    check_unchanged,
+    check_examples,
     defaults_of,
     differing,
     file_sha256,
@@ -154,7 +154,7 @@ def quiet_libraries() -> None:
 
 def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: frozenset[str]) -> dict[str, Any]:
     """All that decides a training's result: the config but for ``ignored`` keys, and the content of the data."""
-    check_unchanged(train, *([dev] if dev else []))
+    check_examples(train, *([dev] if dev else []))
     settings = {key: value for key, value in config.items() if key not in ignored | {"train", "dev"}}
     return {**settings, "train_sha256": file_sha256(train), "dev_sha256": None if dev is None else file_sha256(dev)}
 

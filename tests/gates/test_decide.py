@@ -137,11 +137,8 @@ def test_the_command_reads_arguments_files_and_standard_input(folder, tmp_path, 
         [json.loads(line) for line in text.splitlines()] for text in (by_arguments, capsys.readouterr().out)
     )
     for row, one_by_one in zip(rows, streamed, strict=True):  # a batch of another size moves the last digits
-        assert one_by_one == {
-            **row,
-            "score": pytest.approx(row["score"]),
-            "probability": pytest.approx(row["probability"]),
-        }
+        close = {name: pytest.approx(row[name]) for name in ("score", "probability")}
+        assert one_by_one == row | close
     assert [row["text"] for row in rows] == TEXTS[:2]
     assert set(rows[0]) == {"text", "gate", "score", "probability", "threshold", "retrieve", "reason"}
     assert cli.main(["decide", str(folder), "Who?"]) == 2

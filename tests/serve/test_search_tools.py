@@ -72,14 +72,10 @@ WRITTEN = ["google_web_search", "webSearchPrime", "$web_search", "TavilySearch",
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_search_is_known_by_each_way_to_write_its_name(name):
-    for tool in (
-        {"type": "function", "function": {"name": name}},
-        {"type": "openrouter:web_search"},
-        {"webSearch": {}},
-    ):
-        assert (
-            search_tools({"tools": [tool]}, SEARCH_TOOLS) == search_tools({"functions": [tool]}, SEARCH_TOOLS) == [tool]
-        )
+    named = {"type": "function", "function": {"name": name}}
+    for tool in (named, {"type": "openrouter:web_search"}, {"webSearch": {}}):
+        for field in ("tools", "functions"):
+            assert search_tools({field: [tool]}, SEARCH_TOOLS) == [tool]
 
 
 @pytest.mark.parametrize("body", [
@@ -170,8 +166,9 @@ def test_a_steered_request_that_the_upstream_refuses_is_sent_as_it_came(gate):
 def test_what_the_client_chose_or_called_stays(server, stub):
     body, found = ask(server, KNOWN, [SEARCH], tool_choice="required")
     assert (found["x-kbtrain-tool"], stub.body()) == ("kept", body)
-    body, _ = ask(server, KNOWN, [OTHER], tool_choice="required", web_search_options={})  # of tools, not of the field
-    assert stub.body() == {key: value for key, value in body.items() if key != "web_search_options"}
+    for tools in ([OTHER], [OTHER, SEARCH]):
+        body, _ = ask(server, KNOWN, tools, tool_choice="required", web_search_options={})  # of tools, not of the field
+        assert stub.body() == {key: value for key, value in body.items() if key != "web_search_options"}
     call = {"id": "a", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
     turns = [
         {"role": "user", "content": "Hi there, who?"}, {"role": "assistant", "content": None, "tool_calls": [call]},
