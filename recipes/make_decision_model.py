@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from kbtrain.config import run_script
+from kbtrain.errors import UserError
 from kbtrain.gates.decision_model import DecisionModel, DecisionModelCard, DecisionServer
 from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.net import check_url
@@ -45,7 +46,10 @@ def main(config: MakeDecisionModelConfig) -> None:
     run = {**git_state(), "config": config.model_dump(mode="json")}
     server = DecisionServer(**config.model_dump(include=set(DecisionServer.model_fields)))
     card = DecisionModelCard(server=server, about=config.about, run=run, versions=package_versions())
-    (score,) = DecisionModel(card).score(["What is the capital of France?"])  # refuses a server that cannot be read
+    gate = DecisionModel(card)
+    (score,) = gate.score(["What is the capital of France?"])  # refuses a server that cannot be read
+    if gate.spent["neither"]:
+        raise UserError(f"server {config.url}: its first token is neither yes nor no; turn the model's reasoning off")
     write_made(config.output, card, WHAT)
     print(f"made decision_model of {config.name} by {config.route} (capital of France: {score:.2f}) -> {config.output}")
 

@@ -120,6 +120,8 @@ def main(config: MakeDraftConfig) -> None:
     if server is not None:
         gate = DraftOfServer.connected(DraftCard(**about, dtype="auto", prompt_fingerprint="", server=server))
         gate.score_all(["What is the capital of France?"])  # refuses a server without top log-probabilities
+        if not gate.spent["tokens"]:
+            raise UserError(f"server {server.url}: gives no log-probabilities of its first tokens; turn reasoning off")
         card = gate.card.model_copy(update={"prompt_fingerprint": gate.fingerprint()})
     else:
         from kbtrain.models.load import load_model, name_of

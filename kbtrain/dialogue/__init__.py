@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from kbtrain.answers.writing import is_blank
 from kbtrain.dialogue.base import (
     SPLITS,
     Dialogue,
@@ -129,8 +130,9 @@ def _complete(
     if not {"split", *data} - _OWN:
         data |= {name: str(data[name]) for name in ("id", "dialogue_id") if type(data.get(name)) is int}
         place = at(path, number, "context")
-        data = {**data, "context": [vars(u) for u in _context(data.get("context"), place)]}
-        if data["context"][-1]["speaker"] != "USER":
+        said = [vars(u) for u in _context(data.get("context"), place) if not is_blank(u.text)]  # as a server reads it
+        data = {**data, "context": said}
+        if not said or said[-1]["speaker"] != "USER":
             raise UserError(f"{place}: ends with the system's words; what follows the user's is not known to a gate")
         dialogue = str(data.get("dialogue_id", name))
         turn = data.get("turn", len(data["context"]))

@@ -154,8 +154,9 @@ class Threshold(BaseModel):
 
     @property
     def always(self) -> bool:
-        """True if it is below every score of dev, as far as these are kept: its number then says nothing."""
-        return bool(self.dev_scores) and self.threshold < min(self.dev_scores)
+        """True if it is below every score that it was chosen on, as far as these are kept: its number says nothing."""
+        seen = self.evidence.get("traffic", {}).get("scores") or self.dev_scores
+        return bool(seen) and self.threshold < min(seen)
 
     @property
     def chosen_later(self) -> bool:

@@ -216,12 +216,8 @@ class DraftOfServer(SignalGate, ServerGate):
         bodies = [self._body(example, tokens) for example in examples]
         replies = self.replies(bodies)
         tops = [top_logprobs(reply) if reply else () for reply in replies]
-        prompt_tokens = sum(
-            token_count(reply, "prompt_tokens") or len(body.get("prompt", ()))
-            for reply, body in zip(replies, bodies, strict=True)
-            if reply
-        )
-        self.spent.update(prompt_tokens=prompt_tokens, tokens=sum(map(len, tops)))
+        told = [token_count(reply or {}, "completion_tokens") for reply in replies]
+        self.spent.update(tokens=sum(len(top) for top, n in zip(tops, told, strict=True) if not n))
         drafts = [draft_signals(top, self.asked.top) for top in tops]
         return {name: [signals[i] for signals in drafts] for i, name in enumerate(SIGNALS)}
 

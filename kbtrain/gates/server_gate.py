@@ -25,7 +25,7 @@ class AskedServer(Config):
 
 
 class ServerGate(Gate):
-    """A gate that asks :attr:`server`. ``spent`` counts requests, and ``refused`` ones."""
+    """A gate that asks :attr:`server`. ``spent`` counts requests, ``refused`` ones, and tokens that replies state."""
 
     server: Server
 
@@ -37,11 +37,15 @@ class ServerGate(Gate):
         """A reply to each body, None for a refusal. Raises :class:`UserError` for a server that refuses from the first
         one on."""
         from kbtrain.llm.openai_llm import post_all
+        from kbtrain.llm.replies import token_count
         from kbtrain.llm.server_requests import PromptRefusal
 
         replies = run(post_all(self.server, bodies))
         refusals = [reply for reply in replies if isinstance(reply, PromptRefusal)]
         if refusals and len(refusals) == len(replies) and not self.spent["requests"]:
             raise UserError(f"server {self.server.base}: {refusals[0].message}")
-        self.spent.update(requests=len(replies), refused=len(refusals))
+        answered = [(r, body) for r, body in zip(replies, bodies, strict=True) if not isinstance(r, PromptRefusal)]
+        read = sum(token_count(r, "prompt_tokens") or len(body.get("prompt", ())) for r, body in answered)
+        written = sum(token_count(r, "completion_tokens") or 0 for r, _ in answered)
+        self.spent.update(requests=len(replies), refused=len(refusals), prompt_tokens=read, tokens=written)
         return [None if isinstance(reply, PromptRefusal) else reply for reply in replies]

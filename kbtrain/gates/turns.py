@@ -51,9 +51,9 @@ def _progress(example: TurnExample, service: str, of_service: Sequence[Utterance
     run = next((i for i, u in enumerate(reversed(context)) if service and service not in u.services), len(context))
     requests = [utterance for utterance in of_service if utterance.speaker == "SYSTEM" and "REQUEST" in utterance.acts]
     return {
-        "turn": float(example.turn),
-        "log_turn": math.log1p(example.turn),
-        f"turn={example.turn if example.turn <= 5 else 'later'}": 1.0,
+        "turn": float(len(context)),
+        "log_turn": math.log1p(len(context)),
+        f"turn={len(context) if len(context) <= 5 else 'later'}": 1.0,
         "turns_of_service": float(run),
         "offers_of_service": float(sum(OFFER in utterance.acts for utterance in of_service)),
         "requests_of_service": float(len(requests)),

@@ -147,11 +147,10 @@ def summarise(traces: Sequence[Trace]) -> Summary:
         raise ValueError("no trace to summarise")
     graded = [trace for trace in traces if trace.answers]
     names = [part.name for part in fields(Spent)]
+    grades_of = ("correct", "exact_match", "f1")
     return Summary(
         n=n,
-        correct=sum(t.correct for t in graded) / max(len(graded), 1),
-        exact_match=sum(t.exact_match for t in graded) / max(len(graded), 1),
-        f1=sum(t.f1 for t in graded) / max(len(graded), 1),
+        **{name: sum(getattr(t, name) for t in graded) / max(len(graded), 1) for name in grades_of},
         retrieved=sum(t.retrieved for t in traces) / n,
         spent={name: sum(getattr(t.spent, name) for t in traces) for name in names},
         stopped=dict(Counter(t.stopped for t in traces).most_common()),

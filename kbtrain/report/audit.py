@@ -54,7 +54,7 @@ from kbtrain.questions.columns import mapped
 from kbtrain.questions.files import data_file
 from kbtrain.questions.gold import without_placeholders
 from kbtrain.questions.tables import any_rows
-from kbtrain.records import Question, SampleSet
+from kbtrain.records import Question, SampleSet, TurnExample
 from kbtrain.report.page import render
 from kbtrain.report.traffic import (
     BY_A_RULE,
@@ -183,9 +183,10 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
     turns, left_out, gates = list[tuple[str, float]](), Counter[str](), Counter[str]()
     if audit.turns is not None:
         gate = load_gate(audit.folder, audit.key)
-        texts = [text for text in read_questions_file(audit.turns, audit.field) if isinstance(text, str)]
+        read = list(read_questions_file(audit.turns, audit.field))
+        texts = [one if isinstance(one, str) else one.question for one in read if not isinstance(one, TurnExample)]
         asked = [text for text in texts if utterance_kind(text) is None]
-        left_out += Counter({BY_A_RULE: len(texts) - len(asked)})  # none is not noted
+        left_out += Counter({"dialogues": len(read) - len(texts), BY_A_RULE: len(texts) - len(asked)})
         turns = list(zip(asked, gate.score(asked), strict=True)) if asked else []
         gates[gate.name] += len(turns)
     else:

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,6 +67,7 @@ class LogRow(BaseModel):
     outcome_of: str | None = None
     question: str | None = None
     question_hash: str | None = None
+    source: str | None = None
 
     @field_validator("question")
     @classmethod
@@ -333,14 +334,14 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # of searches, at which the gate is valued
 
 @dataclass(frozen=True)
 class ExploredLog:
-    """Decisions with a verdict, in their order, with the questions' texts where the log has them.
+    """Decisions with a verdict, in their order, with their questions, empty where the log has no text.
 
     ``left_out``: other rows of the log, by reason.
     """
 
     gate: str
     logged: Logged
-    texts: tuple[str | None, ...]
+    examples: tuple[GateExample, ...]
     left_out: Counter[str]
 
 
@@ -357,9 +358,10 @@ def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLo
         )
     table = np.array([(row["score"], row["searched"], row["propensity"], right) for row, right in explored])
     scores, searched, propensities, verdicts = table.astype(float).T
-    texts = tuple(row.get("question") for row, _ in explored)
+    asked = (GateExample.ask(row.get("question") or "") for row, _ in explored)
+    examples = tuple(replace(e, source=row.get("source") or "") for e, (row, _) in zip(asked, explored, strict=True))
     logged = Logged(scores, searched.astype(bool), propensities, verdicts)
-    return ExploredLog(next(iter(gates)).partition("@")[0], logged, texts, left_out)
+    return ExploredLog(next(iter(gates)).partition("@")[0], logged, examples, left_out)
 
 
 def _explored_rows(log: Path, left_out: Counter[str], names: frozenset[str]) -> Iterator[tuple[dict[str, Any], float]]:
@@ -419,26 +421,23 @@ def value_lines(
 
 def _held_out(read: ExploredLog, others: Sequence[Path], log: Path) -> ExploredLog:
     """The decisions on questions that none of the other gates was trained on. Raises :class:`UserError`."""
-    texts = [text for text in read.texts if text is not None]
-    if len(texts) < len(read.texts):
-        raise UserError(f"{log}: {len(read.texts) - len(texts)} decisions without the question's text; --gate needs "
-                        "logs written with --log-text")  # fmt: skip
-    examples = [GateExample.ask(text) for text in texts]
-    trained = {example.id for folder in others for example in trained_among(folder, examples)}
-    stays = np.array([text not in trained for text in texts])
-    if not stays.all():
-        read.left_out["on which a gate of --gate was trained"] += int((~stays).sum())
+    trained = {example.id for folder in others for example in trained_among(folder, read.examples)}
+    known = np.array([bool(example.question) for example in read.examples])
+    stays = known & [example.id not in trained for example in read.examples]
+    left = {"without the question's text (--log-text)": ~known, "on which a gate of --gate was trained": known & ~stays}
+    read.left_out.update({why: int(rows.sum()) for why, rows in left.items() if rows.any()})
     if stays.sum() < LEAST:
-        raise UserError(f"{log}: {stays.sum()} decisions on questions that the gates of --gate were not trained on; at "
-                        f"least {LEAST} are needed")  # fmt: skip
+        why = left_out_text(read.left_out)
+        raise UserError(f"{log}: {stays.sum()} decisions to value other gates by; at least {LEAST} are needed ({why})")
     part = Logged(*(getattr(read.logged, column.name)[stays] for column in fields(Logged)))
-    return ExploredLog(read.gate, part, tuple(text for text in texts if text not in trained), read.left_out)
+    examples = tuple(example for example, kept in zip(read.examples, stays, strict=True) if kept)
+    return ExploredLog(read.gate, part, examples, read.left_out)
 
 
 def _of_gate(folder: Path, read: ExploredLog) -> dict[str, Bools]:
     """Policies of another gate: its noted threshold, and shares of searches with the threshold that gives each."""
     gate = load_gate(folder)
-    scores = np.array(gate.score([str(text) for text in read.texts]))
+    scores = np.array(gate.score(read.examples))
     values = {} if gate.threshold is None else {"noted": gate.threshold}
     values |= _at_shares(scores)
     return {f"{gate.name} of {folder}, {name}, {value:.4g}": scores > value for name, value in values.items()}

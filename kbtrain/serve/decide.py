@@ -24,7 +24,7 @@ from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
 from kbtrain.llm.served_states import StatesServer
-from kbtrain.records import Example, GateExample, Hit, Titles, TurnExample
+from kbtrain.records import Example, GateExample, Hit, Titles, TurnExample, Utterance
 from kbtrain.runtime.cores import leave_a_core
 from kbtrain.serve.config import ASK_IT, NO_SEARCH, OnGateFailure, ServeConfig
 from kbtrain.serve.gate_model import states_server
@@ -234,10 +234,12 @@ class Decider:
         return [ScoredInput(loaded, {name: values[i] for name, values in scores.items()}) for i in range(len(inputs))]
 
     def warm_up(self) -> None:
-        """Score one question, so that the first client does not wait for what is loaded late."""
+        """Score one question or turn: the first client waits for nothing, and a gate that reads more is refused."""
+        question, hit = "What is the capital of France?", Hit("1", "Paris", "Paris is the capital of France.", 1.0)
         if "question" in self.loaded.gate.reads:
-            question, hit = "What is the capital of France?", Hit("1", "Paris", "Paris is the capital of France.", 1.0)
             self._score([self.loaded.example(question, [hit]) if self.loaded.after_search else question])
+        else:
+            self._score([TurnExample("first", "first", "test", 1, (Utterance("USER", question),))])
 
     async def decide(
         self,

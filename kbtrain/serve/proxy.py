@@ -195,7 +195,7 @@ class ProxiedRequest:
         elif policy.retrieve != "auto":
             trace.reason, trace.searches = "forced", policy.retrieve == "always"
         else:
-            began = time.perf_counter()
+            began, trace.source = time.perf_counter(), policy.source
             try:
                 (trace.decision,) = await self.service.decider.decide(
                     [gated.value], policy, [gated.kind], policy.source

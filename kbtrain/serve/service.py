@@ -51,6 +51,7 @@ class RequestTrace:
     query: str | None = None
     context: str = ""  # of a message: last or window; empty where the setting is last
     request_id: str = ""  # clients report outcomes by it; empty without a log
+    source: str = ""  # where the question comes from, as the client says
     struck: int = 0  # wrappers around the user's words
     propensity: float | None = None  # probability of the action, where the server explores
     debug: bool = False  # the headers tell more
@@ -215,15 +216,15 @@ class Service:
         except Exception as error:  # noqa: BLE001 - a gate may raise any
             raise gate_failure(error) from None
         rows = zip(inputs, decisions, hits, strict=False)
-        return [self._recorded(route, value, decision, aim, found, began) for value, decision, found in rows]
+        return [self._recorded(RequestTrace(route, source=source, began=began), *row, aim) for row in rows]
 
     def _recorded(
-        self, route: str, value: Input, decision: ServedDecision, aim: Aim, hits: tuple[Hit, ...], began: float
+        self, trace: RequestTrace, value: Input, decision: ServedDecision, hits: tuple[Hit, ...], aim: Aim
     ) -> ServedDecision:
         """The decision as the client gets it, explored or not, after it is counted and logged."""
-        trace = RequestTrace(
-            route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=user_text(value),
-            saves=self.decider.loaded.saves, request_id=uuid.uuid4().hex if self.log else "", began=began,
+        trace = replace(
+            trace, reason=decision.reason, searches=decision.retrieve, decision=decision, gate_seconds=decision.seconds,
+            query=user_text(value), saves=self.decider.loaded.saves, request_id=uuid.uuid4().hex if self.log else "",
         )  # fmt: skip
         if self.config.explore:
             trace.explore(self.config.explore)
@@ -296,6 +297,7 @@ class Service:
             "passages": len(trace.hits),
             "saves": trace.saves,
             "tool": trace.tool,
+            "source": trace.source or None,
             "struck": trace.struck,
             "gate_ms": trace.gate_seconds and round(1000 * trace.gate_seconds, 2),
             "context": trace.context,

@@ -328,14 +328,9 @@ class ClassifierEnding(ExampleEnding):
         run: Mapping[str, Any],
     ) -> None:
         card = ClassifierCard(
-            kind=kind,
-            base_model=config.model,
-            reads=gate.reader.settings,
-            labels=config.labels,
-            key=config.key,
-            seed=config.seed,
-            label_rule=label_rule(config.train),
-        )
+            kind=kind, base_model=config.model, reads=gate.reader.settings, labels=config.labels, key=config.key,
+            seed=config.seed, label_rule=label_rule(config.train),
+        )  # fmt: skip
         super().__init__(config, gate, card, data, state, run)
 
     def readme(self, worst: float) -> str:

@@ -192,7 +192,7 @@ def test_a_dialogue_without_a_name_in_two_splits_is_refused(tmp_path, first, sec
 def test_plain_lines_need_only_context_and_label(tmp_path):
     path = lines(
         tmp_path / "train.jsonl",
-        {"context": ["Hi", "Hello", "Who is Abba?"], "label": True},
+        {"context": ["", "Hi", "Hello", "Who is Abba?"], "label": True},
         {"context": "USER: Hi SYSTEM: Hello USER: Bye"},
     )
     one, two = load("jsonl", path)[0]

@@ -79,7 +79,7 @@ def test_a_chat_models_yes_among_yes_and_no(top, score):
             DecisionModelCard(server=DecisionServer(url=chat.url, name="m"), about="the staff handbook")
         )
         assert gate.score(ASKED[:1]) == pytest.approx([score])
-    assert gate.spent["neither"] == (set(top) == {"I", "It"})
+    assert gate.spent["neither"] == (set(top) == {"I", "It"}) and gate.spent["prompt_tokens"] == 9
     assert f"{INSTRUCTIONS} The search covers: the staff handbook" in chat.bodies[0]["messages"][0]["content"]
     assert ASKED[0] in chat.bodies[0]["messages"][0]["content"]
 

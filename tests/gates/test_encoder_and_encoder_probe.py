@@ -137,7 +137,7 @@ def test_what_the_dialogue_tracks_is_read_beside_the_text(opened):
     assert "domain=travel" in {name.lower() for name in with_state.head.state}
     assert roc_auc_score(NEED, with_state.score(TURNS)) > 0.7
     assert with_state.score(TURNS) == pytest.approx([with_state.score([t])[0] for t in TURNS], abs=1e-6)
-    with pytest.raises(UserError, match="base 'dialogue_state' reads dialogue turns"):
+    with pytest.raises(UserError, match="reads records TurnExample"):
         with_state.score([GateExample.ask("What is the museum?")])
 
 

@@ -67,6 +67,7 @@ def test_what_another_rule_chose_stays_where_the_default_is_noted_and_always_has
     newer = evaluated.model_copy(update={"threshold": 0.7})
     assert not note(folder, "kbm_mastery", newer, keep=True).kept and noted(folder) == newer  # by the same rule
     assert default.line("a").startswith("- `a`: always search (rule best_accuracy")
+    assert not default.model_copy(update={"evidence": {"traffic": {"scores": [-0.9, 0.2]}}}).always
 
 
 def test_a_threshold_that_is_given_again_stays_with_what_is_known_of_it(folder):

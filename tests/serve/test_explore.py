@@ -24,7 +24,8 @@ def test_a_coin_decides_a_share_and_verdicts_join_their_decisions(gate, tmp_path
     with StubUpstream() as stub:
         settings = {"upstream": stub.url, "search": "serve_support:echo", "log": log, "explore": 0.5}
         with serving(gate, **settings) as running:
-            replies = [running.post("/v1/chat/completions", body) for _ in range(40)]
+            shop = {"x-kbtrain-source": "shop"}
+            replies = [running.post("/v1/chat/completions", body, shop) for _ in range(40)]
             forced = running.post("/v1/chat/completions", body, {"x-kbtrain-retrieve": "always"})
             names = [reply.headers["x-kbtrain-request-id"] for reply in replies]
             first = {"id": names[0], "right": True, "source": "thumb"}
@@ -43,7 +44,7 @@ def test_a_coin_decides_a_share_and_verdicts_join_their_decisions(gate, tmp_path
     for row, reply in zip(drawn, replies, strict=True):
         assert row["propensity"] == (0.75 if row["searched"] == row["retrieve"] else 0.25)
         assert reply.headers["x-kbtrain-retrieved"] == str(int(row["searched"]))
-        assert row["reason"] == reply.headers["x-kbtrain-reason"]
+        assert (row["reason"], row["source"]) == (reply.headers["x-kbtrain-reason"], "shop")
     assert {row["reason"] for row in drawn} == {"explored", "above-threshold"}
     assert {row["searched"] for row in drawn if row["reason"] == "explored"} == {True, False}
 
@@ -145,7 +146,7 @@ def test_value_estimates_any_threshold(gate, tmp_path, capsys):
     assert "600 explored decisions with a verdict" in shown[-3]
     assert "1 decided without exploration, 1 of other gates or versions, 1 verdicts whose id" in shown[-3]
     assert "the log does not have, 1 without 'searched', 2 without a verdict" in shown[-3]
-    with pytest.raises(UserError, match="without the question's text; --gate needs logs written with --log-text"):
+    with pytest.raises(UserError, match=r"0 decisions to value .*600 without the question's text \(--log-text\)"):
         value_lines(folder, log, others=[folder])
     with pytest.raises(UserError, match=r"0 explored decisions with a verdict .*report 50 more verdicts"):
         value_lines(folder, explored(tmp_path / "none.jsonl", "other@1", 3))
@@ -160,5 +161,5 @@ def test_another_gate_is_valued_on_questions_that_it_was_not_trained_on(gate, tm
     assert f"encoder_probe of {other}, noted, 0.5 " in table and f"encoder_probe of {other}, 25% searched, " in table
     assert counted.startswith("70 explored decisions") and "20 on which a gate of --gate was trained" in counted
     write_trained_on(other, [GateExample.ask(f"question {i}") for i in range(50)])
-    with pytest.raises(UserError, match=r"40 decisions on questions that the gates of --gate were not trained on"):
+    with pytest.raises(UserError, match=r"40 decisions to value .*50 on which a gate of --gate was trained"):
         value_lines(folder, log, others=[other])

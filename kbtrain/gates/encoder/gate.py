@@ -115,7 +115,7 @@ def feature_value(example: TurnExample, feature: Feature) -> str:
 def _structure(example: TurnExample) -> str:
     """Progress of the dialogue, and its domains so far, the latest first."""
     domains = dict.fromkeys(domain_of(service) for service in reversed(example.services))
-    return f"turn {example.turn} {' '.join(domains)}"
+    return f"turn {len(example.context)} {' '.join(domains)}"
 
 
 def _acts(example: TurnExample) -> str:

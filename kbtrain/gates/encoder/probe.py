@@ -109,6 +109,8 @@ class EncoderProbe(Gate):
         self.reader = reader
         self.head = head
         self.card: ClassifierCard | None = card
+        if reader.dialogue_state:
+            self.reads = frozenset({"turn"})
 
     @classmethod
     def fit(

@@ -167,16 +167,11 @@ class Uncertainty:
         except UserError as error:
             raise UserError(f"'{row.question_id}': {error}") from None
         return Thought(
-            id=row.question_id,
-            text=greedy.sample.text.strip(),
-            uncertainty=measured[self.settings.signal],
-            signals=measured,
-            pieces=greedy.pieces,
-            n_samples=len(samples),
-            n_empty=len(samples) - len(speaking_samples),
-            prompt_tokens=len(row.ids),
+            id=row.question_id, text=greedy.sample.text.strip(), uncertainty=measured[self.settings.signal],
+            signals=measured, pieces=greedy.pieces, n_samples=len(samples),
+            n_empty=len(samples) - len(speaking_samples), prompt_tokens=len(row.ids),
             generated_tokens=sum(answer.sample.n_tokens for answer in answers),
-        )
+        )  # fmt: skip
 
 
 def _completed(row: PromptRows, samples: Sequence[Sample]) -> Thought:
