@@ -10,9 +10,13 @@ every third dev dialogue. TURNS has these and the test turns:
       --epochs 1 --gradient-accumulation-steps 1 --max-length 192 --select last \\
       --train TURNS --dev TURNS --test TURNS --output peft
 
+The file asked_turns_all.jsonl has the larger model's answers to the prompt for all test turns, those of the other
+dialogues in bf16.
+
 Examples:
   python data_gen/collect_turns.py --run runs/ketod --dataset ketod_lines --path ketod
   python studies/asked_turns.py --turns runs/ketod/turns.jsonl
+  python studies/asked_turns.py --turns runs/ketod/turns.jsonl --scores studies/asked_turns_all.jsonl
 """
 
 from __future__ import annotations
