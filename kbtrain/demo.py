@@ -156,7 +156,7 @@ def own_chain(run: Path, prices: str | None = None, gate: str = FEATURES) -> lis
     def keys() -> tuple[str, ...]:
         learnt = ["mastery"] * _mastery_varies(run) + ["benefit"] * (benefit_tau(run) is not None)
         if not learnt:
-            raise UserError(f"{at(run)}: mastery and benefit are the same for all training questions: nothing to learn")
+            raise UserError(f"{at(run)}: mastery and benefit are missing or the same for all training questions")
         return ("--keys", f"[{', '.join(learnt)}]")
 
     def targets() -> tuple[str, ...]:

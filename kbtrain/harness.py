@@ -80,12 +80,12 @@ def own_words(text: str, patterns: Sequence[re.Pattern[str]] = ()) -> OwnWords:
     struck = 0
     if len(text) > LONGEST_WRAPPED:
         return OwnWords(text, 0, text)
-    text = _BLANKS.sub(r"\1", text)
+    text = _shorten_blanks(text)
     for pattern in patterns:
         text, n = pattern.subn("", text)
         struck += n
     packed = text if (inner := _unpacked(text)) is not None else None
-    text, struck = _BLANKS.sub(r"\1", (inner or text).replace("\r\n", "\n")), struck + (inner is not None)
+    text, struck = _shorten_blanks((inner or text).replace("\r\n", "\n")), struck + (inner is not None)
     blocks = _blocks(text, _WRAPPED)
     for begin, _, _, end in reversed(blocks):
         before, behind = text[:begin].rstrip(" "), text[end:].lstrip()
@@ -191,4 +191,9 @@ def _unconditional(system: str) -> str:
 
 def _ends(text: str) -> str:
     ends = text if len(text) <= 2 * LONGEST_END else f"{text[:LONGEST_END]}\n{text[-LONGEST_END:]}"
-    return _BLANKS.sub(r"\1", ends.replace("\r\n", "\n"))
+    return _shorten_blanks(ends.replace("\r\n", "\n"))
+
+
+def _shorten_blanks(text: str) -> str:
+    """Long runs of blanks cut; one that held a line's end still does."""
+    return _BLANKS.sub(lambda run: run[1] + "\n" * ("\n" in run[0] and "\n" not in run[1]), text)

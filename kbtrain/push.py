@@ -67,7 +67,7 @@ def push(settings: Push, say: Callable[[str], None]) -> list[str]:
     card, gate = read_card(folder), load_gate(folder)
     is_plain = "question" in gate.reads and not gate.needs_evidence and gate.stage not in ("draft", "search")
     score = f"score {gate.score([QUESTION])[0]:.6g} for the first question" if is_plain else ""
-    text = _card_text(settings, card, list(files), score)
+    text = _card_text(settings, card, list(files), score, reads_turns="question" not in gate.reads)
     files[README] = text.encode()
     lines = [f"{len(v) if isinstance(v, bytes) else v.stat().st_size:>14,}  {name}" for name, v in files.items()]
     if settings.dry_run:
@@ -163,7 +163,7 @@ def _named_model(folder: Path, card: GateCard, model: str | None, is_part: bool 
     return name
 
 
-def _card_text(settings: Push, card: GateCard, files: list[str], score: str) -> str:
+def _card_text(settings: Push, card: GateCard, files: list[str], score: str, reads_turns: bool) -> str:
     """The repository's ``README.md``. ``score``: of the snippet's question when the folder was opened."""
     from huggingface_hub import ModelCardData
 
@@ -173,7 +173,7 @@ def _card_text(settings: Push, card: GateCard, files: list[str], score: str) -> 
     tags = ["adaptive-retrieval", "retrieval-gate", card.kind]
     about = ModelCardData(base_model=base, library_name="kbtrain", license=settings.licence, tags=tags)
     points, sections = _of_readme(folder)
-    use = use_of(card, "question" not in kind_of(folder).reads)
+    use = use_of(card, reads_turns)
     opened = f'load_gate("{settings.name}")  # revision="..." holds one commit'
     hashes = {key.removesuffix("_sha256"): value for key, value in card.run.items() if key.endswith("_sha256")}
     return render(

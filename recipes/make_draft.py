@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, build, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.gates.draft import TOKENS, TOP, DraftCard, DraftOfServer, DraftServer, Signal
+from kbtrain.gates.draft import TOKENS, TOP, DraftCard, DraftOfServer, DraftServer, Signal, draft_signals
 from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.net import LONGEST_ASKED, check_url
@@ -119,8 +119,8 @@ def main(config: MakeDraftConfig) -> None:
     server = config.server()
     if server is not None:
         gate = DraftOfServer.connected(DraftCard(**about, dtype="auto", prompt_fingerprint="", server=server))
-        gate.score_all(["What is the capital of France?"])  # refuses a server without top log-probabilities
-        if not gate.spent["tokens"]:
+        scores = gate.score_all(["What is the capital of France?"])  # refuses a server without top log-probabilities
+        if [value for (value,) in scores.values()] == [*draft_signals((), config.top)]:
             raise UserError(f"server {server.url}: gives no log-probabilities of its first tokens; turn reasoning off")
         card = gate.card.model_copy(update={"prompt_fingerprint": gate.fingerprint()})
     else:

@@ -64,7 +64,7 @@ def test_no_question_of_the_atlas_is_changed_or_taken_for_a_prompt():
         (f"{ASKED}  \nKeep it short     \nThanks", ASKED),
         (f"Hello\n  Thanks\n{ASKED}", ASKED),
         (f"{ASKED}\r\nBe brief\r\nBest regards,\r\nJo", ASKED),
-        (f"{ASKED}{7 * ' '}\r\nThanks", ASKED), (f"Answer briefly{7 * ' '}\r\n{ASKED}", ASKED),
+        (f"{ASKED}{7 * ' '}\r\nThanks", ASKED), *((f"Answer briefly{n * ' '}\r\n{ASKED}", ASKED) for n in (7, 9)),
         (json.dumps({"question": f"{ASKED}\r\nBe brief\r\nThanks"}), ASKED),
     ],
 )  # fmt: skip

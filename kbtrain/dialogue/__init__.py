@@ -130,12 +130,13 @@ def _complete(
     if not {"split", *data} - _OWN:
         data |= {name: str(data[name]) for name in ("id", "dialogue_id") if type(data.get(name)) is int}
         place = at(path, number, "context")
-        said = [vars(u) for u in _context(data.get("context"), place) if not is_blank(u.text)]  # as a server reads it
-        data = {**data, "context": said}
-        if not said or said[-1]["speaker"] != "USER":
+        *before, last = _context(data.get("context"), place)
+        said = [u for u in before if not is_blank(u.text)]  # as a server reads it
+        data = {**data, "context": [vars(u) for u in (*said, last)]}
+        if last.speaker != "USER":
             raise UserError(f"{place}: ends with the system's words; what follows the user's is not known to a gate")
         dialogue = str(data.get("dialogue_id", name))
-        turn = data.get("turn", len(data["context"]))
+        turn = data.get("turn", len(before) + 1)
         defaults: dict[str, Any] = {"id": f"{dialogue}:{turn}", "dialogue_id": dialogue, "turn": turn}
         if "services" not in data:
             defaults["services"] = services_so_far(Utterance(**u) for u in data["context"])

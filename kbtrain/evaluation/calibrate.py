@@ -225,14 +225,9 @@ def _note_best_keys(
 def _test_figures(saving: Saving) -> TestFigures:
     setting = saving.noted
     return TestFigures(
-        n=saving.n,
-        saves=saving.saves,
-        accuracy=round(setting.accuracy, 6),
-        saved=round(setting.saved.mean, 6),
-        change=round(setting.change.mean, 6),
-        low=round(setting.change.low, 6),
-        high=round(setting.change.high, 6),
-    )
+        n=saving.n, saves=saving.saves, accuracy=round(setting.accuracy, 6), saved=round(setting.saved.mean, 6),
+        change=round(setting.change.mean, 6), low=round(setting.change.low, 6), high=round(setting.change.high, 6),
+    )  # fmt: skip
 
 
 def _threshold(

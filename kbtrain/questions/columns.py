@@ -213,12 +213,12 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     return mapping
 
 
-_CHINESE = frozenset({"zh", "zho", "chi", "cmn", "cn", "chinese", "mandarin", "中文", "简体中文", "繁體中文"})
+_CHINESE = frozenset({"zh", "zho", "chi", "cmn", "cn", "chinese", "mandarin", "中文", "汉语", "简体中文", "繁体中文"})
 
 
 def _language(row: SourceRecord) -> Language:
     """``zh``, also of ZH_hans or Chinese; any other language is read as ``en``: by words with spaces between them."""
-    return "zh" if re.split(r"[-_]", row.text("language").lower())[0] in _CHINESE else "en"
+    return "zh" if re.split(r"[-_ (]", row.text("language").lower())[0] in _CHINESE else "en"
 
 
 def _group(row: SourceRecord, column: str) -> str:
@@ -406,10 +406,10 @@ def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
     """All splits, streamed, of a local folder or file, or of a name on the hub ("owner/name"); a row's line is its
     number within its split. ``reading.subset``: the data set's configuration, ``reading.only``: a pattern for its
     splits' names."""
-    reading = replace(reading, split=reading.split or ("test" if reading.shares else None))
-    columns = replace(reading.columns, split=reading.split)
+    wanted: Split | None = reading.split or ("test" if reading.shares else None)
+    columns = replace(reading.columns, split=wanted)
     for name, rows in _splits(path, reading).items():
-        if (split := reading.split or SPLITS.get(name.lower())) is None:
+        if (split := wanted or SPLITS.get(name.lower())) is None:
             problem = f"its split '{name}' is not train, dev or test"
             raise UserError(f"{at(path)}: {problem}; read it alone with only: {name} and a split of your choice")
         for number, data in _rows(rows, path, name):

@@ -178,7 +178,8 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
         raise UserError(
             f"{audit.run}: nothing drawn yet: give one of --log (a decision log) and --turns (a file of questions)"
         )
-    if "question" not in kind_of(audit.folder).reads:
+    reads = getattr(read_card(audit.folder), "reads", None) or {}
+    if "question" not in kind_of(audit.folder).reads or reads.get("dialogue_state"):
         raise UserError(f"{at(audit.folder)}: reads dialogues; an audit answers questions without their dialogue")
     turns, left_out, gates = list[tuple[str, float]](), Counter[str](), Counter[str]()
     if audit.turns is not None:
@@ -208,7 +209,9 @@ def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
     """Reference answers by the question's key, read as in a questions file; of several rows of a question all."""
     gold: dict[str, tuple[str, ...]] = {}
     for row in any_rows(data_file(path)):
-        read = row.having({name: row.data[name] for name in ("question", "answers") if name in row.data})
+        fields = {"text": ("question", "text"), "answers": ("answers", "answer")}  # no other column matters here
+        found = {name: next((row.data[key] for key in keys if row.has(key)), None) for name, keys in fields.items()}
+        read = row.having({name: value for name, value in found.items() if value is not None})
         question = without_placeholders(mapped(read, Columns(), "gold", "audit", "test")).question
         key = identity_of(question_key(question.text))
         gold[key] = (*gold.get(key, ()), *question.answers)

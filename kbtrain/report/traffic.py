@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from kbtrain.answers.writing import language_of
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.cost import GateCost, share_cost
@@ -358,8 +359,8 @@ def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLo
         )
     table = np.array([(row["score"], row["searched"], row["propensity"], right) for row, right in explored])
     scores, searched, propensities, verdicts = table.astype(float).T
-    asked = (GateExample.ask(row.get("question") or "") for row, _ in explored)
-    examples = tuple(replace(e, source=row.get("source") or "") for e, (row, _) in zip(asked, explored, strict=True))
+    asked = ((row.get("question") or "", row.get("source") or "") for row, _ in explored)
+    examples = tuple(replace(GateExample.ask(q, language=language_of(q)), source=source) for q, source in asked)
     logged = Logged(scores, searched.astype(bool), propensities, verdicts)
     return ExploredLog(next(iter(gates)).partition("@")[0], logged, examples, left_out)
 
@@ -437,6 +438,7 @@ def _held_out(read: ExploredLog, others: Sequence[Path], log: Path) -> ExploredL
 def _of_gate(folder: Path, read: ExploredLog) -> dict[str, Bools]:
     """Policies of another gate: its noted threshold, and shares of searches with the threshold that gives each."""
     gate = load_gate(folder)
+    gate.examples([read.examples[0].question])  # refuses bare questions where it reads passages
     scores = np.array(gate.score(read.examples))
     values = {} if gate.threshold is None else {"noted": gate.threshold}
     values |= _at_shares(scores)

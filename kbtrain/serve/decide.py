@@ -236,7 +236,7 @@ class Decider:
     def warm_up(self) -> None:
         """Score one question or turn: the first client waits for nothing, and a gate that reads more is refused."""
         question, hit = "What is the capital of France?", Hit("1", "Paris", "Paris is the capital of France.", 1.0)
-        if "question" in self.loaded.gate.reads:
+        if "question" in self.loaded.gate.reads and self.config.gated != "turn":
             self._score([self.loaded.example(question, [hit]) if self.loaded.after_search else question])
         else:
             self._score([TurnExample("first", "first", "test", 1, (Utterance("USER", question),))])

@@ -72,10 +72,10 @@ def startup_lines(service: Service) -> list[str]:
     lines = [f"gate {loaded.name}{_key_in_words(config, loaded)}", *_threshold_lines(service)]
     if config.threshold is None and loaded.gate.promise:
         lines.append(f"promised: {loaded.gate.promise}")
-    spent = dict(loaded.gate.spent)
+    spent = {what.replace("_", " "): count for what, count in loaded.gate.spent.items()}
     if spent.get("requests"):
         each = ", ".join(f"{count / spent['requests']:.0f} {what}" for what, count in spent.items() if count)
-        lines.append(f"this gate samples: one decision costs {each}")
+        lines.append(f"one decision of this gate costs {each}")
     if config.upstream is not None and is_of_demo(config.gate):
         lines.append(
             "warning: this gate was trained on the demo's questions and the answers of its 135M model and is not valid "

@@ -141,13 +141,9 @@ class Ending(ABC):
         write_atomically(output / CONFIG, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
         inputs = dict.fromkeys(path for name in self.data if name != "test" and (path := getattr(config, name)))
         write_meta(
-            output / self.last,
-            stage=self.stage,
-            config=self.run,
-            inputs=[*inputs, *self.inputs],
-            extra=self.facts,
+            output / self.last, stage=self.stage, config=self.run, inputs=[*inputs, *self.inputs], extra=self.facts,
             started=self.started,
-        )
+        )  # fmt: skip
         if self.scored is not None:
             score_held_out(*self.scored)
         if not getattr(config, "keep_checkpoints", False):
@@ -299,13 +295,9 @@ class ExampleEnding(Ending):
         self.figures, self.questions = self.dev.metrics, [row.example for row in data.train]
         self.trained_on = f"{len(data.train)} {self.unit}"
         self.facts = {
-            "train_examples": len(data.train),
-            "dev_examples": len(self.dev.need),
-            "without_label": data.unlabelled,
-            "dev_turns_cut": gate.cut - cut,
-            "dev": self.dev.metrics,
-            **steps_of(state, config.epochs),
-        }
+            "train_examples": len(data.train), "dev_examples": len(self.dev.need), "without_label": data.unlabelled,
+            "dev_turns_cut": gate.cut - cut, "dev": self.dev.metrics, **steps_of(state, config.epochs),
+        }  # fmt: skip
         self.run = {**run, **self.facts, "peak_rss_mb": peak_rss_mb()}
         about = {"run": self.run, "versions": package_versions(), "thresholds": {gate.name: self.dev.threshold}}
         self.card: Any = card.model_copy(update=about)

@@ -197,7 +197,7 @@ def test_plain_lines_need_only_context_and_label(tmp_path):
     )
     one, two = load("jsonl", path)[0]
     assert [u.speaker for u in one.context] == ["USER", "SYSTEM", "USER"]
-    assert (one.id, one.turn, one.split, one.label) == ("train-1:3", 3, "train", True)
+    assert (one.id, one.turn, one.split, one.label) == ("train-1:4", 4, "train", True)
     assert [(u.speaker, u.text) for u in two.context] == [("USER", "Hi"), ("SYSTEM", "Hello"), ("USER", "Bye")]
     numbered = lines(path, {"context": ["Hi"], "dialogue_id": 7}, {"context": ["Hi"], "dialogue_id": 8, "id": 3})
     assert [(t.id, t.dialogue_id) for t in load("jsonl", numbered)[0]] == [("7:1", "7"), ("3", "8")]
