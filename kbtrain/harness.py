@@ -196,4 +196,5 @@ def _ends(text: str) -> str:
 
 def _shorten_blanks(text: str) -> str:
     """Long runs of blanks cut; one that held a line's end still does."""
-    return _BLANKS.sub(lambda run: run[1] + "\n" * ("\n" in run[0] and "\n" not in run[1]), text)
+    ends = ("\r\n", "\n", "")
+    return _BLANKS.sub(lambda run: run[1] + next(end for end in ends if end in run[0]) * ("\n" not in run[1]), text)

@@ -98,7 +98,7 @@ def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[str, T
     ``{"speaker": "USER", "text": "..."}``, or as one text ``USER: ... SYSTEM: ... USER: ...``. Any field of
     :class:`TurnExample` are allowed, too. Defaults: ``id`` and ``dialogue_id`` from file name and line (lines that
     continue one dialogue share its first line's: :class:`~kbtrain.dialogue.base.Together`), ``turn`` = turns of
-    the context, ``split`` from the file's name. Raises :class:`UserError` with file and line.
+    the line, ``split`` from the file's name. Raises :class:`UserError` with file and line.
     """
     names = Together()
     for name, file in _files(path, split):
@@ -133,8 +133,10 @@ def _complete(
         *before, last = _context(data.get("context"), place)
         said = [u for u in before if not is_blank(u.text)]  # as a server reads it
         data = {**data, "context": [vars(u) for u in (*said, last)]}
-        if last.speaker != "USER":
-            raise UserError(f"{place}: ends with the system's words; what follows the user's is not known to a gate")
+        if last.speaker != "USER" or is_blank(last.text):
+            raise UserError(
+                f"{place}: ends with the system's words or a blank turn; what follows the user's is not known to a gate"
+            )
         dialogue = str(data.get("dialogue_id", name))
         turn = data.get("turn", len(before) + 1)
         defaults: dict[str, Any] = {"id": f"{dialogue}:{turn}", "dialogue_id": dialogue, "turn": turn}

@@ -213,12 +213,12 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     return mapping
 
 
-_CHINESE = frozenset({"zh", "zho", "chi", "cmn", "cn", "chinese", "mandarin", "中文", "汉语", "简体中文", "繁体中文"})
+_CHINESE = re.compile(r"(zh|zho|chi|cmn|cn)\b|.*(chinese|mandarin|中文|汉语|漢語)")
 
 
 def _language(row: SourceRecord) -> Language:
     """``zh``, also of ZH_hans or Chinese; any other language is read as ``en``: by words with spaces between them."""
-    return "zh" if re.split(r"[-_ (]", row.text("language").lower())[0] in _CHINESE else "en"
+    return "zh" if _CHINESE.match(row.text("language").lower().replace("_", "-")) else "en"
 
 
 def _group(row: SourceRecord, column: str) -> str:
@@ -438,7 +438,8 @@ def _splits(path: Path, reading: Reading) -> Mapping[str, Iterable[dict[str, Any
 
 def _split_word(name: str, path: Path, reading: Reading) -> str:
     """The word that names a split, "test" without such a word."""
-    return (not reading.split and split_word(name, SPLITS, str(path))) or "test"
+    splits: Mapping[str, Split] = dict.fromkeys(SPLITS, "test") if reading.shares else SPLITS  # all one with shares
+    return (not reading.split and split_word(name, splits, str(path))) or "test"
 
 
 def _rows(rows: Iterable[dict[str, Any]], path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -209,9 +209,9 @@ def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
     """Reference answers by the question's key, read as in a questions file; of several rows of a question all."""
     gold: dict[str, tuple[str, ...]] = {}
     for row in any_rows(data_file(path)):
-        fields = {"text": ("question", "text"), "answers": ("answers", "answer")}  # no other column matters here
-        found = {name: next((row.data[key] for key in keys if row.has(key)), None) for name, keys in fields.items()}
-        read = row.having({name: value for name, value in found.items() if value is not None})
+        pairs = (("question", "text"), ("answers", "answer"))  # no other column matters here
+        names = [next((name for name in pair if row.has(name)), pair[0]) for pair in pairs]
+        read = row.having({name: row.data[name] for name in names if name in row.data})
         question = without_placeholders(mapped(read, Columns(), "gold", "audit", "test")).question
         key = identity_of(question_key(question.text))
         gold[key] = (*gold.get(key, ()), *question.answers)
