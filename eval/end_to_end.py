@@ -1,10 +1,10 @@
 """Evaluate all gates end to end from stored answers and scores: no model runs here.
 
 Reads questions.jsonl, samples.db, labels.jsonl and scores/ of the run folder; writes outcomes.jsonl and results.json.
-Dev questions choose thresholds (best_accuracy also reads training questions). The gate's folder
-stores them; a threshold that eval/calibrate.py chose stays, unless --replace-thresholds. The report's headline is the
-best gate on dev at its stored threshold. Rule max_loss is calibrate's: at most max_loss of All-RAG's accuracy lost,
-with probability 1 - delta. Rule given takes the stored thresholds, or --thresholds.
+Dev questions choose thresholds (best_accuracy also reads training questions). The gate's folder stores them; a
+threshold that eval/calibrate.py chose stays, unless --replace-thresholds. The report's headline is the best gate on dev
+at its stored threshold. Rule max_loss is calibrate's: at most max_loss of All-RAG's accuracy lost, with probability
+1 - delta. Rule given takes the stored thresholds, or --thresholds.
 
 --yes-no without skips the questions whose reference answer is yes or no, --yes-no only skips all others. The results
 are written to results_without_yes_no.json or results_only_yes_no.json; outcomes and thresholds stay unchanged.

@@ -146,7 +146,8 @@ def test_a_question_is_a_question(text, systems):
     assert no_question(text, systems) is None
 
 
-@pytest.mark.parametrize("piece", ["<open>", "<a1>", "\n", "===\n", "Answer in a, ", "q: context\n", "use the given "])
+@pytest.mark.parametrize("piece", ["\n", "<open>", "<open_a1>", "===\n", "Answer in a, ", "q: context\n",
+                                   "use the given "])  # fmt: skip
 def test_long_texts_are_read_in_time(piece):
     for text in (piece * (8000 // len(piece)), piece * (100_000 // len(piece))):
         assert len(own_words(text).words) <= len(text) and own_words(json.dumps({"question": f"a{text}?"})).words

@@ -94,7 +94,7 @@ def choices(dev: Dev, cut: DevRule) -> list[str]:
 def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:
     """Choose the threshold by a rule, or take the ``preset`` one by rule given.
 
-    Raises :class:`UserError` without dev questions, or where they are too few for a guarantee.
+    Raises :class:`UserError` where the dev questions are too few for a guarantee.
     """
     choice = choose_threshold(dev, cut, preset)
     guarantee = None if choice.guarantee is None else asdict(choice.guarantee)
@@ -102,7 +102,7 @@ def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:
 
 
 def stored_dev(run: Path, gate: str) -> Dev:
-    """The gate's stored scores of the dev questions beside their outcomes."""
+    """The gate's stored scores of the dev questions beside their outcomes. Raises :class:`UserError` without any."""
     values, rows = _stored(run, gate, "dev")
     if not rows:
         raise UserError("no dev question with a score and an outcome to choose a threshold on")

@@ -272,7 +272,8 @@ def passages_shown(evidence: Path, sampling: Mapping[str, Any]) -> tuple[Titles,
 
 
 def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:
-    """tau from its setting and the training questions' values; both sides (> tau and not) must be filled.
+    """tau from its setting and the training questions' values; both sides (> tau and not) must be filled,
+    but for ``middle`` of a single value.
 
     ``key`` names the setting in the error, e.g. ``tau_mastery``. Without training questions only a number will do.
     """

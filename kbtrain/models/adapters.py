@@ -31,14 +31,14 @@ _UNSEEN = "-"
 def base_fingerprint(model: str) -> str:
     """``shape-weights``: 8 hex digits of the model's shape, and 8 of its first embeddings as they are on disk, or ``-``
     where they are not here as safetensors. An adapter beside another base would be noise that loads without a word."""
-    if (base := base_of(str(folder_of(model) or model))) is not None:
+    folder = folder_of(model)
+    if folder and (base := base_of(str(folder))) is not None:
         shape_code, code = base_fingerprint(base).split("-", 1)
-        adapter = map(file_sha256, sorted((folder_of(model) or Path(model)).glob("*.safetensors")))
+        adapter = map(file_sha256, sorted(folder.glob("*.safetensors")))
         both = hashlib.sha256(" ".join([code, *adapter]).encode()).hexdigest()[:8]
         return f"{shape_code}-{_UNSEEN if code == _UNSEEN else both}"
     config = config_of(model).get_text_config()
     shape = (config.model_type, config.vocab_size, config.hidden_size, config.num_hidden_layers)
-    folder = folder_of(model)
     weights = _first_embeddings(folder) if folder else None
     codes = (hashlib.sha256(data).hexdigest()[:8] if data else _UNSEEN for data in (repr(shape).encode(), weights))
     return "-".join(codes)

@@ -102,7 +102,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
 
 
 def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
-    split = _split(row, columns) if columns.shares is None else "test"  # then no column is asked for it
+    split = _split(row, columns) if columns.shares is None else file.split  # then no column is asked for it
     read = dataclasses.replace(columns.questions, split=split)
     loaded = mapped(row, read, f"{file.label}-{number}", file.label, file.split)
     loaded = without_placeholders(loaded, columns.placeholders)

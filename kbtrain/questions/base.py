@@ -145,6 +145,11 @@ class Reading:
     shares: tuple[float, ...] = ()  # train, dev, test: each question's split by a hash of its text, or of its group
     placeholders: tuple[str, ...] = ()  # texts for a missing answer, beside the known ones
 
+    @property
+    def read_split(self) -> Split | None:
+        """The split that all questions are read with; any where shares make the splits: no column is asked for it."""
+        return self.split or ("test" if self.shares else None)
+
 
 Loader = Callable[[Path, Reading], Iterator[Loaded]]
 
@@ -159,9 +164,9 @@ def native(
     """A loader of one native file, and ``by_columns`` of a map of columns, as a loader of a file, archive or folder."""
 
     def load(path: Path, reading: Reading) -> Iterator[Loaded]:
-        split = reading.split or ("test" if reading.shares else None)  # then no column is asked for it
+        split, only = reading.read_split, reading.only
         of_columns = (replace(reading.columns, split=split),) if by_columns else ()
-        for file in data_files(path, suffixes, only=reading.only, leave_out=leave_out, split=split, splits=splits):
+        for file in data_files(path, suffixes, only=only, leave_out=leave_out, split=split, splits=splits):
             for loaded in loader(file, *of_columns):
                 yield loaded if reading.split is None else in_split(loaded, reading.split)
 

@@ -36,15 +36,7 @@ from kbtrain.questions.base import (
     letters_of,
 )
 from kbtrain.questions.files import SPLITS, DataFile, data_files, split_word
-from kbtrain.questions.rows import (
-    SourceRecord,
-    as_rows,
-    format_value,
-    plain,
-    plain_answer,
-    typed_columns,
-    without_header,
-)
+from kbtrain.questions.rows import SourceRecord, as_rows, format_value, plain, plain_answer, typed_map, without_header
 from kbtrain.questions.tables import OBJECTS, PARQUET, TABLES, any_rows, cell_value, csv_rows, python_list
 from kbtrain.records import Form, Gold, Grading, Language, Passage, Question, Split
 
@@ -148,7 +140,7 @@ def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -
         raise native.error(missing[0], "missing; the first line is a question: put the columns' names above it")
     if missing:
         columns = ", ".join(list(native.data)[:20])
-        mapping = typed_columns(_proposed(native.data))
+        mapping = typed_map(_proposed(native.data))
         none = ", or set --without-gold true" if "THEIR_ANSWERS" in mapping else ""
         raise native.error(missing[0], f'missing; there is {columns}; map yours: --columns "{mapping}"{none}')
 
@@ -198,7 +190,7 @@ def _unnamed(row: SourceRecord, values: Mapping[str, Sequence[Any]], field: str)
     written, sign = {name: [*map(str, values[name])] for name in others}, -1 if without else 1
     asks = {name: sign * sum("?" in text or "\uff1f" in text for text in written[name]) for name in others}
     likely = max(fitting or others, key=lambda name: (asks[name], -sign * sum(map(len, written[name]))))
-    typed = typed_columns(_proposed(values) | {field: likely})
+    typed = typed_map(_proposed(values) | {field: likely})
     return row.error(field, f'which column is it? There is {there}; name it: --columns "{typed}"{without}')
 
 
@@ -394,7 +386,7 @@ def _own_columns(row: SourceRecord, columns: Columns) -> Columns:
     if unknown is not None:
         matches = difflib.get_close_matches(unknown, known, n=1, cutoff=0.8)
         suggestion = f" (or did you mean '{matches[0]}'?)" if matches else ""
-        rest = f'map the columns to read, the others are skipped: --columns "{typed_columns(_proposed(row.data))}"'
+        rest = f'map the columns to read, the others are skipped: --columns "{typed_map(_proposed(row.data))}"'
         raise row.error(unknown, f"not a field of a question{suggestion}; {rest}")
     return replace(columns, names={name: name for name in ("source", *_OF_RUNS) if row.has(name)})
 
@@ -406,10 +398,9 @@ def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
     """All splits, streamed, of a local folder or file, or of a name on the hub ("owner/name"); a row's line is its
     number within its split. ``reading.subset``: the data set's configuration, ``reading.only``: a pattern for its
     splits' names."""
-    wanted: Split | None = reading.split or ("test" if reading.shares else None)
-    columns = replace(reading.columns, split=wanted)
+    columns = replace(reading.columns, split=reading.read_split)
     for name, rows in _splits(path, reading).items():
-        if (split := wanted or SPLITS.get(name.lower())) is None:
+        if (split := reading.read_split or SPLITS.get(name.lower())) is None:
             problem = f"its split '{name}' is not train, dev or test"
             raise UserError(f"{at(path)}: {problem}; read it alone with only: {name} and a split of your choice")
         for number, data in _rows(rows, path, name):

@@ -205,7 +205,7 @@ def unique(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def typed_columns(columns: Mapping[str, str]) -> str:
+def typed_map(columns: Mapping[str, str]) -> str:
     """A map of columns as it is typed for ``--columns``, in YAML."""
     as_typed: Any = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False, "width": sys.maxsize}
     return str(yaml.safe_dump(dict(columns), **as_typed)).strip()

@@ -147,13 +147,14 @@ def _draw(audit: Audit) -> list[str]:
     places = draw_turns(np.array([score for _, score in turns]), audit.n, rng)
     drawn = [turns[place] for place in rng.permutation(places)]  # the sheet's order: its begin is a random part
     gold = {} if audit.gold is None else _read_gold(audit.gold)
-    questions = {}
-    for text, _ in drawn:  # a question that was asked often may be drawn twice: it is judged once, and counts twice
+    questions, rows = {}, list[AuditTurn]()
+    for text, score in drawn:  # a question that was asked often may be drawn twice: it is judged once, and counts twice
         name = identity_of(question_key(text))
         answers = gold.get(name, ())
         questions[name] = Question(
             name, text, answers, "test", "audit", language_of(text), gold="given" if answers else "none"
         )
+        rows.append(AuditTurn(name, score))
     counts = f"{gate}: {len(drawn)} of {len(turns)} turns drawn, {len(questions)} different questions"
     if audit.gold is not None:
         counts += f", {sum(bool(question.answers) for question in questions.values())} with a reference answer"
@@ -165,7 +166,6 @@ def _draw(audit: Audit) -> list[str]:
     extra = {"gate": gate, "turns": len(turns), "drawn": len(drawn), "left_out": dict(left_out),
              "scores_of": f"{gate}@{gate_identity(audit.folder)}"}  # fmt: skip
     options = {"folder": str(audit.folder), "n": audit.n, "seed": audit.seed}
-    rows = [AuditTurn(identity_of(question_key(text)), score) for text, score in drawn]
     for name, records in (("turns.jsonl", rows), ("questions.jsonl", list(questions.values()))):
         jsonl.write(audit.run / name, records)
         write_meta(audit.run / name, stage="audit", config=options, inputs=[], extra=extra)

@@ -25,7 +25,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.io.text_files import open_decompressed, opener_of, plain_name
 from kbtrain.questions.base import titled
 from kbtrain.questions.files import ARCHIVES, DOCUMENTS, DataFile, data_files, text_lines
-from kbtrain.questions.rows import SourceRecord, plain, typed_columns, without_header
+from kbtrain.questions.rows import SourceRecord, plain, typed_map, without_header
 from kbtrain.questions.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import Hit, Passage
 
@@ -128,7 +128,7 @@ def _missing(row: SourceRecord, target: str, field: str) -> UserError:
     unmapped = [key for key in row.data if key not in FIELDS]
     if not unmapped:
         return row.error(field, "missing")
-    typed = typed_columns(_guessed(row.data, target))
+    typed = typed_map(_guessed(row.data, target))
     return row.error(field, f'missing; there is {", ".join(unmapped[:20])}; map yours: --columns "{typed}"')
 
 

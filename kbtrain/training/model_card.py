@@ -50,10 +50,10 @@ def training_page(
     lines = (*points, f"Limits: {limits}", f"Saved, opened again and checked on {checked}.")
     intro = f"{what}\n\n```python\n{use}\n```\n\n" + "\n".join(f"- {line}" for line in lines)
     sections = {**{f"## {heading}": text for heading, text in dev.items()}, THRESHOLD_HEADING: threshold}
-    return _page(base, title, intro, sections | _made(run, versions))
+    return _page(base, title, intro, sections | _run_sections(run, versions))
 
 
-def _made(run: Mapping[str, object], versions: Mapping[str, str]) -> dict[str, str]:
+def _run_sections(run: Mapping[str, object], versions: Mapping[str, str]) -> dict[str, str]:
     return {"## Run": table(run), "## Versions": table(versions)}
 
 
@@ -71,7 +71,7 @@ def write_made(folder: Path, card: GateCard, what: str) -> None:
     card = card.model_copy(update={"thresholds": kept_notes(card.model_dump(mode="json"), folder)[0]})
     lines = "\n".join(threshold.line(name) for name, threshold in card.thresholds.items())
     run = {"base_model": card.base_model, **card.run} if card.base_model else card.run
-    sections = {THRESHOLD_HEADING: lines or _NOTHING_NOTED, **_made(run, card.versions)}
+    sections = {THRESHOLD_HEADING: lines or _NOTHING_NOTED, **_run_sections(run, card.versions)}
     intro = f"{what}\n\n```python\n{USE_QUESTION}\n```"
     write_atomically(folder / README, _page(None, f"Retrieval gate (`{card.kind}`)", intro, sections))
     card.write(folder)

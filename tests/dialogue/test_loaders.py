@@ -202,9 +202,8 @@ def test_plain_lines_need_only_context_and_label(tmp_path):
     numbered = lines(path, {"context": ["Hi"], "dialogue_id": 7}, {"context": ["Hi"], "dialogue_id": 8, "id": 3})
     assert [(t.id, t.dialogue_id) for t in load("jsonl", numbered)[0]] == [("7:1", "7"), ("3", "8")]
     null = {"speaker": "USER", "text": "a", "services": None}
-    refused(
-        "jsonl", lines(path, {"context": [null], "label": True}), match="train.jsonl:1: field 'context': .*services"
-    )
+    broken = lines(path, {"context": [null], "label": True})
+    refused("jsonl", broken, match="train.jsonl:1: field 'context': .*services")
 
 
 def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(tmp_path):
@@ -215,9 +214,8 @@ def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(t
         "jsonl", lines(path, row, row | {"split": "dev", "turn": 3}), match="dialogue 'd': in dev and in train"
     )
     for wrong, told in ([], "give the turns"), ("USER: a SYSTEM: b", "ends with the"), ("USER: a USER: b", "twice in"):
-        assert refused(
-            "jsonl", lines(path, row | {"context": wrong}), match=f"turns.jsonl:1: field 'context': .*{told}"
-        )
+        spoiled = lines(path, row | {"context": wrong})
+        assert refused("jsonl", spoiled, match=f"turns.jsonl:1: field 'context': .*{told}")
     assert refused("jsonl", lines(path, row | {"contxt": 1}), match="turns.jsonl:1: field 'contxt': unknown")
     assert refused("jsonl", lines(path, row | {"split": "trial"}), match="turns.jsonl:1: field 'split'")
     said = {"speaker": "USER", "text": "Hi", "mood": "good"}

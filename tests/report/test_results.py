@@ -119,7 +119,8 @@ def test_a_caption_names_dev_questions_only_where_the_rule_reads_them(results, r
     meta = {**results.meta, "accuracy_kind": "greedy", "n_dev": 8, "threshold_rule": rule}
     gate = dataclasses.replace(results.gates[0], threshold_rule=rule, n_dev=8)
     said = f"chosen on 8 dev questions by rule '{rule}'" if rule == "best_f1" else f"by rule '{rule}'"
-    assert f"; thresholds {said}" in caption(dataclasses.replace(results, meta=meta))
+    others = " (of gates without one: 'ratio')" if rule == "given" else ""
+    assert f"; thresholds {said}{others}; " in caption(dataclasses.replace(results, meta=meta))
     assert rule_of(None, gate) == said
 
 

@@ -126,8 +126,9 @@ def test_a_field_that_says_no_is_no_search(server, stub):
         ("chat/completions", [SEARCH], "none"),
         ("chat/completions", [OTHER, SEARCH], {"type": "allowed_tools", "allowed_tools": {
             "mode": "auto", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}}),
-        ("responses", [{"name": "get_weather"}, {"type": "web_search"}],
-         {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "get_weather"}]}),
+        ("responses", [{"type": "function", "name": "get_weather"}, {"name": "save"}, {"type": "web_search"}],
+         {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "get_weather"},
+                                                             {"type": "function", "name": "save"}]}),
         ("messages", [{"type": "web_search_20250305", "name": "web_search"}], {"type": "none"}),
     ],
 )  # fmt: skip
