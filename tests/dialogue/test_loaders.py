@@ -115,9 +115,8 @@ def test_what_does_not_fit_names_the_dialogue(tmp_path, change, words):
 def test_a_repeated_turn_or_dialogue_names_the_dialogue(tmp_path):
     again = joined()
     again["turns"].insert(1, copy.deepcopy(again["turns"][1]))
-    assert refused(
-        "ketod", put(tmp_path / "train.json", [again]), match="dialogue '1_00000': turns 1 and 2 are both by SYSTEM"
-    )
+    path = put(tmp_path / "train.json", [again])
+    assert refused("ketod", path, match="dialogue '1_00000': turns 1 and 2 are both by SYSTEM")
     assert refused("ketod", put(tmp_path / "train.json", [joined(), joined()]), match="duplicate dialogue")
     put(tmp_path / "test.json", [joined()])
     put(tmp_path / "train.json", [joined()])

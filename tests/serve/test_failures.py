@@ -407,6 +407,7 @@ def test_killed_under_load_leaves_no_torn_line_and_starts_again_until_a_signal_e
         thread.start()
     wait_until(lambda: len(statuses) >= 40)
     script.send_signal(signal.SIGKILL)
+    script.wait(PATIENCE)  # else its socket may answer for the next one, which no signal must reach before it listens
     stop.set()
     for thread in threads:
         thread.join()
