@@ -36,7 +36,7 @@ from kbtrain.answers.names import (
 )
 from kbtrain.answers.near import asks_person, may_be_same, may_count_same
 from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
-from kbtrain.answers.words import LISTS, folded, forms_of, normalise, pattern, verdict_key, words
+from kbtrain.answers.words import LISTS, folded, forms_of, normalise, pattern, text_key, words
 from kbtrain.answers.words import is_empty as is_empty
 from kbtrain.answers.writing import has_chinese, has_unspaced, simplified
 from kbtrain.errors import UserError
@@ -549,7 +549,7 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
         return rule_verdict(question, answer)
     if is_empty(answer):
         return False
-    key = verdict_key(answer)
+    key = text_key(answer)
     if key not in verdicts:
         what = f"question '{question.id}': no verdict on the answer {answer!r:.60}"
         raise UserError(f"{what}; run data_gen/judge.py again, or add {key!r}")

@@ -172,8 +172,7 @@ _MINUS = re.compile(r"(?<!\d)(?<!\d )\b(?:minus|negative)\s+(?=\d)|负(?=\d)")
 _THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:[,']\d{3})+(?!\d)")  # 1,000 and 1'000 are 1000; "1990,1991" are two years
 _RAISED = re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u00bc-\u00be\u2150-\u215e])")
 _DROPPED = re.compile(r"(?<![0-9])\.|\.(?![0-9])|[^a-z0-9.]")  # of plain text in small letters
-_OF_AMOUNTS = regex.compile(r"[\p{Sc}%\u2030<>\u2264\u2265]")
-_OF_QUESTIONS = regex.compile(r"[\p{Sc}\p{Sm}%\u2030]|(?<=\d ?)[*/^](?= ?\d)")
+_SIGNS_DROPPED = regex.compile(r"[\p{Sc}\p{Sm}%\u2030]|(?<=\d ?)[*/^](?= ?\d)")
 _DROPPED_ANY = regex.compile(r"(?<!\p{Nd})\.|\.(?!\p{Nd})|[^\p{L}\p{N}\p{M}.]")
 
 
@@ -189,15 +188,11 @@ def normalise(text: str) -> str:
     return without_articles(words(text)) or folded(text).strip()
 
 
-def verdict_key(answer: str) -> str:
-    """Answers with the same key share a judge's verdict: the normalised answer, and behind it the signs of currencies,
-    shares and limits that normalising drops ("$40", "€40", "40%" and "<40" are four answers)."""
-    return " ".join([normalise(answer), *_OF_AMOUNTS.findall(folded(answer))])
-
-
-def question_key(text: str) -> str:
-    """Questions with the same key are one in a file: as :func:`verdict_key`, with signs of sums ("2 + 3", "a | b")."""
-    return " ".join([normalise(text), *_OF_QUESTIONS.findall(folded(text))])
+def text_key(text: str) -> str:
+    """Answers with the same key share a judge's verdict; questions with the same key are one in a file. It is the
+    normalised text, then the signs of currencies, shares, limits and sums that normalising drops: "$40" and "<40"
+    differ, and so do "1/2" and "1-2"."""
+    return " ".join([normalise(text), *_SIGNS_DROPPED.findall(folded(text))])
 
 
 def without_articles(words: Sequence[str]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
-from kbtrain.answers.writing import is_blank
+from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.errors import HALVES, UserError, at
 from kbtrain.gate.gate import Gate
 from kbtrain.io import jsonl
@@ -23,8 +23,8 @@ _FIELDS = ("question", "text")  # of a question, where none is named
 
 
 def read_inputs(lines: Iterable[str], where: Path | str, field: str | None = None) -> Iterator[str | Example]:
-    """One input a line: plain text, a JSON text, a JSON object with a field ``question`` or ``text`` (or ``field``), or
-    a whole example.
+    """One input a line: plain text, a JSON text, a JSON object with a field ``question`` or ``text`` (or ``field``) and
+    perhaps ``source``, or a whole example.
 
     Blank lines are skipped. Raises :class:`UserError` naming file and line.
     """
@@ -51,14 +51,20 @@ def read_questions_file(path: Path, field: str | None = None) -> Iterator[str | 
     return read_inputs((line for _, line in text_lines(file)), path, field)
 
 
-def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
+def _of_rows(file: DataFile, field: str | None) -> Iterator[str | Example]:
     names = _FIELDS if field is None else (field,)
     for row in any_rows(file):
         name = next((name for name in names if row.has(name)), None)
         if name is None:
             expected, columns = " or ".join(f"'{name}'" for name in names), ", ".join(row.data)
             raise UserError(f"{at(row.file, row.line)}: no column {expected}; there is {columns}: name it by --field")
-        yield row.text(name)
+        yield _from_source(row.text(name), row.data.get("source"))
+
+
+def _from_source(text: str, source: object) -> str | Example:
+    """The question; with its source, where a text says it."""
+    asked = GateExample.ask(text, language=language_of(text))
+    return replace(asked, source=source.strip()) if isinstance(source, str) and source.strip() else text
 
 
 def _not_empty(text: str, place: str) -> str:
@@ -87,7 +93,7 @@ def _of_object(text: str, where: Path | str, number: int, field: str | None) -> 
     names = (field,) if field is not None else _FIELDS
     name = next((name for name in names if name in data), names[0])
     if isinstance(value := data.get(name), str):
-        return _not_empty(value, at(where, number, name))
+        return _from_source(_not_empty(value, at(where, number, name)), data.get("source"))
     fields, expected = ", ".join(list(data)[:20]) or "nothing", " or ".join(f"'{name}'" for name in names)
     raise UserError(
         f"{at(where, number)}: no field {expected} with a text in it; there is {fields}: name it by --field"
@@ -110,6 +116,9 @@ def decisions(
     :class:`~kbtrain.records.Decision`."""
     gate.threshold_or(threshold)  # a gate without one is an error before any input comes
     for group in windows(inputs, BATCH):
-        for value, decision in zip(group, gate.decide(group, threshold), strict=True):
-            named = {"text": value} if isinstance(value, str) else {"id": value.id}
-            yield {**named, "gate": gate.name, **asdict(decision)}
+        names = [value if isinstance(value, str) else value.id for value in group]
+        asked = [name == getattr(value, "question", value) for name, value in zip(names, group, strict=True)]
+        # a gate that reads passages refuses a bare question, one with its source too
+        decided = gate.decide(names if gate.needs_evidence and all(asked) else group, threshold)
+        for name, bare, decision in zip(names, asked, decided, strict=True):
+            yield {"text" if bare else "id": name, "gate": gate.name, **asdict(decision)}

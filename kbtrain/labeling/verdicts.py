@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kbtrain.answers import grading
 from kbtrain.answers.grading import Verdicts, rules_of
-from kbtrain.answers.words import verdict_key
+from kbtrain.answers.words import text_key
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists, script_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QuestionVerdicts:
-    """Key of an answer (:func:`verdict_key`) -> right, wrong, or None (the judge abstained); no empty answers."""
+    """Key of an answer (:func:`text_key`) -> right, wrong, or None (the judge abstained); no empty answers."""
 
     question_id: str
     right: dict[str, bool | None]
@@ -48,7 +48,7 @@ def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[s
     for stored in filter(None, (store.get(run, question.id, condition) for condition in CONDITIONS)):
         for answer in stored.answers():
             if not grading.is_empty(answer.text):
-                texts.setdefault(verdict_key(answer.text), answer.text)
+                texts.setdefault(text_key(answer.text), answer.text)
     return texts
 
 

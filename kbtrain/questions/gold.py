@@ -18,7 +18,7 @@ from kbtrain.answers.grading import is_yes_no
 from kbtrain.answers.mask import gold_texts
 from kbtrain.answers.missing import PLACEHOLDERS, is_missing, placeholder_key
 from kbtrain.answers.names import alternatives
-from kbtrain.answers.words import LISTS, is_empty, normalise, question_key
+from kbtrain.answers.words import LISTS, is_empty, normalise, text_key
 from kbtrain.questions.base import LeftOutAnswers, Loaded
 from kbtrain.questions.checks import FirstSeen, leak_key
 from kbtrain.records import Gold, Question
@@ -87,7 +87,7 @@ class GoldCounts:
             self.n_open += 1
             self.golds.update(given[:1] if len(self.golds) < _MOST_COUNTED else ())
         answers = {normalise(text) for text in gold_texts(question)}
-        earlier = texts.add(leak_key(question, question_key), "\n".join([question.id, *sorted(answers)]), 0)
+        earlier = texts.add(leak_key(question, text_key), "\n".join([question.id, *sorted(answers)]), 0)
         if earlier is None:
             return None
         self.duplicates += 1

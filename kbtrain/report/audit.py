@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 from pydantic_core import to_json
 
-from kbtrain.answers.words import question_key
+from kbtrain.answers.words import text_key
 from kbtrain.answers.writing import language_of
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, best_threshold, draw_turns
@@ -149,7 +149,7 @@ def _draw(audit: Audit) -> list[str]:
     gold = {} if audit.gold is None else _read_gold(audit.gold)
     questions, rows = {}, list[AuditTurn]()
     for text, score in drawn:  # a question that was asked often may be drawn twice: it is judged once, and counts twice
-        name = identity_of(question_key(text))
+        name = identity_of(text_key(text))
         answers = gold.get(name, ())
         questions[name] = Question(
             name, text, answers, "test", "audit", language_of(text), gold="given" if answers else "none"
@@ -213,7 +213,7 @@ def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
         names = [next((name for name in pair if row.has(name)), pair[0]) for pair in pairs]
         read = row.having({name: row.data[name] for name in names if name in row.data})
         question = without_placeholders(mapped(read, Columns(), "gold", "audit", "test")).question
-        key = identity_of(question_key(question.text))
+        key = identity_of(text_key(question.text))
         gold[key] = (*gold.get(key, ()), *question.answers)
     return gold
 

@@ -118,7 +118,6 @@ class ServeConfig(Config):
         "unchanged. The log says what the gate would do. A request's headers x-kbtrain-retrieve, -threshold "
         "and -budget override always and never",
     )
-    shadow: bool = Field(False, description="another name for policy: pass")
     log: Path | None = Field(None, description="decision log, JSON lines")
     explore: float = Field(
         0.0,
@@ -144,15 +143,6 @@ class ServeConfig(Config):
     max_question_chars: int = Field(20_000, ge=1, description="a longer question passes ungated")
     read_timeout_s: float = Field(10.0, gt=0, description="time for a request's head, and again for its body")
     max_inflight: int = Field(1000, ge=1, description="requests in progress; further ones get 503 with Retry-After")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_shadow(cls, data: dict[str, Any]) -> dict[str, Any]:
-        if data.get("shadow") is not True:
-            return data
-        if data.get("policy", "pass") != "pass":
-            raise ValueError("key 'shadow': another name for policy: pass; give one of the two")
-        return data | {"policy": "pass"}
 
     @model_validator(mode="after")
     def _check_together(self) -> ServeConfig:

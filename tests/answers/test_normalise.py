@@ -130,3 +130,4 @@ def test_a_judges_verdicts_are_found_by_the_characters_that_it_was_shown():
     question = Question("q", "在哪里？", ("台北",), "test", "made", "zh")
     assert [graded(question, answer, {"臺 北": True, "北 京": False}) for answer in ("臺北", "北京")] == [True, False]
     assert graded(question, "$40.", {"40 $": True}) and not graded(question, "40€", {"40 $": True, "40 €": False})
+    assert graded(question, "1/2", {"1 2 /": True}) and not graded(question, "1-2", {"1 2 /": True, "1 2": False})

@@ -13,7 +13,7 @@ import kbtrain
 from kbtrain import cli
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.decide import arriving, read_inputs
+from kbtrain.gates.decide import arriving, decisions, read_inputs, read_questions_file
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.turns import DialogueStateGate
 from kbtrain.prompts.kbm import kbm_fingerprint
@@ -173,14 +173,19 @@ def test_a_line_may_be_a_json_text_and_a_quotation_stays_one():
 
 def test_rows_of_a_table_are_questions_by_their_column(folder, tmp_path, capsys):
     path = tmp_path / "logs.csv"
-    path.write_text('id,asked\n1,"Who, then,\nwrote it?"\n2,Why?\n')
+    path.write_text('id,asked,source\n1,"Who, then,\nwrote it?",shop\n2,Why?, \n')
     given = ["decide", str(folder), "--threshold", "0.5", "--file", str(path)]
     assert cli.main([*given, "--field", "asked"]) == 0
     texts = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
     assert texts == ["Who, then,\nwrote it?", "Why?"]
     assert cli.main(given) == 2
-    lacks = "logs.csv:2: no column 'question' or 'text'; there is id, asked: name it by --field"
+    lacks = "logs.csv:2: no column 'question' or 'text'; there is id, asked, source: name it by --field"
     assert lacks in capsys.readouterr().err
+    assert [getattr(value, "source", None) for value in read_questions_file(path, "asked")] == ["shop", None]
+    (line,) = read_inputs(['{"text": "Where?", "source": " shop"}'], "in")
+    assert line.source == "shop"
+    with pytest.raises(UserError, match="gate 'all': needs retrieved text; a bare question is not enough"):
+        list(decisions(AllKnowing(), [line], 0.5))
 
 
 def test_a_dash_is_standard_input_and_what_is_no_text_there_is_one_line(folder, monkeypatch, capsys):

@@ -7,7 +7,6 @@ from serve_support import KNOWN, NEEDS, chat, probe_folder, serving
 
 from kbtrain.prompts.kbm import background
 from kbtrain.report.traffic import calibrate_traffic
-from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Busy
 from kbtrain.serve.server import startup_lines
 
@@ -256,13 +255,6 @@ def test_a_request_that_asks_the_gate_wins_over_the_policy(gate, stub, policy):
         assert kb(ask(server, chat(KNOWN), threshold=always["threshold"]))["retrieved"] == "1"
         server.service.decider.decide = failing(ArithmeticError("no number"))
         assert kb(ask(server, chat(KNOWN), retrieve="auto"))["retrieved"] == str(int(policy == "always"))
-
-
-def test_shadow_is_a_name_for_pass(gate):
-    for settings in ({}, {"policy": "pass"}):
-        assert ServeConfig(gate=gate, shadow=True, **settings).policy == "pass"
-    with pytest.raises(ValueError, match="key 'shadow': another name for policy: pass; give one of the two"):
-        ServeConfig(gate=gate, shadow=True, policy="always")
 
 
 def test_always_does_not_depend_on_the_gate(gate, stub):
