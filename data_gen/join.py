@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import check_unchanged, meta_of, short_name, write_meta
+from kbtrain.io.provenance import check_examples, meta_of, short_name, write_meta
 from kbtrain.questions.checks import asked_key
 from kbtrain.records import GateExample, Split
 from kbtrain.training.data import label_rule
@@ -67,7 +67,7 @@ def main(config: JoinConfig) -> None:
     started = time.monotonic()
     inputs = {split: [run / "examples" / f"{split}.jsonl" for run in config.runs] for split in SPLITS}
     files = [path for paths in inputs.values() for path in paths]
-    check_unchanged(*files)
+    check_examples(*files)
     check_one_model(config.runs)
     rule = common_rule(inputs["train"])
     examples = {split: read_all(paths, config.runs) for split, paths in inputs.items()}
@@ -75,9 +75,9 @@ def main(config: JoinConfig) -> None:
     n_train, by_run = len(joined["train"]), Counter(row.id.partition("/")[0] for row in joined["train"])
     shares = {name: round(by_run[name] / max(1, n_train), 4) for name in (run.resolve().name for run in config.runs)}
     extra = {"label_rule": {**rule, "sources": shares}, "left_out": left_out}
-    for split, rows in joined.items():
-        target = config.output / "examples" / f"{split}.jsonl"
-        jsonl.write(target, rows)
+    targets = {split: config.output / "examples" / f"{split}.jsonl" for split in SPLITS}
+    jsonl.write_each(targets, ((split, row) for split, rows in joined.items() for row in rows))
+    for target in targets.values():  # when all are in place: none of an earlier join then fits its metadata
         write_meta(target, stage="join", config=config, inputs=files, extra=extra, started=started)
     sizes = ", ".join(f"{len(joined[split])} {split}" for split in reversed(SPLITS))
     skipped = ", ".join(f"{n} {kind}" for kind, n in left_out.items()) or "nothing"

@@ -22,7 +22,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.distributed.merge import ShardStore, check, find_shards, gaps, merge
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import beside, has_content, put_in_place
-from kbtrain.io.provenance import meta_path, write_meta
+from kbtrain.io.provenance import meta_of, meta_path, write_meta
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.runtime.progress import progress_bar
 
@@ -44,7 +44,8 @@ def main(config: MergeConfig) -> None:
     if not n_new and meta_path(target).exists():  # else a merge ended before its metadata, as on a full disk
         return print(f"all {n_stored} prompts {shards} are in {target} already")
     meta, inputs = parts[0].meta, [part.path for part in parts]
-    extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": len(gaps(parts))}
+    sampling = meta_of(parts[0].path).get("config")
+    extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": len(gaps(parts)), "sampling": sampling}
     write_meta(target, stage="merge", config=config, inputs=inputs, extra=extra, started=started)
     new_text = "" if n_new == n_stored else f", {n_new} of them now"
     print(f"{n_stored} prompts {shards}, {extra['n_gaps']} gaps{new_text} -> {target}")

@@ -185,8 +185,7 @@ def _yaml(value: Any) -> str:
 
 
 def _value(annotation: Any, text: str) -> Any:
-    """A command-line value as YAML reads it. A text or path stays one ("3" and "try #2" are fine names); the type check
-    sees the rest."""
+    """A command-line value as YAML reads it; texts and paths stay ("3", "try #2"). The type check sees the rest."""
     if annotation is str or (annotation == str | None and text != "null"):
         return text
     if text and (annotation is Path or (annotation == Path | None and text != "null")):
@@ -278,13 +277,19 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise UserError(f"{at(path, mark.line + 1 if mark else None)}: broken YAML ({problem})") from None
     if not isinstance(values, dict):
         raise UserError(f"{at(path)}: expected 'key: value' lines, found {type(values).__name__}")
+    return values, _lines_of_keys(node, path)
+
+
+def _lines_of_keys(node: Any, path: Path) -> dict[str, int]:
+    """The lines of a mapping's keys. Raises :class:`UserError` for a key that is in it, or in one inside it, twice."""
     lines: dict[str, int] = {}
-    for key, _ in node.value if isinstance(node, yaml.MappingNode) else []:
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         number = key.start_mark.line + 1
         if key.value in lines:  # YAML would take the last one without a word
             raise UserError(f"{at(path, number)}: duplicate key '{key.value}' (first in line {lines[key.value]})")
         lines[str(key.value)] = number
-    return values, lines
+        _lines_of_keys(value, path)
+    return lines
 
 
 def run_script(main: Callable[[C], None], kind: type[C], description: str | None = None) -> None:

@@ -118,8 +118,7 @@ def _unpacked(text: str) -> str | None:
 
 
 def _blocks(text: str, opening: re.Pattern[str], least: int = 0) -> list[tuple[int, int, int, int]]:
-    """Blocks in tags that are closed, outer ones alone, with ``least`` characters or more: begin, begin and end of the
-    content, end."""
+    """Closed outermost blocks in tags, of ``least`` characters or more: begin, the content's begin and end, end."""
     found: list[tuple[int, int, int, int]] = []
     place, unclosed = 0, set()
     while tag := opening.search(text, place):

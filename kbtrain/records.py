@@ -291,8 +291,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class Utterance:
-    """One turn of a dialogue; ``services`` and ``acts`` as the data set annotates this very turn, empty where it
-    does not."""
+    """One turn of a dialogue; ``services`` and ``acts`` as the data set annotates this very turn, if it does."""
 
     speaker: Speaker
     text: str

@@ -1,8 +1,7 @@
 """Stand-ins for servers: one of OpenAI's protocol whose replies follow a script, those of twelve makers, embeddings.
 
-The makers' bodies follow what users of these servers have posted: OpenAI (gpt-5 and o-series), Azure OpenAI, Gemini's
-OpenAI endpoint, llama.cpp's server, vLLM, Mistral, FastAPI servers on pydantic, Ollama, LM Studio, Together,
-OpenRouter, LiteLLM.
+The makers' bodies follow users' posts: OpenAI (gpt-5 and o-series), Azure OpenAI, Gemini's OpenAI endpoint, llama.cpp's
+server, vLLM, Mistral, FastAPI servers on pydantic, Ollama, LM Studio, Together, OpenRouter, LiteLLM.
 """
 
 from __future__ import annotations

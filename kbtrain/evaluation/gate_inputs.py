@@ -78,8 +78,7 @@ def _input(
 
 
 def scored_gates(stored: StoredScores, dev: Sequence[str], test: Sequence[str]) -> list[GateInput]:
-    """The gates that were scored, with their costs, on the questions with these ids. Raises :class:`UserError` for a
-    missing score."""
+    """The scored gates, with costs, on questions with these ids. Raises :class:`UserError` for a missing score."""
     gates = []
     for name, scores in stored.by_gate.items():
         spent, n = stored.took(name, "spent_per_question") or {}, len(test)

@@ -56,8 +56,7 @@ def entity_hashes(example: Example) -> frozenset[str]:
 
 
 def asked_about(example: Example) -> tuple[str, str]:
-    """Key and name of what an example asks about: the first entity that a question names, else its text; of a turn,
-    its dialogue.
+    """Key and name of what an example asks about: a question's first entity, else its text; of a turn, its dialogue.
 
     The key is a hash, equal for spellings that count as the same (:func:`entity_hashes`).
     """

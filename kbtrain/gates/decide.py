@@ -63,8 +63,9 @@ def _of_rows(file: DataFile, field: str | None) -> Iterator[str | Example]:
 
 def _from_source(text: str, source: object) -> str | Example:
     """The question; with its source, where a text says it."""
-    asked = GateExample.ask(text, language=language_of(text))
-    return replace(asked, source=source.strip()) if isinstance(source, str) and source.strip() else text
+    if not isinstance(source, str) or is_blank(source):
+        return text
+    return replace(GateExample.ask(text, language=language_of(text)), source=source.strip())
 
 
 def _not_empty(text: str, place: str) -> str:

@@ -136,10 +136,9 @@ def sampling_run_of(path: Path, else_name: str = "main") -> str:
 
 
 def sampling_of_labels(run: Path) -> dict[str, Any]:
-    """Options of the sampling that a run folder's labels are of; empty where another one was the last, or none is
-    noted."""
+    """Options of the sampling that a run folder's labels are of; empty if another was the last, or none is noted."""
     meta = meta_of(run / "samples.db")
-    options: dict[str, Any] = (meta.get("config") or {}) if meta.get("stage") == "sample" else {}
+    options: dict[str, Any] = meta.get("config" if meta.get("stage") == "sample" else "sampling") or {}  # of shards
     of = options.get("sampling_run", "main")
     return options if of == sampling_run_of(run / "labels.jsonl", of) else {}
 
@@ -162,10 +161,15 @@ def check_unchanged(*paths: Path) -> None:
 
 
 def check_examples(*paths: Path) -> None:
-    """As :func:`check_unchanged`; built examples come from the questions and labels in the folder above, too."""
+    """As :func:`check_unchanged`; built examples come from the questions and labels in the folder above, too, and
+    joined ones from those of the runs."""
     check_unchanged(*paths)
-    for path in (path for path in paths if meta_of(path).get("stage") == "build"):
-        check_current(path, path.parent.parent / "questions.jsonl", path.parent.parent / "labels.jsonl")
+    for path in paths:
+        meta, run = meta_of(path), path.parent.parent
+        if meta.get("stage") == "build":
+            check_current(path, run / "questions.jsonl", run / "labels.jsonl")
+        elif meta.get("stage") == "join":
+            check_current(path, *map(Path, meta["inputs"]), command="data_gen/join.py")
 
 
 def check_current(path: Path, *sources: Path, command: str | None = None) -> None:

@@ -218,8 +218,7 @@ def checkpointed(model: Any) -> bool:
 
 
 def adapters_in_fp32(model: Any) -> Any:
-    """Cast adapters to fp32, as peft does when it opens one; DeepSpeed rounds them to 16 bits, and the two would
-    differ."""
+    """Cast adapters to fp32, as peft does when it opens one: DeepSpeed rounds them to 16 bits, which would differ."""
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data = parameter.data.float()

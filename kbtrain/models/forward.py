@@ -29,8 +29,9 @@ def cache_argument(module: nn.Module) -> str | None:
 @functools.cache
 def _cache_argument(kind: type[nn.Module]) -> str | None:
     names = inspect.signature(kind.forward).parameters
-    if getattr(kind, "_is_stateful", False) and "position_ids" not in names:
-        return None  # Mamba's states are no cache of tokens, by whichever name it takes them
+    like_mamba = getattr(kind, "_is_stateful", False) and "position_ids" not in names
+    if like_mamba or kind.__name__.startswith(("RecurrentGemma", "MiniMaxFor")):
+        return None  # their states are no cache of tokens, by whichever name they take them
     return next((name for name in ("cache", "past_key_values") if name in names), None)
 
 

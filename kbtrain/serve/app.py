@@ -88,8 +88,7 @@ class OutcomeReply(BaseModel):
 
 
 class GatesQuestion(BaseModel):
-    """The one question that a gate answers, without criteria: another one is refused rather than answered as if it were
-    this one."""
+    """The one question that a gate answers, without criteria; any other is refused, not answered as if it were this."""
 
     instructions: Annotated[str, AfterValidator(_is_the_one)] = Field(description=INSTRUCTIONS)
     criteria: Literal[""] | Annotated[list[Any] | dict[str, Any], Field(max_length=0)] | None = None

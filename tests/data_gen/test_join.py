@@ -7,7 +7,7 @@ from support.scripts import load
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import write_meta
+from kbtrain.io.provenance import check_examples, write_meta
 from kbtrain.records import GateExample
 from kbtrain.training.data import label_rule, read_data
 
@@ -41,6 +41,14 @@ def test_joined_runs_train_together_and_tell_their_shares(tmp_path):
     assert label_rule(folder / "train.jsonl") == {"tau_mastery": 0.5, "sources": {"mmlu": 0.75, "xiezhi": 0.25}}
     with pytest.raises(UserError, match=r"made by a join; .* join all of them at once"):
         join([tmp_path / "mix", two], tmp_path / "again")
+    examples(tmp_path / "mmlu", train=["Who else?"])
+    with pytest.raises(UserError, match=r"mix/examples/train.jsonl: made from another dev.jsonl; run data_gen/join.py"):
+        check_examples(folder / "train.jsonl")
+    (one / "labels.jsonl").write_text("labels")
+    write_meta(one / "examples" / "dev.jsonl", stage="build", config=None, inputs=[one / "labels.jsonl"])
+    (one / "labels.jsonl").write_text("labelled again")
+    with pytest.raises(UserError, match=r"mmlu/examples/dev.jsonl: made from another labels.jsonl"):
+        join([one, two], tmp_path / "mix")
 
 
 def test_multiple_choice_with_its_options_in_another_order_is_the_same_question(tmp_path):
@@ -49,9 +57,8 @@ def test_multiple_choice_with_its_options_in_another_order_is_the_same_question(
     with pytest.raises(UserError, match="train question 'mmlu/qtrain0' is also in test as 'xiezhi/qtest0'"):
         join([one, two], tmp_path / "mix")
     join([one, two], tmp_path / "mix", on_leak="drop")
-    data = read_data(
-        *(tmp_path / "mix" / "examples" / f"{name}.jsonl" for name in ("train", "dev")), ("mastery",), "hard"
-    )
+    folder = tmp_path / "mix" / "examples"
+    data = read_data(folder / "train.jsonl", folder / "dev.jsonl", ("mastery",), "hard")
     assert [row.id for row in data.train] == ["mmlu/qtrain1", "xiezhi/qtrain0"]
 
 
@@ -98,10 +105,9 @@ def about(run, **entities):
     """A run of one question a split, each about one entity."""
     folder = examples(run, **{split: [f"{split} of {run.name}?"] for split in entities}) / "examples"
     for split, entity in entities.items():
-        rows = [replace(row, entities=(entity,)) for row in jsonl.read(GateExample, folder / f"{split}.jsonl")]
-        jsonl.write(folder / f"{split}.jsonl", rows)
-        rule = {"label_rule": {"tau_mastery": 0.5}}
-        write_meta(folder / f"{split}.jsonl", stage="build", config=None, inputs=[], extra=rule)
+        path = folder / f"{split}.jsonl"
+        jsonl.write(path, [replace(row, entities=(entity,)) for row in jsonl.read(GateExample, path)])
+        write_meta(path, stage="build", config=None, inputs=[], extra={"label_rule": {"tau_mastery": 0.5}})
     return run
 
 

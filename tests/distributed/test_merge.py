@@ -11,7 +11,7 @@ from support.scripts import load
 from kbtrain.config import parse_args
 from kbtrain.distributed.merge import OF_A_SHARD
 from kbtrain.errors import UserError
-from kbtrain.io.provenance import meta_path, read_meta
+from kbtrain.io.provenance import meta_path, read_meta, sampling_of_labels
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.sample_stage import Shard
 
@@ -40,6 +40,7 @@ def test_merged_shards_are_the_undivided_run(make_run, sample, merge, rows, shar
     meta = read_meta(sharded / "samples.db")
     assert meta["stage"] == "merge" and meta["questions"] == read_meta(whole / "samples.db")["questions"]
     assert len(meta["inputs"]) == 3 and meta["n_gaps"] == 0
+    assert sampling_of_labels(sharded) == {**sampling_of_labels(whole), "run": str(sharded), "shard": "1/3"}
     assert not list(sharded.glob("samples.db.partial*"))
     sample(sharded)  # the stage takes it for its own finished run
     assert "all 75 prompts are in" in capsys.readouterr().out

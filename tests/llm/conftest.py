@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3NextConfig,
+    RecurrentGemmaConfig,
 )
 
 from kbtrain.records import Question
@@ -33,6 +34,7 @@ CONFIGS = {
     }),
     "lfm2": (Lfm2Config, {"layer_types": ["conv", "full_attention", "conv"], "block_ff_dim": 64}),
     "mamba": (MambaConfig, {}),
+    "recurrent_gemma": (RecurrentGemmaConfig, {"lru_width": 32}),
     "qwen3_next": (Qwen3NextConfig, {
         "head_dim": 8, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32,
         "shared_expert_intermediate_size": 32, "linear_num_value_heads": 4, "linear_num_key_heads": 2,

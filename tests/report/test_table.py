@@ -10,11 +10,8 @@ TABLE = Table(
 
 
 def test_values_are_shown_by_kind():
-    assert [format_cell(0.60094, "percent"), format_cell(-0.012, "points"), format_cell(None, "points")] == [
-        "60.1",
-        "-1.2",
-        "-",
-    ]
+    cells = [format_cell(0.60094, "percent"), format_cell(-0.012, "points"), format_cell(None, "points")]
+    assert cells == ["60.1", "-1.2", "-"]
     cells = [format_cell(12, "count"), format_cell("x", "percent"), format_cell(0.000123, "decimal")]
     assert cells == ["12", "x", "0.000123"]
     assert format_cell(-0.0004, "points") == "+0.0"  # no minus zero

@@ -90,11 +90,8 @@ def test_bad_corpora_and_folders_are_one_line(tmp_path):
     with pytest.raises(UserError, match="empty"):
         BM25.build([])
     rule = json.dumps(Tokens().as_dict())
-    for tokens, told in (
-        (None, "has no complete"),
-        ("{", "broken; build the index again"),
-        (rule, "no complete index"),
-    ):
+    broken = "broken; build the index again"
+    for tokens, told in ((None, "has no complete"), ("{", broken), (rule, "no complete index")):
         if tokens:
             (tmp_path / "tokens.json").write_text(tokens)
         with pytest.raises(UserError, match=told):

@@ -2,8 +2,7 @@
 
 Unlike a test's duration it hardly depends on what else the machine does. Counted are this process, children that it
 has waited for, and its fork server with its forks (a process of the suite has one of its own then); a daemon that
-outlives its test counts where it ends, or not at all. The wall time is beside it: a file with much more of it waits
-for something.
+outlives its test counts where it ends, or not at all. Wall time is beside it: a file with much more of it waits.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 It listens at a socket (its place is on the command line), says so in one line, and imports; who asks meanwhile waits.
 A client, one for each process of the suite, writes lines of JSON, and each is answered by a line: ``{"script", "argv",
 "cwd", "env", "stdout", "stderr"}`` gives the child's process id, ``{"poll": pid}`` its exit code, or null while it
-runs, ``{"cpu": true}`` the milliseconds of processor time of this process and of all children that are over. End of
-input ends the server.
+runs, ``{"cpu": true}`` the processor time of this process and all ended children, in ms. End of input ends the server.
 
 With ``"python"`` (a copy of ``forked_python.py``) what the script itself starts as ``sys.executable`` is a fork, too:
 that program hands its arguments, environment, folder and streams to the socket. Killed, it takes its fork along; asked

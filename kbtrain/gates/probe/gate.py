@@ -90,8 +90,7 @@ class ProbeCard(KeyedCard):
 
     @property
     def stage(self) -> Stage:
-        """After the prefill of the answer's own prompt, or its draft; a reader's pass needs nothing of the model that
-        answers."""
+        """After the prefill of the answer's own prompt, or its draft; a reader's pass needs no answering model."""
         moments: dict[Statistic, Stage] = {"prompt_states": "prefill", "draft_states": "draft"}
         return moments[self.STATISTIC] if self.statistics else "question"
 

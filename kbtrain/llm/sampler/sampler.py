@@ -173,7 +173,7 @@ class LockstepSampler:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling) -> None:
         if cache_argument(model) is None:  # it would forget the text so far
             raise UserError(
-                f"model type '{model.config.model_type}': its forward() takes no cache, which sampling "
+                f"model type '{model.config.model_type}': its forward() takes no cache of tokens, which sampling "
                 "needs here; run it behind vLLM or another server"
             )
         self.model = model

@@ -117,8 +117,9 @@ def test_a_model_whose_layers_are_not_all_attention_answers_as_generate_does(kin
 
 
 def test_a_model_that_would_forget_the_text_so_far_is_refused_in_one_line(make_model, tokenizer):
-    with pytest.raises(UserError, match=r"^model type 'mamba': its forward\(\) takes no"):
-        TransformersLLM("m", make_model("mamba"), tokenizer, Sampling())
+    for kind in ("mamba", "recurrent_gemma"):
+        with pytest.raises(UserError, match=rf"^model type '{kind}': its forward\(\) takes no cache of tokens"):
+            TransformersLLM("m", make_model(kind), tokenizer, Sampling())
 
 
 def test_an_attention_that_loses_the_prefix_is_found_out_by_measuring(make_model, monkeypatch):
