@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -64,9 +65,10 @@ class TableConfig(Config):
     beside: Path | None = Field(None, description="run with another search: both on the test questions of both")
     by_source: str | None = Field(None, description="also a table of this gate by source")
     name: str = Field("mixed", description="name of the table in RUN/mixed.json, for make figures TABLES=")
+    store: Path | None = Field(None, description="also write verdicts and scores there, for kbm_row.py --scores")
 
     def writes(self) -> tuple[Path, ...]:
-        return (self.run / "mixed.json",)
+        return (self.run / "mixed.json", *([self.store] if self.store else []))
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,22 @@ def main(config: TableConfig) -> None:
     for table in tables.values():
         print("\n".join("| " + " | ".join(row) + " |" for row in (table["columns"], *table["rows"])), end="\n\n")
     write_atomically(config.run / "mixed.json", json.dumps({"tables": tables}, indent=1) + "\n")
+    if config.store is not None:
+        write_atomically(config.store, "".join(json.dumps(row) + "\n" for row in stored_rows(config.run)))
+
+
+def stored_rows(run: Path) -> Iterator[dict[str, Any]]:
+    """Of each dev and test question its verdicts, prompt tokens and scores: enough to make the table again."""
+    outcomes = [outcome for outcome in read_outcomes(run) if outcome.split != "train"]
+    by_gate, questions = stored_scores(run).by_gate, questions_of(run)
+    for outcome, llm, rag in zip(outcomes, *prompt_tokens(run, outcomes, run)[:2], strict=True):
+        name = outcome.question_id
+        yield {
+            "question": name, "split": outcome.split, "source": questions[name].source,
+            "right": outcome.llm_correct, "right_with_passages": outcome.rag_correct,
+            "prompt_tokens": [int(llm), int(rag)],
+            "scores": {gate: round(of[name], 6) for gate, of in sorted(by_gate.items()) if name in of},
+        }  # fmt: skip
 
 
 def questions_of(run: Path) -> dict[str, Question]:
