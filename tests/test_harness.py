@@ -76,6 +76,7 @@ def test_own_patterns_are_struck_and_counted():
     found = own_words(f"/// ticket 17 ///\n{ASKED}", [re.compile(r"///.*?///\s*")])
     assert (found.words, found.struck) == (ASKED, 1)
     assert own_words(f"--t\r\n17\r\n--\r\n{ASKED}", [re.compile("--t\r\n.*\r\n--")]).words == ASKED
+    assert own_words(f"{ASKED}{9 * ' '}\r\n--t", [re.compile("\r\n--t")]).struck == 1
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,10 @@ OTHER: dict[str, tuple[str, Reader]] = {
     "kept responses": ("x.jsonl.key", lambda path: Records(_note(path, '{"id": "a"}\n'), {}, growing=True)),
 }  # fmt: skip
 NO_TEXT: dict[str, tuple[str, Reader]] = {
-    "hash": ("x", file_sha256),
-    "responses": ("x.jsonl", cut_torn_line),
+    "hash": ("x", file_sha256), "responses": ("x.jsonl", cut_torn_line),
     "traces": ("x.jsonl", lambda path: Records(path, {}, growing=True).close()),
     "scores": ("x.jsonl", lambda path: ScoreFile(path, {})),
-}
+}  # fmt: skip
 
 
 OWN_WORDS = {"bills", "tokenizer", "words of an index", "store", "store to write"}  # say their remedy

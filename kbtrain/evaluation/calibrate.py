@@ -94,7 +94,7 @@ def choices(dev: Dev, cut: DevRule) -> list[str]:
 def calibrate(dev: Dev, cut: DevRule, preset: float | None = None) -> Chosen:
     """Choose the threshold by a rule, or take the ``preset`` one by rule given.
 
-    Raises :class:`UserError` where the dev questions are too few for a guarantee.
+    Raises :class:`UserError` as :func:`choose_threshold` does: without dev questions, or with too few for a guarantee.
     """
     choice = choose_threshold(dev, cut, preset)
     guarantee = None if choice.guarantee is None else asdict(choice.guarantee)

@@ -205,7 +205,9 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
     return mapping
 
 
-_CHINESE = re.compile(r"(zh|zho|chi|cmn|cn)\b|.*(chinese|mandarin|中文|汉语|漢語)")
+_CHINESE = re.compile(
+    r"(zh|zho|chi|cmn|cn)\b|(\w+ )?(chinese|mandarin)|.*(中文|[汉漢华華国國][语語]|普通[话話]|[简簡繁][体體])"
+)
 
 
 def _language(row: SourceRecord) -> Language:

@@ -210,7 +210,7 @@ def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
     gold: dict[str, tuple[str, ...]] = {}
     for row in any_rows(data_file(path)):
         pairs = (("question", "text"), ("answers", "answer"))  # no other column matters here
-        names = [next((name for name in pair if row.has(name)), pair[0]) for pair in pairs]
+        names = [name for pair in pairs for name in ([one for one in pair if row.has(one)][:1] or pair)]
         read = row.having({name: row.data[name] for name in names if name in row.data})
         question = without_placeholders(mapped(read, Columns(), "gold", "audit", "test")).question
         key = identity_of(text_key(question.text))

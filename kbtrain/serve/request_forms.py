@@ -145,9 +145,9 @@ def _turn(messages: Sequence[dict[str, Any]], config: ServeConfig) -> TurnExampl
         words = text(message).strip()
         if message["role"] == "user":
             room -= len(words)
-            if said := own_words(words, config.wrappers).words if room >= 0 else words:
+            if not is_blank(said := own_words(words, config.wrappers).words if room >= 0 else words):
                 context.append(Utterance("USER", said))
-        elif message["role"] == "assistant" and words:
+        elif message["role"] == "assistant" and not is_blank(words):
             context.append(Utterance("SYSTEM", words))
     return TurnExample(id="chat", dialogue_id="chat", split="test", turn=len(context), context=tuple(context[::-1]))
 

@@ -209,18 +209,16 @@ def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(t
     row = {"dialogue_id": "d", "context": ["Hi"], "split": "train"}
     path = tmp_path / "turns.jsonl"
     assert refused("jsonl", lines(path, row, row), match="turns.jsonl:2: dialogue 'd': duplicate turn 1")
-    assert refused(
-        "jsonl", lines(path, row, row | {"split": "dev", "turn": 3}), match="dialogue 'd': in dev and in train"
-    )
+    other = row | {"split": "dev", "turn": 3}
+    assert refused("jsonl", lines(path, row, other), match="dialogue 'd': in dev and in train")
     for wrong, told in ([], "give the turns"), ("USER: a SYSTEM: b", "ends with the"), ("USER: a USER: b", "twice in"):
         spoiled = lines(path, row | {"context": wrong})
         assert refused("jsonl", spoiled, match=f"turns.jsonl:1: field 'context': .*{told}")
     assert refused("jsonl", lines(path, row | {"contxt": 1}), match="turns.jsonl:1: field 'contxt': unknown")
     assert refused("jsonl", lines(path, row | {"split": "trial"}), match="turns.jsonl:1: field 'split'")
-    said = {"speaker": "USER", "text": "Hi", "mood": "good"}
-    assert refused(
-        "jsonl", lines(path, row | {"context": [said]}), match="turns.jsonl:1: field 'context': each turn needs"
-    )
+    assert refused("jsonl", lines(path, row | {"context": ["Hi", "ok", " "]}), match="or a blank turn")
+    other = row | {"context": [{"speaker": "USER", "text": "Hi", "mood": "good"}]}
+    assert refused("jsonl", lines(path, other), match="turns.jsonl:1: field 'context': each turn needs")
 
 
 def test_an_id_that_two_plain_lines_have_names_both_places(tmp_path):

@@ -88,11 +88,9 @@ def test_the_interval_holds_the_value_is_repeatable_and_leaves_doubt(groups):
 
 
 SHARES = {
-    "certain": [0.98, 0.02],
-    "three": [0.7, 0.2, 0.1],
-    "ten alike": [0.1] * 10,
+    "certain": [0.98, 0.02], "three": [0.7, 0.2, 0.1], "ten alike": [0.1] * 10,
     "long tail": list(1 / np.arange(1, 101)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHARES)

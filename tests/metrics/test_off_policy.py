@@ -14,11 +14,9 @@ from kbtrain.metrics.significance import Delta, modified_share, paired_differenc
 def test_values_by_hand():
     # a gate that searches for the first four of eight, a coin in half of the cases: 0.75 and 0.25
     logged = Logged(
-        np.array([8.0, 7, 6, 5, 4, 3, 2, 1]),
-        np.array([1, 1, 1, 0, 0, 0, 0, 1], dtype=bool),
-        np.array([0.75, 0.75, 0.75, 0.25, 0.75, 0.75, 0.75, 0.25]),
-        np.array([1.0, 0, 1, 1, 0, 1, 0, 1]),
-    )
+        np.array([8.0, 7, 6, 5, 4, 3, 2, 1]), np.array([1, 1, 1, 0, 0, 0, 0, 1], dtype=bool),
+        np.array([0.75, 0.75, 0.75, 0.25, 0.75, 0.75, 0.75, 0.25]), np.array([1.0, 0, 1, 1, 0, 1, 0, 1]),
+    )  # fmt: skip
     found = policy_value(logged, np.ones(8, dtype=bool))
     # searched and right: two of three with 0.75, the one with 0.25
     assert found.normalised.mean == pytest.approx(0.5 * 2 / 3 + 0.5 * 1 / 1)

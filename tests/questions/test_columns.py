@@ -290,6 +290,14 @@ def test_tabs_in_a_csv_are_seen(tmp_path):
     assert answers("csv", tmp_path / "z.csv", "question|answer|language\nWho?|Ann|en-US\n") == [("Ann",)]
 
 
+def test_the_names_of_chinese_are_zh_and_all_others_en(tmp_path):
+    names = ("zh_Hans", "Simplified Chinese", "普通话", "繁體", "English (from Chinese)", "Non-Chinese", "Deutsch")
+    rows = (f"Who is {name}?,Ann,{name}" for name in names)
+    (tmp_path / "x.csv").write_text("\n".join(["question,answer,language", *rows]))
+    found = [loaded.question.language for loaded in load("csv", tmp_path / "x.csv", Reading())]
+    assert found == ["zh"] * 4 + ["en"] * 3
+
+
 def test_the_id_of_beir_is_an_id(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d7", "title": "T", "text": "x", "metadata": {}}\n')
     assert list(read_passages(tmp_path / "corpus.jsonl")) == [Passage("d7", "T", "x")]

@@ -222,8 +222,8 @@ def test_what_has_no_splits_is_of_the_split_that_its_name_tells(tmp_path):
     (tmp_path / "test.parquet").rename(tmp_path / "train-test.parquet")
     with pytest.raises(UserError, match=r"train-test\.parquet: its name has two splits \(train, test\); set split"):
         list(load("datasets", tmp_path / "train-test.parquet"))
-    taken = next(load("datasets", tmp_path / "train-test.parquet", Reading(split="dev")))
-    assert taken.question.split == "dev"
+    assert next(load("datasets", tmp_path / "train-test.parquet", Reading(split="dev"))).question.split == "dev"
+    assert next(load("datasets", tmp_path / "train-test.parquet", Reading(shares=(0.5, 0.25, 0.25))))
 
 
 def test_a_bad_row_or_a_missing_set_is_one_line(tmp_path):

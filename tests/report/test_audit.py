@@ -256,9 +256,10 @@ def test_accepted_answers_judge_without_people_and_promise(folder, log, tmp_path
 
 
 def test_few_questions_that_repeat_are_judged_by_their_reference_answers(folder, log, tmp_path, capsys):
-    run, gold, faq = (tmp_path / name for name in ("audit", "gold.csv", "faq.jsonl"))
+    run, gold, faq = (tmp_path / name for name in ("audit", "gold.jsonl", "faq.jsonl"))
     faq.write_text(re.sub(r"question (\d+)\?", lambda found: f"question {int(found[1]) % 15}?", log.read_text()))
-    gold.write_text("question,answers\n" + "".join(f"=question {i}?,good\n" for i in range(15)))
+    rows = ({"question": f"=question {i}?", "answer": "good" if i < 15 else None} for i in range(16))
+    gold.write_text("\n".join(map(json.dumps, rows)))
     run_audit(capsys, folder, "--log", faq, "--run", run, "--n", 60, "--gold", gold)
     answer(run)
     assert "60 of 60 drawn turns judged by the reference answers" in run_audit(capsys, folder, "--run", run)

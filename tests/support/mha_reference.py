@@ -44,12 +44,8 @@ def copy_weights(ours: RagateMHAModel, reference: ReferenceMHA) -> None:
     reference.classifier.load_state_dict(ours.classifier.state_dict())
     for mine, theirs in zip(ours.layers, reference.encoder.layers, strict=True):
         layer: Any = mine
-        attention = {
-            "in_proj_weight": layer.qkv.weight,
-            "in_proj_bias": layer.qkv.bias,
-            "out_proj.weight": layer.out.weight,
-            "out_proj.bias": layer.out.bias,
-        }
+        attention = {f"in_proj_{name}": getattr(layer.qkv, name) for name in ("weight", "bias")}
+        attention |= {f"out_proj.{name}": getattr(layer.out, name) for name in ("weight", "bias")}
         theirs.self_attn.load_state_dict(attention)
         names = {"linear1": layer.up, "linear2": layer.down, "norm1": layer.norm_attention, "norm2": layer.norm_feed}
         for name, part in names.items():
