@@ -291,7 +291,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class Utterance:
-    """One turn of a dialogue; ``services`` and ``acts`` as the data set annotates this very turn, if it does."""
+    """One turn of a dialogue; ``services`` and ``acts`` as the data set annotates this very turn, else empty."""
 
     speaker: Speaker
     text: str
