@@ -355,8 +355,8 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
         f"{points(over_always.mean)} points {points_interval(over_always)} against always searching, "
         f"{points(over_never.mean)} {points_interval(over_never)} against never, {count_of(gate.n, 'test question')}"
     )
-    if gate.retrieval_ratio in (0, 1):
-        return f"{'Always' if gate.retrieval_ratio else 'Never'} search: the gate does the same for every question."
+    if gate.retrieval_ratio in (0, 1) and (always.accuracy, gate.retrieval_ratio) > (never.accuracy, 0):
+        return "Always search: the gate does the same for every question."
     if over_always.above_zero and over_never.above_zero:
         return f"Use the gate: {saves}, and more answers are right ({gains})."
     if never.accuracy >= max(gate.accuracy, always.accuracy):

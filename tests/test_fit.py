@@ -229,11 +229,7 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path):
     for name, lines, says in (
         ("q.jsonl", rows[:1], r":1: .*There is query, solved; name it: --columns .*answers: solved"),
         ("q.jsonl", [other], r":1: field 'text': which column is it\?.*--columns .{text: words, answers: gold"),
-        (
-            "q.jsonl",
-            ['{"anfrage": "a?", "verlauf": "Hello? a?", "jahr": 1989}'],
-            "--columns .{text: anfrage, answers: ",
-        ),
+        ("q.jsonl", ['{"anfrage": "a?", "verlauf": "Hi? a?", "jahr": 1989}'], "--columns .{text: anfrage, answers: "),
         ("q.jsonl", ['{"query": "a?", "jahr": 1989, "about": {"a": 1}}'], "--columns .{text: query, answers: jahr}"),
         ("q.jsonl", rows[1:], r":2: field 'answer': missing in 1 of the first 2 rows; there is query; write \"\""),
         ("q.jsonl", [rows[2], rows[2], rows[1]], ":1: field 'answer': missing in 2 of the first 3 rows"),
@@ -244,6 +240,10 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path):
         (tmp_path / name).write_text("\n".join(lines))
         with pytest.raises(UserError, match=says):
             propose_columns(tmp_path / name)
+    for n_sources, read in ((2, True), (1, False), (9, False)):  # one tells nothing, many are often addresses
+        lines = (f"a {i}?,b,s{i % n_sources}" for i in range(40))
+        (tmp_path / "s.csv").write_text("\n".join(["question,answer,source", *lines, "a?,b,"]))
+        assert ("source" in propose_columns(tmp_path / "s.csv")) == read
 
 
 def arm(accuracy, ratio, over_always, over_never):
@@ -258,6 +258,7 @@ def arm(accuracy, ratio, over_always, over_never):
         (arm(0.6, 0.5, (0.1, 0.02, 0.2), (0.2, 0.1, 0.3)), 0.4, 0.5, "Use the gate: it skips 50.0 % of the searches"),
         (arm(0.6, 1.0, (0.0, 0.0, 0.0), (0.2, 0.1, 0.3)), 0.4, 0.6, "Always search: the gate does the same"),
         (arm(0.5, 0.4, (0.1, 0.02, 0.2), (-0.1, -0.2, 0.0)), 0.6, 0.4, "Never search: 60.0 % are right without"),
+        (arm(0.4, 1.0, (0.0, 0.0, 0.0), (-0.2, -0.3, 0.0)), 0.6, 0.4, "Never search: 60.0 % are right without"),
         (arm(0.6, 0.7, (0.0, -0.01, 0.01), (0.2, 0.1, 0.3)), 0.4, 0.6, "Use the gate to save searches: it skips 30.0"),
         (arm(0.6, 0.7, (0.0, -0.05, 0.05), (0.2, 0.1, 0.3)), 0.4, 0.6, "Not decided, always search so far: it skips"),
         (arm(0.55, 0.7, (0.05, -0.05, 0.15), (0.15, 0.1, 0.3)), 0.4, 0.5, "Not decided, always search so far: "),
@@ -268,9 +269,8 @@ def test_the_decision_follows_the_better_of_never_and_always(gate, never, always
     assert made.startswith(says)
     # half the interval is twice the difference
     assert ("about 300 questions would decide it" in made) == (gate.accuracy == 0.55)
-    assert ("more than 2 points is not ruled out by these" in made) == (
-        gate.delta_vs_all_rag.low == -0.05 and gate.accuracy == 0.6
-    )
+    unsure = gate.delta_vs_all_rag.low == -0.05 and gate.accuracy == 0.6
+    assert ("more than 2 points is not ruled out by these" in made) == unsure
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,7 @@ def compare_settings(
 ) -> tuple[dict[str, SettingResult], list[SettingResult]]:
     """Never searching by form of the prompt, and each setting, on the questions that have a verdict under all of them.
 
-    ``correct`` and ``prompt_tokens``: by :attr:`SearchSetting.name` or :attr:`SearchSetting.without` and the question's
-    id.
+    ``correct`` and ``prompt_tokens``: by :attr:`SearchSetting.name` or :attr:`SearchSetting.without` and question id.
     """
     ids = [name for name in next(iter(correct.values())) if all(of.get(name) is not None for of in correct.values())]
     if not ids:

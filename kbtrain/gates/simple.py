@@ -190,22 +190,20 @@ class BySource(Gate):
 
     def __init__(self, card: BySourceCard) -> None:
         self.card: BySourceCard = card
-        self.held_out: list[HeldOut] = []  # of the training questions: the score without the question's own label
+        self.held_out: list[HeldOut] = []  # of the training questions: scores of gates fitted without their folds
 
     @classmethod
     def fit(cls, examples: Sequence[GateExample], need: Sequence[float]) -> BySource:
         """``need``: of each of two or more examples, the probability that a search is needed, or its benefit."""
-        by_group: dict[str, list[float]] = defaultdict(list)
-        for example, value in zip(examples, need, strict=True):
-            by_group[group_of(example)].append(value)
-        total, overall = sum(need), sum(need) / len(need)
-        sums = {group: sum(values) for group, values in sorted(by_group.items())}
-        means = {group: (of + SHRINK * overall) / (len(by_group[group]) + SHRINK) for group, of in sums.items()}
-        gate = cls(BySourceCard(means=means, overall=overall))
-        for example, value in zip(examples, need, strict=True):
-            group, rest = group_of(example), (total - value) / max(len(need) - 1, 1)
-            score = (sums[group] - value + SHRINK * rest) / (len(by_group[group]) - 1 + SHRINK)
-            gate.held_out.append((question_hash(example.question), score))
+        from kbtrain.training.folds import folds, groups_of
+
+        gate = cls(_card_of(examples, need))
+        scores: dict[int, float] = {}
+        # leaving out one question alone would put its label, turned round, into the score
+        for others, held in folds(groups_of(examples), seed=0):
+            part = cls(_card_of([examples[i] for i in others], [need[i] for i in others]))
+            scores |= zip(held, part.score_examples([examples[i] for i in held]), strict=True)
+        gate.held_out = [(question_hash(e.question), scores.get(i, gate.card.overall)) for i, e in enumerate(examples)]
         return gate
 
     def save_beside(self, folder: Path) -> None:
@@ -217,6 +215,15 @@ class BySource(Gate):
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> BySource:
         return cls(BySourceCard.read(folder))
+
+
+def _card_of(examples: Sequence[GateExample], need: Sequence[float]) -> BySourceCard:
+    by_group: dict[str, list[float]] = defaultdict(list)
+    for example, value in zip(examples, need, strict=True):
+        by_group[group_of(example)].append(value)
+    overall = sum(need) / len(need)
+    means = {group: (sum(of) + SHRINK * overall) / (len(of) + SHRINK) for group, of in sorted(by_group.items())}
+    return BySourceCard(means=means, overall=overall)
 
 
 def by_source(labels: Sequence[Label], texts: Mapping[str, str], sources: Mapping[str, str]) -> BySource:

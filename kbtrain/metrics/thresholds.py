@@ -185,8 +185,7 @@ def control(calibration: Dev, limit: float, delta: float = 0.1) -> Guarantee:
     questions, net of what not retrieving saves).
 
     The calibration questions must be exchangeable with the new ones and untouched by training or other choices.
-    Raises :class:`UserError` if there are too few of them for any promise, with the number needed, and if no threshold
-    keeps it.
+    Raises :class:`UserError` if they are too few for any promise, with the number needed, or no threshold keeps it.
     """
     if not 0 < limit < 1 or not 0 < delta < 1:
         raise UserError(f"risk control: limit and delta must lie between 0 and 1, found {limit} and {delta}")

@@ -168,6 +168,9 @@ def propose_columns(path: Path, of_models: Collection[str] = ()) -> dict[str, st
             raise lacking[0].error(column, f'{n}; there is {there}; write "" where it has none, to skip and count it')
     aliases = [name for name in row.data if _bare(name) in _ALIASES and name != mapping["answers"]]
     aliases = [name for name in aliases if all(name in other.data for other in rows)]
+    named = [of.strip() for row in rows if isinstance(of := row.data.get("source"), str) and not is_blank(of)]
+    if 1 < len(set(named)) <= len(named) / 10:  # few: elsewhere it is often an address
+        mapping["source"] = "source"
     return {**mapping, "answers": [mapping["answers"], *aliases] if aliases else mapping["answers"]}
 
 

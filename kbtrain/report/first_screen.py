@@ -153,9 +153,9 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
     who = f"{name}, the best of {candidates} gates on dev," if best and candidates > 1 else name
     setting = saving.noted
     if setting.dev_saved <= 0:
+        start = "Always search: on" if always >= named["llm_only"].accuracy else "More answers are right without. On"
         return [
-            f"Always search: on {saving.n_dev} dev questions {who} skips no search at its threshold "
-            f"(rule {saving.rule}).",
+            f"{start} {saving.n_dev} dev questions {who} skips no search at its threshold (rule {saving.rule}).",
             *_promised(saving),
         ]
     lost = -setting.change.mean

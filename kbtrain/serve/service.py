@@ -111,8 +111,7 @@ class RequestTrace:
 class ReadyCheck:
     """State for ``/ready`` of what ``probe`` asks, which raises :class:`Refused`.
 
-    ``holds``: seconds for which a success counts, and a failure. One probe is under way at a time: the route needs no
-    key.
+    ``holds``: seconds for which a success counts, and a failure. One probe runs at a time: the route needs no key.
     """
 
     def __init__(self, probe: Callable[[], Awaitable[object]], holds: tuple[float, float]) -> None:

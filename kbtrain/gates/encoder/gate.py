@@ -136,8 +136,7 @@ _VALUES: dict[Feature, Callable[[TurnExample], str | None]] = {
 
 
 class ClassifierGate(Gate):
-    """Score = p(retrieval needed) in [0, 1] by a network with a classifying head: one forward pass, in batches of like
-    length.
+    """Score = p(retrieval needed) in [0, 1] by a network with a classifying head: one pass, in batches of like length.
 
     ``reader`` turns an example into :class:`InputTokens`; ``cut`` counts turns or tokens skipped so far.
     """
