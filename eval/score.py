@@ -40,7 +40,7 @@ from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.scoring import Engine, ScoreFile, chunks_left, files_of_models, is_scored, score_chunks, score_path
 from kbtrain.gates.thresholds_store import sources_of
 from kbtrain.io.files import writing
-from kbtrain.io.provenance import check_unchanged, file_sha256
+from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of
 from kbtrain.runtime.progress import progress_bar
 
 Counts = dict[str, dict[str, int]]  # by split: "questions" and "entities", where there are any
@@ -116,6 +116,10 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
             "gates": sources_of(gate, config.run),
         }
         scores.finish("score", config, list(to_score.files.values()), started, gate.names, **extra)
+    for split, spent in meta_of(target).get("spent_per_question", {}).items():
+        if lost := spent.get("neither", 0) + spent.get("refused", 0):
+            why = f"no usable reply to {lost:.0%} of the {split} {to_score.reads}s (refused, or neither yes nor no)"
+            print(f"warning: {gate.name}: {why}; their scores say search")
     return Scored(gate.names, total, scores.restarted)
 
 
