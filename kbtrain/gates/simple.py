@@ -195,12 +195,12 @@ class BySource(Gate):
     @classmethod
     def fit(cls, examples: Sequence[GateExample], need: Sequence[float]) -> BySource:
         """``need``: of each of two or more examples, the probability that a search is needed, or its benefit."""
-        from kbtrain.training.folds import folds, groups_of
+        from kbtrain.training.folds import folds
 
         gate = cls(_card_of(examples, need))
         scores: dict[int, float] = {}
         # leaving out one question alone would put its label, turned round, into the score
-        for others, held in folds(groups_of(examples), seed=0):
+        for others, held in folds(range(len(need)), seed=0):
             part = cls(_card_of([examples[i] for i in others], [need[i] for i in others]))
             scores |= zip(held, part.score_examples([examples[i] for i in held]), strict=True)
         gate.held_out = [(question_hash(e.question), scores.get(i, gate.card.overall)) for i, e in enumerate(examples)]
