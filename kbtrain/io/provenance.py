@@ -161,8 +161,7 @@ def check_unchanged(*paths: Path) -> None:
 
 
 def check_examples(*paths: Path) -> None:
-    """As :func:`check_unchanged`; built examples come from the questions and labels in the folder above, too, and
-    joined ones from those of the runs."""
+    """As :func:`check_unchanged`; built examples depend on the run's questions and labels, joined ones on the runs'."""
     check_unchanged(*paths)
     for path in paths:
         meta, run = meta_of(path), path.parent.parent

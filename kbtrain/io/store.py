@@ -82,7 +82,7 @@ def create(db: sqlite3.Connection, path: Path) -> None:
 
 
 def check(db: sqlite3.Connection, path: Path, read_only: bool) -> None:
-    """Raise :class:`UserError` for a database that is no store, has another version, is damaged or was changed."""
+    """Raise :class:`UserError` for a database of another program or version, a damaged or a changed one."""
     application, version = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
     problem = ""
     if application != APPLICATION:

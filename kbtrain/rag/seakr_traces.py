@@ -72,7 +72,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Trace:
-    """One question. ``stopped`` says why the loop ended, ``error`` why there is no answer (then it is empty).
+    """One question. ``stopped`` says why the loop ended, ``error`` why the answer is missing and empty.
 
     ``correct`` is by the question's own grading; ``exact_match`` and ``f1`` are the best over its reference answers.
     All three are by the rules of the day it was made: who reads a stored trace grades it again (:func:`grades`).

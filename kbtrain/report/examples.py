@@ -174,8 +174,9 @@ def split_rows(
 ) -> dict[str, list[PartRow]]:
     """A gate on the parts of the questions, by each dimension in which they differ."""
     questions, outcomes = answered.questions, answered.outcomes
+    no_source = "none" if any(q.source for q in questions) else None
     dimensions: dict[str, Sequence[str | None]] = {
-        "source": [q.source or ("none" if any(one.source for one in questions) else None) for q in questions],
+        "source": [q.source or no_source for q in questions],
         "data set": [q.dataset for q in questions],
         "relation": [q.relation for q in questions],
         "change": [q.fact_type for q in questions],

@@ -42,7 +42,7 @@ AT_ONCE = 8  # batches under way of a gate that waits for a server
 
 @dataclass(frozen=True)
 class ServedDecision:
-    """``retrieve`` where ``score`` > ``threshold``, if there is one and ``reason`` is no kind of utterance.
+    """``retrieve`` where ``score`` > ``threshold``; without a threshold, or for a kind of utterance, by ``reason``.
 
     ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by name; ``seconds`` from the question to the score,
     waiting included. ``request_id``: of its line in the log; empty without one, and where the request is the proxy's.
