@@ -133,7 +133,7 @@ def test_memory_does_not_grow_with_the_number_of_questions(tmp_path, books):
         "    sys.argv = ['label.py', '--run', run, '--tau-mastery', '0.2']\n"
         "    runpy.run_path('data_gen/label.py', run_name='__main__'); print(peak_rss_mb())"
     )
-    runs = [tmp_path / str(n) for n in (150, 1500)]
+    runs = [tmp_path / str(n) for n in (600, 6000)]
     for run in runs:
         books.fill(run, n_train=int(run.name))
     done = subprocess.run([sys.executable, "-c", code, *map(str, runs)], capture_output=True, text=True, cwd=ROOT)
