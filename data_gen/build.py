@@ -3,7 +3,7 @@
 Reads RUN/questions.jsonl and RUN/labels.jsonl (and RUN/evidence.jsonl for references), writes
 RUN/examples/{train,dev,test}.jsonl. Dev and test questions without labels become examples without targets, for
 scoring; a run may have no others. A training question that is also in dev or test stops the build.
-If all keys are facts about the questions (time_sensitive, needs_knowledge), no labels are needed.
+With the key time_sensitive alone, a fact about the questions, no labels are needed.
 
 Examples:
   kbtrain run build --run runs/demo

@@ -44,7 +44,7 @@ def main(config: MergeConfig) -> None:
     if not n_new and meta_path(target).exists():  # else a merge ended before its metadata, as on a full disk
         return print(f"all {n_stored} prompts {shards} are in {target} already")
     meta, inputs = parts[0].meta, [part.path for part in parts]
-    sampling = meta_of(parts[0].path).get("config")
+    sampling = next((found for part in parts if (found := meta_of(part.path).get("config"))), None)
     extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": len(gaps(parts)), "sampling": sampling}
     write_meta(target, stage="merge", config=config, inputs=inputs, extra=extra, started=started)
     new_text = "" if n_new == n_stored else f", {n_new} of them now"

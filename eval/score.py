@@ -116,9 +116,10 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
             "gates": sources_of(gate, config.run),
         }
         scores.finish("score", config, list(to_score.files.values()), started, gate.names, **extra)
-    for split, spent in meta_of(target)["spent_per_question"][gate.names[0]].items():
+    single = gate.card is None or not gate.card.parts()  # members say what they lost
+    for split, spent in meta_of(target)["spent_per_question"][gate.names[0]].items() if single else ():
         if lost := spent.get("neither", 0) + spent.get("refused", 0):
-            why = f"no usable reply to {lost:.0%} of the {split} {to_score.reads}s (refused, or neither yes nor no)"
+            why = f"no usable reply to {lost:.1%} of the {split} {to_score.reads}s (refused, or neither yes nor no)"
             print(f"warning: {gate.name}: {why}; their scores say search")
     return Scored(gate.names, total, scores.restarted)
 

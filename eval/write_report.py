@@ -109,15 +109,11 @@ def main(config: ReportConfig) -> None:
     cost = "-" if gate is None or paid is None else paid.sentence(read.settings[gate.gate][0])
     band = None if gate is None else shaded(read, gate)
     report = Report(
-        title=config.title,
-        results=read.results,
-        main_gate=gate,
-        first=first_with_curve(read, gate, band, paid, cost),
+        title=config.title, results=read.results, main_gate=gate, first=first_with_curve(read, gate, band, paid, cost),
         curves=savings_figure(read.results, read.savings, gate and gate.gate, band, "curves"),
-        pages={g.gate: f"gates/{g.gate}.html" for g in read.gates},
-        bills=current_bills(run),
+        pages={g.gate: f"gates/{g.gate}.html" for g in read.gates}, bills=current_bills(run),
         **parts(read, answered, gate),
-    )
+    )  # fmt: skip
     html, markdown = render_report(report)
     pages = {
         "report.html": html,
@@ -178,16 +174,11 @@ def gate_page(report: Report, gate: GateResult, answered: AnsweredRun, read: Eva
     """A gate's own page: its decisions at its threshold, its worst errors and its scores."""
     scores, (cut, _), saving = read.stored.by_gate[gate.gate], read.settings[gate.gate], read.saving(gate.gate)
     return render_gate(
-        report,
-        gate,
-        worst_errors(answered, scores, cut),
+        report, gate, worst_errors(answered, scores, cut),
         score_bins([scores[o.question_id] for o in read.outcomes], is_needed(read.outcomes), cut),
-        [] if saving is None else sentences(read.results, saving, 1),
-        threshold=cut,
-        rule=rule_of(saving, gate),
-        fourfold=four_fold(read.outcomes, scores, cut),
-        saves="searches" if saving is None else saving.saves,
-    )
+        [] if saving is None else sentences(read.results, saving, 1), threshold=cut, rule=rule_of(saving, gate),
+        fourfold=four_fold(read.outcomes, scores, cut), saves="searches" if saving is None else saving.saves,
+    )  # fmt: skip
 
 
 class Paid:

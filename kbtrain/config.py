@@ -270,19 +270,21 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     try:
         text = read_text(path)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text) or {}
+        values, lines = yaml.safe_load(text) or {}, _lines_of_keys(node, path)
     except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)[:80]
         raise UserError(f"{at(path, mark.line + 1 if mark else None)}: broken YAML ({problem})") from None
     if not isinstance(values, dict):
         raise UserError(f"{at(path)}: expected 'key: value' lines, found {type(values).__name__}")
-    return values, _lines_of_keys(node, path)
+    return values, lines
 
 
 def _lines_of_keys(node: Any, path: Path) -> dict[str, int]:
     """The lines of a mapping's keys. Raises :class:`UserError` for a key that is in it, or in one inside it, twice."""
     lines: dict[str, int] = {}
+    for item in node.value if isinstance(node, yaml.SequenceNode) else ():
+        _lines_of_keys(item, path)
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         number = key.start_mark.line + 1
         if key.value in lines:  # YAML would take the last one without a word

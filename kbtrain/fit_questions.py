@@ -167,7 +167,11 @@ def fit_questions(settings: Fit, say: Say) -> Fitted:
     decided = decision(stored, named["llm_only"], named["all_rag"])
     follows = next_command(settings, stored, stored_dev(run, gate.name), gate.promise, decided.startswith("Use"))
     follows = _no_search(settings) if decided.startswith("Never") else follows
-    _tell(*aligned_block({"decision": decided, "next": follows}))
+    rule, shown = named.get("by_source"), {"decision": decided}
+    if rule is not None:
+        searches = f"{percent(rule.retrieval_ratio)} % of the searches"
+        shown["by source"] = f"never or always by source alone: {percent(rule.accuracy)} % right, {searches}"
+    _tell(*aligned_block(shown | {"next": follows}))
     return Fitted(decided, gate, results)
 
 
@@ -355,7 +359,7 @@ def decision(gate: GateResult, never: GateResult, always: GateResult) -> str:
         f"{points(over_always.mean)} points {points_interval(over_always)} against always searching, "
         f"{points(over_never.mean)} {points_interval(over_never)} against never, {count_of(gate.n, 'test question')}"
     )
-    if gate.retrieval_ratio in (0, 1) and (always.accuracy, gate.retrieval_ratio) > (never.accuracy, 0):
+    if gate.retrieval_ratio == 1 and always.accuracy >= never.accuracy:
         return "Always search: the gate does the same for every question."
     if over_always.above_zero and over_never.above_zero:
         return f"Use the gate: {saves}, and more answers are right ({gains})."

@@ -43,8 +43,7 @@ class Question:
 
     ``gold`` says why ``answers`` may be empty: ``none``, the question has no answer (SQuAD 2.0's impossible ones);
     ``hidden``, the data set does not publish it. ``context_passages`` are all passages that came with the question,
-    in their order; ``gold_passages`` those of them that support the answer. ``needs_knowledge`` False: small talk,
-    a text to rewrite, arithmetic; None where the data set does not say.
+    in their order; ``gold_passages`` those of them that support the answer.
     """
 
     id: str
@@ -64,7 +63,6 @@ class Question:
     gold: Gold = field(default="given", metadata=_RARE)
     fact_type: str | None = field(default=None, metadata=_RARE)
     false_premise: bool | None = field(default=None, metadata=_RARE)
-    needs_knowledge: bool | None = field(default=None, metadata=_RARE)
     context_passages: tuple[str, ...] = field(default=(), metadata=_RARE)
     source: str = field(default="", metadata=_RARE)  # where it was asked: a data set, a product, a department
 
@@ -189,8 +187,8 @@ class Label:
     relation: str | None = None
 
 
-Target = Literal["mastery", "certainty", "benefit", "time_sensitive", "needs_knowledge"]
-OF_QUESTION: frozenset[Target] = frozenset({"time_sensitive", "needs_knowledge"})  # for any model: hard labels
+Target = Literal["mastery", "certainty", "benefit", "time_sensitive"]
+OF_QUESTION: frozenset[Target] = frozenset({"time_sensitive"})  # for any model: hard labels
 # True speaks for retrieval; of the others, against it
 NEEDS_RETRIEVAL: frozenset[Target] = OF_QUESTION | {"benefit"}
 
@@ -202,9 +200,9 @@ class GateExample:
     ``reference`` is None for the plain question (``Reference: None`` in the prompt). Soft targets are in [0, 1]:
     mastery, certainty, and benefit stretched from its range in training; None where the label is not known (scoring).
     ``hits``: passages found, with the retriever's scores, for gates that are asked after the search; ``titles``: the
-    rule by which a prompt shows theirs. ``time_sensitive`` and ``needs_knowledge`` are facts about the question, not
-    about the model (UAR, arXiv 2406.12534); None where the data set does not give them. ``entities``: by which splits
-    and runs are kept apart; no gate reads them. ``source``: where it was asked.
+    rule by which a prompt shows theirs. ``time_sensitive`` is a fact about the question, not about the model (UAR,
+    arXiv 2406.12534); None where the data set does not give it. ``entities``: by which splits and runs are kept apart;
+    no gate reads them. ``source``: where it was asked.
     """
 
     id: str
@@ -222,7 +220,6 @@ class GateExample:
     relation: str | None = None
     hits: tuple[Hit, ...] = field(default=(), metadata=_RARE)
     time_sensitive: bool | None = field(default=None, metadata=_RARE)
-    needs_knowledge: bool | None = field(default=None, metadata=_RARE)
     entities: tuple[str, ...] = field(default=(), metadata=_RARE)
     titles: Titles = field(default="missing", metadata=_RARE)
     source: str = field(default="", metadata=_RARE)

@@ -64,14 +64,10 @@ def main(config: MakeSeakrConfig) -> None:
     gate = SeaKR(model, tokenizer, config.settings(), templates=prompts)
     settings = gate.engine.settings
     card = SeakrCard(
-        base_model=config.model,
-        dtype=name_of(model.dtype),
-        prompt_fingerprint=asked_fingerprint(tokenizer, prompts),
-        settings=settings,
-        label_rule={} if prompts is None else {"own_prompts": prompts.as_record()},
-        run={"seconds": round(time.monotonic() - started, 1), **git_state()},
-        versions=package_versions(),
-    )
+        base_model=config.model, dtype=name_of(model.dtype), prompt_fingerprint=asked_fingerprint(tokenizer, prompts),
+        settings=settings, label_rule={} if prompts is None else {"own_prompts": prompts.as_record()},
+        run={"seconds": round(time.monotonic() - started, 1), **git_state()}, versions=package_versions(),
+    )  # fmt: skip
     description = "SeaKR's uncertainty: how far the hidden states of sampled answers are apart, in nats per sample."
     write_made(config.output, card, f"{description} Nothing is trained.")
     print(

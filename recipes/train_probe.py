@@ -9,24 +9,26 @@ The prompts are those of the sampling, with your own templates if the examples w
 With --answered-by, for models behind an API, the model is a small one that only reads the questions, and the labels
 describe another model's answers. The card says so. A decision costs one pass of the reader.
 
---keys may also name what UAR's heads predict (arXiv 2406.12534), if the data set has it: time_sensitive (FreshQA's
-kinds of facts) and needs_knowledge (a column of yours). UAR's self-knowledge is mastery with --labels hard.
+--keys may also name time_sensitive, as of UAR's heads (arXiv 2406.12534), if the data set has FreshQA's kinds of
+facts. UAR's self-knowledge is mastery with --labels hard.
 
 With condition draft the model also begins its answer, and the probe also reads the hidden states at the tokens of this
-draft: they say more than those of the prompt. The gate decides after the draft of at most --tokens tokens.
+draft: they say more than those of the prompt. The gate decides after the draft of at most --tokens tokens. With
+condition rag it reads question and passages: it decides after the search, and drops the passages that mislead.
 
 Examples:
   kbtrain run train_probe --config probe_smollm2 --train runs/demo/examples/train.jsonl \\
       --dev runs/demo/examples/dev.jsonl --states runs/demo/states/llm --output runs/demo/probe
   kbtrain run train_probe --model Qwen/Qwen2-7B-Instruct --method logistic --labels hard \\
       --train runs/qwen2/examples/train.jsonl --states runs/qwen2/states/llm --output runs/qwen2/probe
-  kbtrain run train_probe --config probe_smollm2 --train runs/demo/examples/train.jsonl \\
-      --output runs/demo/probe --dry-run
+  kbtrain run train_probe --config probe_smollm2 --train runs/demo/examples/train.jsonl --condition rag \\
+      --evidence runs/demo/evidence.jsonl --output runs/demo/probe_after --dry-run
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,9 +38,11 @@ from kbtrain.config import check_counts, check_each_once, run_script
 from kbtrain.gate.card import CARD
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, Asked
 from kbtrain.gates.probe.head import Method
+from kbtrain.io.provenance import file_sha256
 from kbtrain.prompts.kbm import DEFAULT_KEYS
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import DtypeName, GateExample, Target
+from kbtrain.retrieval.base import attach_hits
 from kbtrain.training.config import RecipeConfig
 from kbtrain.training.data import Labels, label_rule, own_prompts, read_data
 from kbtrain.training.recipe import Recipe
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class TrainProbeConfig(RecipeConfig):
-    not_part_of_a_run = RecipeConfig.not_part_of_a_run | {"states"}
+    not_part_of_a_run = RecipeConfig.not_part_of_a_run | {"states", "evidence"}
 
     model: str = Field(description="the model that answers: embedded name, local folder or hub id")
     answered_by: str | None = Field(
@@ -58,7 +62,8 @@ class TrainProbeConfig(RecipeConfig):
     )
     dev: Path | None = Field(None, description="dev examples (JSONL), only for figures")
     states: Path | None = Field(None, description="folder where hidden states are stored; null: OUTPUT/states")
-    condition: Asked = Field("llm", description="read the plain prompt, or the prompt and a draft (draft)")
+    condition: Asked = Field("llm", description="read the plain prompt, or also a draft (draft) or the passages (rag)")
+    evidence: Path | None = Field(None, description="condition rag: evidence.jsonl of these questions")
     tokens: int = Field(DRAFT_TOKENS, ge=1, le=64, description="condition draft: longest draft, in tokens")
     keys: tuple[Target, ...] = Field(DEFAULT_KEYS, description="labels that get a head, in this order")
     labels: Labels = Field("soft", description="soft: the sampled shares; hard: True/False")
@@ -74,6 +79,9 @@ class TrainProbeConfig(RecipeConfig):
     @model_validator(mode="after")
     def _possible(self) -> TrainProbeConfig:
         check_counts(self, "condition", "draft", "tokens")
+        check_counts(self, "condition", "rag", "evidence")
+        if self.condition == "rag" and self.evidence is None:
+            raise ValueError("key 'evidence': condition rag reads passages; name RUN/evidence.jsonl")
         check_each_once("keys", self.keys)
         return self
 
@@ -82,14 +90,17 @@ def main(config: TrainProbeConfig) -> None:
     recipe = Recipe("train_probe", config)
     from kbtrain.gates.probe.train import HeadSettings, ProbeEnding, fit, used_examples
 
-    data = read_data(config.train, config.dev, config.keys, config.labels)
+    data, found = read_data(config.train, config.dev, config.keys, config.labels), {}
+    if config.evidence is not None:
+        train, dev = (tuple(attach_hits(part, config.evidence)) for part in (data.train, data.dev))
+        data, found = replace(data, train=train, dev=dev), {"evidence_sha256": file_sha256(config.evidence)}
     rule = label_rule(config.train)
     prompts_own = own_prompts(rule, config.train)
     examples, draft = used_examples([*data.train, *data.dev]), config.condition == "draft"
     if config.dry_run:
         passes = f"{len(examples)} {'drafts' if draft else 'prefills'} of {config.model} at most"
         return recipe.say(f"{passes}, {len(config.keys)} heads; nothing is loaded")
-    if not recipe.claim(CARD):
+    if not recipe.claim(CARD, **found):
         return None
     from kbtrain.gates.probe.gate import DraftProbe, Probe
     from kbtrain.runtime.progress import progress_bar

@@ -34,6 +34,8 @@ from kbtrain.fit_questions import (
 )
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, control
+from kbtrain.questions.base import Columns, Reading
+from kbtrain.questions.catalogue import load as load_questions
 from kbtrain.questions.columns import propose_columns
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.server import startup_lines
@@ -244,6 +246,14 @@ def test_columns_are_proposed_by_their_usual_names(tmp_path):
         lines = (f"a {i}?,b,s{i % n_sources}" for i in range(40))
         (tmp_path / "s.csv").write_text("\n".join(["question,answer,source", *lines, "a?,b,"]))
         assert ("source" in propose_columns(tmp_path / "s.csv")) == read
+    rows = [{"question": f"a {i}?", "answer": "b", "source": f"s{i % 2}"} for i in range(40)]
+    for more, read in (({}, True), ({"source": None}, True), ({"source": 7}, False)):
+        jsonl = tmp_path / "s.jsonl"
+        jsonl.write_text("\n".join(map(json.dumps, [*rows, {"question": "a?", "answer": "b", **more}])))
+        assert ("source" in (columns := propose_columns(jsonl))) == read
+        assert [one.question.source for one in load_questions("jsonl", jsonl, Reading(columns=Columns(columns)))][
+            -1
+        ] == ""
 
 
 def arm(accuracy, ratio, over_always, over_never):
@@ -259,6 +269,7 @@ def arm(accuracy, ratio, over_always, over_never):
         (arm(0.6, 1.0, (0.0, 0.0, 0.0), (0.2, 0.1, 0.3)), 0.4, 0.6, "Always search: the gate does the same"),
         (arm(0.5, 0.4, (0.1, 0.02, 0.2), (-0.1, -0.2, 0.0)), 0.6, 0.4, "Never search: 60.0 % are right without"),
         (arm(0.4, 1.0, (0.0, 0.0, 0.0), (-0.2, -0.3, 0.0)), 0.6, 0.4, "Never search: 60.0 % are right without"),
+        (arm(0.4, 0.0, (-0.2, -0.3, -0.1), (0.0, 0.0, 0.0)), 0.4, 0.6, "Always search: the gate loses right answers"),
         (arm(0.6, 0.7, (0.0, -0.01, 0.01), (0.2, 0.1, 0.3)), 0.4, 0.6, "Use the gate to save searches: it skips 30.0"),
         (arm(0.6, 0.7, (0.0, -0.05, 0.05), (0.2, 0.1, 0.3)), 0.4, 0.6, "Not decided, always search so far: it skips"),
         (arm(0.55, 0.7, (0.05, -0.05, 0.15), (0.15, 0.1, 0.3)), 0.4, 0.5, "Not decided, always search so far: "),

@@ -31,7 +31,7 @@ from kbtrain.records import (
 
 QUESTION = Question(
     "q1", 'Was ist "Zürich"?\n苏黎世', ("Stadt", "city"), "test", "d", "zh", options=("a", "b"), hops=2, popularity=0.5,
-    gold="none", fact_type="slow", false_premise=False, needs_knowledge=True, context_passages=("p",),
+    gold="none", fact_type="slow", false_premise=False, context_passages=("p",),
     source="shop",
 )  # fmt: skip
 FOUND = Indicators("llm", 30, 20, 2 / 3, 0.48, 0.81, 0.81, 0.7, 0.9, 2, 0, True)
@@ -48,7 +48,7 @@ EVERY = [
     FOUND,
     Label("q1", "train", FOUND, None, FOUND, 0.8, 0.5, False, True, *[None] * 7, "capital"),
     GateExample("q1", "q1", "dev", "text", "en", None, True, None, False, 0.1, None, 0.5, None,
-                (Hit("p", "t", "x", 1.5),), True, False, ("Q1",), "always", "shop"),
+                (Hit("p", "t", "x", 1.5),), True, ("Q1",), "always", "shop"),
     Decision(0.25, None, 0.5, False),
     GateScore("q1", "kbm_mastery", 0.1 + 0.2),
     Outcome("q1", "test", None, True, False, None, 0.25, 3, 4),

@@ -209,16 +209,10 @@ def result_meta(folder: RunFolder, settings: Settings, started: float) -> dict[s
     dev, test = folder.dev, folder.test
     second, _ = oc.unmastered(test.outcomes, settings.tau_mastery)
     return {
-        "date": time.strftime("%Y-%m-%d"),
-        "split": "test",
-        "n": len(test.outcomes),
-        "n_dev": len(dev.outcomes),
+        "date": time.strftime("%Y-%m-%d"), "split": "test", "n": len(test.outcomes), "n_dev": len(dev.outcomes),
         "excluded": {name: len(dev.skipped[reason]) + len(test.skipped[reason]) for name, reason in EXCLUDED.items()},
-        "accuracy_kind": settings.kind,
-        "threshold_rule": settings.rule,
+        "accuracy_kind": settings.kind, "threshold_rule": settings.rule,
         "positives": {name: POSITIVES[name] for name in ("needed", second)},
-        **{k: v for k, v in asdict(settings).items() if k not in ("kind", "rule")},
-        "sampling": dict(folder.sampling),
-        "stages": stages(folder.path, folder.stored.files),
-        **surroundings(started),
-    }
+        **{k: v for k, v in asdict(settings).items() if k not in ("kind", "rule")}, "sampling": dict(folder.sampling),
+        "stages": stages(folder.path, folder.stored.files), **surroundings(started),
+    }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.errors import HALVES, UserError, at
@@ -117,9 +117,16 @@ def decisions(
     :class:`~kbtrain.records.Decision`."""
     gate.threshold_or(threshold)  # a gate without one is an error before any input comes
     for group in windows(inputs, BATCH):
-        names = [value if isinstance(value, str) else value.id for value in group]
-        asked = [name == getattr(value, "question", value) for name, value in zip(names, group, strict=True)]
+        texts = [bare_text(value) for value in group]
         # a gate that reads passages refuses a bare question, one with its source too
-        decided = gate.decide(names if gate.needs_evidence and all(asked) else group, threshold)
-        for name, bare, decision in zip(names, asked, decided, strict=True):
-            yield {"text" if bare else "id": name, "gate": gate.name, **asdict(decision)}
+        read = [text or value for text, value in zip(texts, group, strict=True)] if gate.needs_evidence else group
+        for value, text, decision in zip(group, texts, gate.decide(read, threshold), strict=True):
+            of = {"text": text} if text else {"id": cast("Example", value).id}
+            yield {**of, "gate": gate.name, **asdict(decision)}
+
+
+def bare_text(value: str | Example) -> str | None:
+    """The text of a bare question, one with its source too; None for an example with an id or passages, and a turn."""
+    if isinstance(value, GateExample):
+        return value.question if value.id == value.question and not value.hits else None
+    return value if isinstance(value, str) else None

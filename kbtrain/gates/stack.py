@@ -257,7 +257,8 @@ def _open_served(folder: Path, states: StatesServer) -> Stack:
     from kbtrain.gates.probe.gate import ProbeCard
 
     def open_member(member: Path) -> Gate:
-        return load_gate(member, states=states if isinstance(read_card(member), ProbeCard | StackCard) else None)
+        served = isinstance(card := read_card(member), StackCard) or (isinstance(card, ProbeCard) and card.statistics)
+        return load_gate(member, states=states if served else None)
 
     return Stack.load(folder, open_member)
 

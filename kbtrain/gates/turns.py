@@ -51,16 +51,13 @@ def _progress(example: TurnExample, service: str, of_service: Sequence[Utterance
     run = next((i for i, u in enumerate(reversed(context)) if service and service not in u.services), len(context))
     requests = [utterance for utterance in of_service if utterance.speaker == "SYSTEM" and "REQUEST" in utterance.acts]
     return {
-        "turn": float(len(context)),
-        "log_turn": math.log1p(len(context)),
-        f"turn={len(context) if len(context) <= 5 else 'later'}": 1.0,
-        "turns_of_service": float(run),
+        "turn": float(len(context)), "log_turn": math.log1p(len(context)),
+        f"turn={len(context) if len(context) <= 5 else 'later'}": 1.0, "turns_of_service": float(run),
         "offers_of_service": float(sum(OFFER in utterance.acts for utterance in of_service)),
         "requests_of_service": float(len(requests)),
-        "turns_since_offer": float(len(context) - offers[-1] if offers else 0),
-        "never_offered": float(not offers),
+        "turns_since_offer": float(len(context) - offers[-1] if offers else 0), "never_offered": float(not offers),
         "informed_never_offered": float(not offers and "INFORM" in context[-1].acts),
-    }
+    }  # fmt: skip
 
 
 def _acts(context: Sequence[Utterance], last: Utterance, before: Utterance) -> dict[str, float]:

@@ -168,7 +168,9 @@ def check_examples(*paths: Path) -> None:
         if meta.get("stage") == "build":
             check_current(path, run / "questions.jsonl", run / "labels.jsonl")
         elif meta.get("stage") == "join":
-            check_current(path, *map(Path, meta["inputs"]), command="data_gen/join.py")
+            sources = [source for name in meta["inputs"] if (source := Path(name)).exists()]
+            check_current(path, *sources, command="data_gen/join.py")
+            check_examples(*sources)
 
 
 def check_current(path: Path, *sources: Path, command: str | None = None) -> None:

@@ -154,5 +154,5 @@ def _unlabelled(question: Question, name: str, reference: str | None) -> GateExa
         id=name, question_id=question.id, split=question.split, question=query_text(question),
         language=question.language, reference=reference, relation=question.relation,
         time_sensitive=None if question.fact_type is None else _TIME_SENSITIVE.get(question.fact_type),
-        needs_knowledge=question.needs_knowledge, entities=question.entities, source=question.source,
+        entities=question.entities, source=question.source,
     )  # fmt: skip

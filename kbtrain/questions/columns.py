@@ -42,7 +42,7 @@ from kbtrain.records import Form, Gold, Grading, Language, Passage, Question, Sp
 
 FIELDS = (
     "id", "text", "answers", "split", "dataset", "language", "grading", "options", "relation", "hops", "popularity",
-    "entities", "fact_type", "false_premise", "needs_knowledge", "contexts", "source",
+    "entities", "fact_type", "false_premise", "contexts", "source",
 )  # fmt: skip
 _OF_RUNS = ("form", "gold", "gold_passages", "context_passages")  # of questions that a run collected
 _OTHER_NAMES = {"text": "question", "answers": "answer"}
@@ -116,7 +116,6 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
         gold_passages=named["gold_passages"] or ids(passage for passage, is_gold in passages if is_gold),
         fact_type=row.text_or_empty("fact_type") or None,
         false_premise=row.flag("false_premise") if row.has("false_premise") else None,
-        needs_knowledge=row.flag("needs_knowledge") if row.has("needs_knowledge") else None,
         context_passages=named["context_passages"] or ids(passage for passage, _ in passages),
         source=row.text_or_empty("source") if "source" in columns.names else "",  # elsewhere often an address
     )
@@ -168,8 +167,9 @@ def propose_columns(path: Path, of_models: Collection[str] = ()) -> dict[str, st
             raise lacking[0].error(column, f'{n}; there is {there}; write "" where it has none, to skip and count it')
     aliases = [name for name in row.data if _bare(name) in _ALIASES and name != mapping["answers"]]
     aliases = [name for name in aliases if all(name in other.data for other in rows)]
-    named = [of.strip() for row in rows if isinstance(of := row.data.get("source"), str) and not is_blank(of)]
-    if 1 < len(set(named)) <= len(named) / 10:  # few: elsewhere it is often an address
+    sources = [of for row in rows if (of := row.data.get("source")) is not None]
+    named = [of.strip() for of in sources if isinstance(of, str) and not is_blank(of)]
+    if 1 < len(set(named)) <= len(named) / 10 and all(isinstance(of, str) for of in sources):  # else often addresses
         mapping["source"] = "source"
     return {**mapping, "answers": [mapping["answers"], *aliases] if aliases else mapping["answers"]}
 
@@ -209,7 +209,8 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 _CHINESE = re.compile(
-    r"(zh|zho|chi|cmn|cn)\b|(\w+ )?(chinese|mandarin)|.*(中文|[汉漢华華国國][语語]|普通[话話]|[简簡繁][体體])"
+    r"(zh|zho|chi|cmn|cn)\b|\W?((?!non\b|not\b|from\b|english\b)\w+\W+){0,2}(chinese|mandarin)"
+    r"|.*(中文|(?<![外英法德俄])[汉漢华華国國][语語]|普通[话話]|[简簡繁][体體])"
 )
 
 
@@ -234,7 +235,7 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
         if isinstance(column, str):
             names[key] = column
             if key in columns.names or column in row.data:
-                data[key] = reach(row, column, whole=key == "options")
+                data[key] = reach(row, column, optional=key == "source", whole=key == "options")
         else:
             data[key] = [reach(row, part) for part in column]
             if key == "answers":  # one column may have a list of aliases, or nothing

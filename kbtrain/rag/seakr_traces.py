@@ -148,13 +148,10 @@ def summarise(traces: Sequence[Trace]) -> Summary:
     names = [part.name for part in fields(Spent)]
     grades_of = ("correct", "exact_match", "f1")
     return Summary(
-        n=n,
-        **{name: sum(getattr(t, name) for t in graded) / max(len(graded), 1) for name in grades_of},
+        n=n, **{name: sum(getattr(t, name) for t in graded) / max(len(graded), 1) for name in grades_of},
         retrieved=sum(t.retrieved for t in traces) / n,
         spent={name: sum(getattr(t.spent, name) for t in traces) for name in names},
-        stopped=dict(Counter(t.stopped for t in traces).most_common()),
-        errors=sum(t.error is not None for t in traces),
+        stopped=dict(Counter(t.stopped for t in traces).most_common()), errors=sum(t.error is not None for t in traces),
         empty_samples=sum(t.empty_samples for t in traces),
-        document_tokens_cut=sum(t.document_tokens_cut for t in traces),
-        without_gold=n - len(graded),
-    )
+        document_tokens_cut=sum(t.document_tokens_cut for t in traces), without_gold=n - len(graded),
+    )  # fmt: skip

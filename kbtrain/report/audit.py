@@ -13,7 +13,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,7 +67,7 @@ from kbtrain.report.traffic import (
 )
 from kbtrain.report.words import percent, threshold_text, with_interval
 from kbtrain.show import aligned
-from kbtrain.utterances import utterance_kind
+from kbtrain.utterances import input_kind
 
 Goal = Literal["best_accuracy", "max_loss"]
 RUN = "main"  # sampling run of an audit
@@ -185,10 +185,13 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
     if audit.turns is not None:
         gate = load_gate(audit.folder, audit.key)
         read = list(read_questions_file(audit.turns, audit.field))
-        texts = [one if isinstance(one, str) else one.question for one in read if not isinstance(one, TurnExample)]
-        asked = [text for text in texts if utterance_kind(text) is None]
-        left_out += Counter({"dialogues": len(read) - len(texts), BY_A_RULE: len(texts) - len(asked)})
-        turns = list(zip(asked, gate.score(asked), strict=True)) if asked else []
+        questions = [one for one in read if not isinstance(one, TurnExample)]
+        asked = [one for one in questions if input_kind(one) is None]
+        left_out += Counter({"dialogues": len(read) - len(questions), BY_A_RULE: len(questions) - len(asked)})
+        texts = [one if isinstance(one, str) else one.question for one in asked]
+        bare = [one if isinstance(one, str) else replace(one, reference=None, hits=()) for one in asked]
+        scores = gate.score(texts if gate.needs_evidence else bare) if asked else []
+        turns = list(zip(texts, scores, strict=True))
         gates[gate.name] += len(turns)
     else:
         assert audit.log is not None

@@ -107,15 +107,14 @@ def _part(name: str, n: int, of: int) -> Tile:
 
 
 def five_rows(results: Results, savings: Sequence[Saving], saving: Saving | None) -> list[list[str]]:
-    """Never, always, the question's kind alone, the gate to speak of, and the best on dev that calls no model; under
-    :data:`FIVE_HEAD`."""
+    """Never, always, the question's source (else its kind) alone, the gate to speak of, and the best on dev that calls
+    no model; under :data:`FIVE_HEAD`."""
     named = {gate.gate: gate for gate in results.gates}
     rows = []
-    for name in ("llm_only", "all_rag", "relation_only" if "relation_only" in named else "form_only"):
-        if name in named:
-            gate = named[name]
-            change = "-" if name == "all_rag" else with_interval(gate.delta_vs_all_rag)
-            rows.append([gate_name(name), f"{round(gate.n * gate.retrieval_ratio)}", percent(gate.accuracy), change])
+    alone = next((name for name in ("by_source", "relation_only", "form_only") if name in named), "")
+    for gate in (named[name] for name in ("llm_only", "all_rag", alone) if name in named):
+        change = "-" if gate.gate == "all_rag" else with_interval(gate.delta_vs_all_rag)
+        rows.append([gate_name(gate.gate), f"{round(gate.n * gate.retrieval_ratio)}", percent(gate.accuracy), change])
     plain = next((entry for entry in savings if entry.gate.startswith("features")), None)
     for entry in dict.fromkeys(entry.gate for entry in (saving, plain) if entry is not None):
         (found,) = (one for one in savings if one.gate == entry)

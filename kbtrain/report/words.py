@@ -7,18 +7,12 @@ from kbtrain.metrics.thresholds import READ_NO_DEV
 from kbtrain.records import Condition
 
 _WHOLE = {
-    "llm_only": "never search",
-    "all_rag": "always search",
-    "one_step_rag": "always search",
-    "random": "search at random",
-    "oracle": "oracle (knows both answers)",
-    "prompt": "asking the model itself",
-    "relation_only": "kind of question alone",
-    "form_only": "form of the question alone",
-    "by_source": "never or always by source",
-    "retriever_score": "retriever's top score alone",
+    "llm_only": "never search", "all_rag": "always search", "one_step_rag": "always search",
+    "random": "search at random", "oracle": "oracle (knows both answers)", "prompt": "asking the model itself",
+    "relation_only": "kind of question alone", "form_only": "form of the question alone",
+    "by_source": "never or always by source", "retriever_score": "retriever's top score alone",
     "retriever_gap": "gap of the retriever's two best scores",
-}
+}  # fmt: skip
 _PARTS = {"kbm": "KBM", "seakr": "SeaKR", "ragate": "RAGate", "mha": "MHA", "peft": "PEFT"}
 
 

@@ -210,7 +210,7 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
     body = read_fields(GateBody, read_object(await exchange.read()))
     inputs, kinds = _inputs(service, body)
     exchange.moment = "gate"
-    policy = GatePolicy.read(exchange.headers)
+    policy = GatePolicy.read(exchange.headers, service.config.sources.get("/v1/gate", ""))
     decisions = await service.decisions("gate", inputs, body if body.asks_gate else policy, kinds, policy.source)
     rows = [
         ({"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}) | decision.fields()
@@ -300,7 +300,7 @@ async def _decide_asked(
     if gated.value is None:
         raise BadBody(f"nothing here that the gate reads ({gated.reason})", field)
     exchange.moment = "gate"
-    policy = GatePolicy.read(exchange.headers)
+    policy = GatePolicy.read(exchange.headers, service.config.sources.get(f"/v1/{route}", ""))
     (decision,) = await service.decisions(route, [gated.value], policy, [gated.kind], policy.source)
     assert decision.probability is not None
     public = ("score", "threshold", "retrieve", "id")

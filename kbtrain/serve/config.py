@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model, model_validator
 
@@ -42,6 +42,11 @@ class ServeConfig(Config):
     gated: GatedInput = Field("auto", description="what the gate reads of a chat: the last question, or the dialogue")
     window: int = Field(
         1, ge=1, le=20, description="number of the user's last messages by which a follow-up is gated and searched"
+    )
+    sources: dict[str, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
+        {},
+        description="source of a request without the header x-kbtrain-source, by the model that it names, else by its "
+        "route, as {support-bot: support, /v1/gate: batch}",
     )
     utterance_rules: bool = Field(
         True, description="never search for greetings, thanks, instructions about a text and arithmetic, at any score"

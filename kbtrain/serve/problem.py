@@ -164,8 +164,8 @@ class GatePolicy(Aim):
     source: str = Field("", max_length=200, description="the question's source, as gates have learned it")
 
     @classmethod
-    def read(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self:
-        """Raises :class:`Refused` for an unknown header or value, with what is allowed."""
+    def read(cls, headers: Iterable[tuple[bytes, bytes]], source: str = "") -> Self:
+        """``source``: if no header has it. Raises :class:`Refused` for an unknown header or value."""
         values: dict[str, str] = {}
         for header, value in headers:
             name = header.decode("latin-1")
@@ -177,7 +177,7 @@ class GatePolicy(Aim):
             text = header_text(value).strip()
             values[key] = text if key == "source" else text.lower()
         try:
-            return cls.model_validate(values)
+            return cls.model_validate({**values, "source": values.get("source") or source})
         except ValidationError as error:
             field, message = _first_problem(cls, error, PREFIX)
         # several aims: the name of one; a header's name may be empty

@@ -65,6 +65,9 @@ async def proxy(path: str, service: Service, exchange: Exchange) -> None:
         raise BadBody("expected true or false", "stream")
     if "model" in body and not isinstance(body["model"], str):
         raise BadBody("expected text", "model")
+    for name in (body.get("model"), f"/v1/{path}"):
+        if not policy.source and name in service.config.sources:
+            policy = policy.model_copy(update={"source": service.config.sources[name]})
     gated = FORMS[path].gate_input(body, service.config, loaded.gate.reads)
     if service.gate_model.names and not service.gate_model.serves(body.get("model")):
         gated = GatedMessage(None, None, "other-model")

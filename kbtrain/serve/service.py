@@ -89,16 +89,10 @@ class RequestTrace:
         figures = {"score": d and d.score, "threshold": d and d.threshold}
         seconds = {"gate": self.gate_seconds, "search": self.search_seconds}
         values = {
-            "retrieved": str(int(bool(self.hits))),
-            "gate": quote(d.gate if d else gate, safe="@"),
-            "reason": self.reason,
-            "passages": str(len(self.hits)),
-            "saves": self.saves if d else "",
-            "tool": self.tool,
-            "context": self.context,
-            "request-id": self.request_id,
-            "schema": SCHEMA,
-        }
+            "retrieved": str(int(bool(self.hits))), "gate": quote(d.gate if d else gate, safe="@"),
+            "reason": self.reason, "passages": str(len(self.hits)), "saves": self.saves if d else "", "tool": self.tool,
+            "context": self.context, "request-id": self.request_id, "schema": SCHEMA,
+        }  # fmt: skip
         if self.debug:
             ids = (quote(hit.passage_id, safe="", errors="replace") for hit in self.hits)
             values["passage-ids"] = ",".join(ids)[:LONGEST_IDS]

@@ -344,13 +344,10 @@ def session(connect: float, silence: float, trusted: ssl.SSLContext | None = Non
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE, ssl=trusted or True),
         timeout=aiohttp.ClientTimeout(total=None, connect=connect, sock_read=silence),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
-        max_line_size=LINE,
-        max_field_size=LINE,
-        max_headers=1000,
-    )
+        cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False,
+        skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"), max_line_size=LINE,
+        max_field_size=LINE, max_headers=1000,
+    )  # fmt: skip
 
 
 def proxy_for(url: str) -> str | None:

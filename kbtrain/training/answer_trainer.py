@@ -105,15 +105,12 @@ def packed(rows: Sequence[TrainingRow]) -> dict[str, torch.Tensor]:
     places = [*range(start), *(start + i for ids in own_tokens for i in range(len(ids)))]
     ids = torch.tensor([[*rows[0].ids[:start], *(i for ids in own_tokens for i in ids)]])
     return {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "position_ids": torch.tensor([places]),
+        "input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": torch.tensor([places]),
         "labels": torch.tensor([[label for row in rows for label in row.labels]]),
         "other": torch.tensor([[other for row in rows for other in row.other]]),
-        "weight": torch.tensor([[weight for row in rows for weight in row.weight]]),
-        "kept": torch.tensor(predicted),
+        "weight": torch.tensor([[weight for row in rows for weight in row.weight]]), "kept": torch.tensor(predicted),
         "spans": torch.tensor(spans),
-    }
+    }  # fmt: skip
 
 
 def check_rows(rows: Sequence[TrainingRow], ids: Sequence[str]) -> None:

@@ -109,7 +109,7 @@ def main(config: TableConfig) -> None:
 
 
 def stored_rows(run: Path) -> Iterator[dict[str, Any]]:
-    """Of each dev and test question its verdicts, prompt tokens and scores: enough to make the table again."""
+    """Verdicts, prompt tokens and scores of each dev and test question: the table, but for the free prompt."""
     outcomes = [outcome for outcome in read_outcomes(run) if outcome.split != "train"]
     by_gate, questions = stored_scores(run).by_gate, questions_of(run)
     for outcome, llm, rag in zip(outcomes, *prompt_tokens(run, outcomes, run)[:2], strict=True):

@@ -17,7 +17,7 @@ from kbtrain.gates.decide import arriving, decisions, read_inputs, read_question
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.turns import DialogueStateGate
 from kbtrain.prompts.kbm import kbm_fingerprint
-from kbtrain.records import Decision, GateExample
+from kbtrain.records import Decision, GateExample, Hit
 
 TEXTS = ["Who wrote it?", "When was the tower built?", "中国的首都是哪里?"]
 KEYS = ("mastery", "certainty", "benefit")
@@ -184,8 +184,11 @@ def test_rows_of_a_table_are_questions_by_their_column(folder, tmp_path, capsys)
     assert [getattr(value, "source", None) for value in read_questions_file(path, "asked")] == ["shop", None]
     (line,) = read_inputs(['{"text": "Where?", "source": " shop"}'], "in")
     assert line.source == "shop"
-    with pytest.raises(UserError, match="gate 'all': needs retrieved text; a bare question is not enough"):
-        list(decisions(AllKnowing(), [line], 0.5))
+    found = GateExample.ask("Where?", hits=[Hit("p", "", "There.", 1.0)])
+    assert [row["id"] for row in decisions(AllKnowing(), [found], 0.5)] == ["Where?"]
+    for group in ([line], [found, line]):
+        with pytest.raises(UserError, match="gate 'all': needs retrieved text; a bare question is not enough"):
+            list(decisions(AllKnowing(), group, 0.5))
 
 
 def test_a_dash_is_standard_input_and_what_is_no_text_there_is_one_line(folder, monkeypatch, capsys):

@@ -14,6 +14,7 @@ from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gates.handles import model_read
 from kbtrain.gates.probe.gate import WEIGHTS, Probe, Reader, state_facts, state_folder
 from kbtrain.gates.probe.head import PENALTIES, fit_head, left_out, scaled
 from kbtrain.gates.probe.head import fit_layers as fit_layers_of_labels
@@ -24,7 +25,8 @@ from kbtrain.io.jsonl import write
 from kbtrain.io.provenance import SCHEMA
 from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import base_fingerprint
-from kbtrain.records import GateExample
+from kbtrain.prompts.own import asked_ids
+from kbtrain.records import Evidence, GateExample, Hit
 from kbtrain.training.folds import folds
 
 PLACES = ("city", "river", "lake", "hill", "road", "bay", "cape", "isle", "port", "farm", "mine", "dam", "peak", "glen")
@@ -346,6 +348,23 @@ def test_the_card_of_a_reader_says_that_another_model_answers(train, folder, tmp
     readme = (tmp_path / "proxy" / "README.md").read_text()
     assert "A proxy: labels are of the answers of `big-model`" in readme and f"one pass of `{folder}`" in readme
     assert "needs anyway" not in readme and "A proxy" not in (tmp_path / "probe" / "README.md").read_text()
+
+
+def test_a_probe_of_passages_decides_after_the_search_from_the_prompt_that_shows_them(train, data, tmp_path):
+    rows = [json.loads(line) for name in ("train", "dev") for line in (data / f"{name}.jsonl").read_text().splitlines()]
+    hit = Hit("p", "Bay", "It is near place 3.", 1.0)
+    write(tmp_path / "evidence.jsonl", [Evidence(row["question_id"], "bm25", "", (hit,)) for row in rows])
+    with pytest.raises(UserError, match="condition rag reads passages"):
+        train(condition="rag")
+    after = train(condition="rag", keys="[mastery]", evidence=tmp_path / "evidence.jsonl", output=tmp_path / "after")
+    gate = kbtrain.load_gate(after)
+    assert (gate.stage, gate.one_pass, model_read(after)) == ("search", None, None)
+    with pytest.raises(UserError, match="needs retrieved text"):
+        gate.score(["Which bay?"])
+    asked = GateExample.ask("Which bay?", hits=[hit])
+    shown = asked_ids(gate.reader.tokenizer, asked, "Bay: It is near place 3.", None)
+    assert gate.reader.prompts([asked, replace(asked, hits=())])[0] == shown
+    assert gate.score([asked]) != gate.score([replace(asked, hits=())])
 
 
 def test_bad_input_is_one_line(train, folder, data, tmp_path, reader):

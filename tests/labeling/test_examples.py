@@ -45,9 +45,8 @@ def test_without_a_label_there_are_no_targets(choice):
 
 def test_facts_about_the_question_need_no_label_and_unknown_words_say_nothing(capital):
     kinds = {"fast-changing": True, "slow-changing": True, "never-changing": False, "sometimes": None, None: None}
-    made = {kind: example(replace(capital, fact_type=kind, needs_knowledge=kind is None), None) for kind in kinds}
+    made = {kind: example(replace(capital, fact_type=kind), None) for kind in kinds}
     assert {kind: one.time_sensitive for kind, one in made.items()} == kinds
-    assert made[None].needs_knowledge is True and made["sometimes"].needs_knowledge is False
 
 
 def test_targets_count_classes_and_leave_out_what_is_incomplete(capital, labelled):

@@ -43,6 +43,9 @@ def test_a_gate_after_the_search_is_shown_with_a_search_for_each_question(result
     noted = SimpleNamespace(saved=Delta(0.75, 0.5, 0.9), accuracy=kbm.accuracy, change=kbm.delta_vs_all_rag)
     saving = SimpleNamespace(gate="kbm_mastery", n=8, saves=saves, noted=noted)
     assert five_rows(results, [saving], saving)[-1][1] == searches
+    rules = [dataclasses.replace(kbm, gate=name) for name in ("relation_only", "by_source")]
+    shown = five_rows(dataclasses.replace(results, gates=[*results.gates, *rules]), [saving], saving)
+    assert [row[0] for row in shown] == ["always search", "never or always by source", "KBM, mastery"]
 
 
 def test_figures_worked_by_hand(results):

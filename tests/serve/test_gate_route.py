@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from serve_support import KNOWN, NEEDS, probe_folder, serving
+from stub_upstream import StubUpstream
 from support import gate_folders
 
 from kbtrain import load_gate
@@ -31,7 +32,8 @@ def test_decisions_are_those_of_the_gate_in_python(server, gate):
 def test_the_header_says_where_a_question_comes_from(tmp_path):
     gate_folders.by_source(tmp_path)
     question = [{"role": "user", "content": "Where is it?"}]
-    with serving(tmp_path, threshold=0.6, utterance_rules=False) as shop:
+    sources = {"bot": "shop", "/v1/decisions": "shop"}
+    with serving(tmp_path, threshold=0.6, utterance_rules=False, sources=sources) as shop:
         assert GatePolicy.read([(b"x-kbtrain-source", "产品".encode())]).source == "产品"
         for source, score in (("shop", 0.9), ("Shop", 0.5), ("", 0.5)):
             headers = {"x-kbtrain-source": source} if source else {}
@@ -39,6 +41,21 @@ def test_the_header_says_where_a_question_comes_from(tmp_path):
             assert (decision["score"], decision["retrieve"]) == (score, score > 0.6)
             (decision,) = shop.post("/v1/gate", {"messages": question}, headers).json["decisions"]
             assert decision["score"] == score
+        asked = {
+            "input": question,
+            "questions": [{"type": "predicate", "name": "search", "instructions": INSTRUCTIONS}],
+        }
+        assert shop.post("/v1/decisions", asked).json["kbtrain"]["score"] == 0.9
+        assert shop.post("/v1/decisions", asked, {"x-kbtrain-source": "x"}).json["kbtrain"]["score"] == 0.5
+    with (
+        StubUpstream() as stub,
+        serving(tmp_path, threshold=0.6, upstream=stub.url, search="none", sources=sources) as on,
+    ):
+        for model, score in (("bot", "0.9"), ("m", "0.5")):
+            assert (
+                on.post("/v1/chat/completions", {"model": model, "messages": question}).headers["x-kbtrain-score"]
+                == score
+            )
 
 
 def test_a_chat_is_gated_by_its_last_question(server):

@@ -1,7 +1,6 @@
 """Two finished evaluations compared, by questions and by entities."""
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,7 @@ from compare_runs import CompareRunsConfig, FinishedRun, compare_runs, main, rea
 from support.files import note_change
 
 from kbtrain.config import build
-from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import write_meta
 from kbtrain.records import GateScore, Outcome
 
 
@@ -54,30 +51,6 @@ def test_two_runs_in_the_terminal(pair, capsys):
     found = rows["kbm_mastery"].mcnemar
     assert found is not None and found.only_first == 0
     assert found.p_holm is not None and found.p < found.p_holm < 0.05
-
-
-def test_what_cannot_be_compared_is_one_line(pair):
-    outcomes = [
-        dataclasses.replace(o, question_id="x" + o.question_id) for o in jsonl.read(Outcome, pair[1] / "outcomes.jsonl")
-    ]
-    scores = [
-        dataclasses.replace(s, question_id="x" + s.question_id)
-        for s in jsonl.read(GateScore, pair[1] / "scores/gates.jsonl")
-    ]
-    jsonl.write(pair[1] / "outcomes.jsonl", outcomes)
-    note_change(pair[1] / "outcomes.jsonl")
-    jsonl.write(pair[1] / "scores/gates.jsonl", scores)
-    note_change(pair[1] / "scores/gates.jsonl")
-    write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
-    with pytest.raises(UserError, match="have no evaluated question in common"):
-        main(CompareRunsConfig(runs=pair))
-    document = json.loads((pair[1] / "results.json").read_text())
-    (pair[1] / "results.json").write_text(json.dumps({**document, "schema": 7}))
-    write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
-    with pytest.raises(UserError, match=r"results.json: schema is 7, expected 1; run eval/end_to_end.py again$"):
-        main(CompareRunsConfig(runs=pair))
-    with pytest.raises(UserError, match=r"^nowhere/results.json: no such file; run eval/end_to_end.py --run nowhere"):
-        main(CompareRunsConfig(runs=(pair[0], Path("nowhere"))))
 
 
 N, PER_ENTITY = 400, 20

@@ -7,18 +7,15 @@ from typing import get_type_hints
 
 import pytest
 import torch
-from ragate_responses.entities import annotated, with_entities
 from ragate_responses.ranker import Candidates, recall
 from ragate_responses.responder import Reads, ResponsePrompts, greedy
 from support.scripts import load
 from tiny_kbm import make_folder, make_model, make_tokenizer
 from tiny_turns import bert_folder, snippets, turn
-from turn_responses import generated, history_question
 
 from kbtrain.config import parse_args
 from kbtrain.io.jsonl import read, write
-from kbtrain.llm.base import Sampling, ScriptedLLM
-from kbtrain.records import Entity, TurnExample, Utterance
+from kbtrain.records import TurnExample
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'studies'")
 ROOT = Path(__file__).parents[2]
@@ -165,26 +162,3 @@ def test_recall_is_the_share_of_gold_snippets_among_the_first_k():
         return hits[:k]
 
     assert recall([two, gold(1, 1)], pool, in_order) == {"recall@1": 0.25, "recall@3": 0.75, "mrr": 0.75}
-
-
-def test_slot_spans_of_the_context_are_entities_latest_first_each_once():
-    one, two = Entity("Rome", "city", "sgd"), Entity("Abba", "artist", "sgd")
-    context = (Utterance("USER", "Rome", entities=(one,)), Utterance("USER", "Abba, Rome", entities=(two, one)))
-    assert annotated(turn(0, context=context)) == (two, one)
-    assert with_entities([turn(0, context=context)], ["sgd"], {})[0].entities == (two, one)
-
-
-def test_responses_are_generated_from_the_context_alone_and_a_long_one_loses_its_oldest_turns():
-    seen: list[str] = []
-
-    def reply(ask, index):
-        seen.append(ask.question.text)
-        return f" Reply to {ask.question.id} "
-
-    examples = [turn(i, response="SECRET", enriched_response="SECRET") for i in range(3)]
-    llm = ScriptedLLM("scripted", Sampling(), reply)
-    found = {key: text for part in generated(llm, examples, 100) for key, text in part.items()}
-    assert found["train1:3"] == "Reply to train1:3" and "SECRET" not in "".join(seen)
-    assert seen[1] == "USER: Find me a bus for 1 people please\nSYSTEM: Where do you want to go?\nUSER: Book 1 tickets"
-    assert history_question(turn(2), 12).text == "SYSTEM: Where do you want to go?\nUSER: Book 2 tickets"
-    assert history_question(turn(2), 1).text == "USER: Book 2 tickets"

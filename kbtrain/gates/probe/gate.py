@@ -28,6 +28,7 @@ from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import STATES, draft_states, greedy_rows, prompt_states
 from kbtrain.io.provenance import MODEL_FILES
 from kbtrain.models.files_read import digest
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
 from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Statistic, Target
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = "probe.safetensors"
 _PARTS = ("weight", "layers", "intercept")  # tensors of a head
-Asked = Literal["llm", "draft"]
+Asked = Literal["llm", "draft", "rag"]
 DRAFT_TOKENS = 16  # as of the gate ``draft``; TARG (arXiv 2511.09803) tries 10, 20 and 30, by default 20
 MAX_DRAFTED = 2048  # tokens of a prompt behind which is drafted
 
@@ -58,7 +59,7 @@ class LayerFigures(BaseModel):
 
 
 class ProbeCard(KeyedCard):
-    """``condition``: what is read, the plain prompt (``llm``) or the draft behind it, too.
+    """``condition``: what is read, the plain prompt (``llm``), the draft behind it, too, or the prompt with passages.
 
     ``heads``: figures of every layer that was tried, by key. The weights are beside it; the states are those of
     ``base_model``, which is needed to open it. ``answered_by``: the model whose answers made the labels, where that is
@@ -74,7 +75,7 @@ class ProbeCard(KeyedCard):
     answered_by: str | None = None
     dtype: str
     prompt_fingerprint: str
-    condition: Literal["llm"] = "llm"
+    condition: Literal["llm", "rag"] = "llm"
     method: Method
     labels: Literal["hard", "soft"]
     keys: tuple[Target, ...] = Field(min_length=1)
@@ -91,13 +92,16 @@ class ProbeCard(KeyedCard):
     @property
     def stage(self) -> Stage:
         """After the prefill of the answer's own prompt, or its draft; a reader's pass needs no answering model."""
+        if self.condition == "rag":
+            return "search"
         moments: dict[Statistic, Stage] = {"prompt_states": "prefill", "draft_states": "draft"}
         return moments[self.STATISTIC] if self.statistics else "question"
 
     @property
     def statistics(self) -> frozenset[Statistic]:
         """States of the plain prompt where ``base_model`` answers; else the probe has its own pass."""
-        return frozenset({self.STATISTIC}) if self.answered_by is None else frozenset()
+        own_pass = self.answered_by is not None or self.condition == "rag"
+        return frozenset() if own_pass else frozenset({self.STATISTIC})
 
     def layers_read(self, folder: Path) -> set[int]:
         heads = load_heads(folder / WEIGHTS, self.keys)
@@ -122,11 +126,13 @@ class DraftProbeCard(ProbeCard):
 class Reader:
     """The answering model as a reader: prompts of examples, and their states at some layers.
 
-    Condition ``draft`` also reads the model's draft of its answer, of at most ``draft_tokens`` tokens. ``own``: the
-    product's templates, if the model answers to such. ``spent`` counts drafts and their generated tokens.
+    Condition ``draft`` also reads the model's draft of its answer, of at most ``draft_tokens`` tokens; ``rag`` the
+    passages, too, if there are any. ``own``: the product's templates, if the model answers to such. ``spent`` counts
+    drafts and their generated tokens.
     """
 
     server: StatesServer | None = None  # that gives the states
+    condition: Asked = "llm"
 
     def __init__(
         self,
@@ -144,7 +150,9 @@ class Reader:
         self.spent: Counter[str] = Counter()
 
     def prompts(self, examples: Sequence[GateExample]) -> list[list[int]]:
-        return [asked_ids(self.tokenizer, example, None, self.own) for example in examples]
+        shown = self.condition == "rag"
+        texts = (evidence_text(example.hits, example.titles) if shown else None for example in examples)
+        return [asked_ids(self.tokenizer, *asked, self.own) for asked in zip(examples, texts, strict=True)]
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:
         """(examples, layers, d). In 16 bits each prompt has its own pass, as a question that is asked alone.
@@ -225,6 +233,7 @@ class Probe(KeyedGate):
         key: Target | None = None,
     ) -> None:
         self.reader, self.server, self.spent = reader, reader.server, reader.spent
+        self.needs_evidence = reader.condition == "rag"
         self.heads = dict(heads)
         self.method = method
         self.keys = tuple(self.heads)
@@ -259,7 +268,7 @@ class Probe(KeyedGate):
 
     @property
     def one_pass(self) -> Any:
-        return (id(self.server or self.reader.model), self.reader.own)
+        return None if self.needs_evidence else (id(self.server or self.reader.model), self.reader.own)
 
     @property
     def draft_tokens(self) -> int:

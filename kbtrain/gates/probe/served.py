@@ -98,12 +98,12 @@ def scores_of_one_request(
 def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe:
     """Open a probe's folder whose states come from a server.
 
-    Raises :class:`UserError` for a probe of another model than the one that answers, for other prompts than it was
-    fitted with, for a server with another chat template, and for states that differ from the folder's reference.
+    Raises :class:`UserError` for a probe with its own pass, for other prompts than it was fitted with, for a server
+    with another chat template, and for states that differ from the folder's reference.
     """
     card = probe.card_type.read(folder)
-    if card.answered_by is not None:
-        raise UserError(f"{at(folder)}: this probe reads '{card.base_model}', another model than the one that answers")
+    if not card.statistics:
+        raise UserError(f"{at(folder)}: this probe has its own pass over '{card.base_model}'; open it without a server")
     heads = load_heads(folder / WEIGHTS, card.keys)
     templates = card.own_prompts()
     card.check_prompts(asked_fingerprint(server.tokenizer, templates), folder, model=card.base_model)

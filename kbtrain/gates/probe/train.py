@@ -192,7 +192,8 @@ def _page(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], checked: 
     ]
     areas = {f"auroc_{key}": text for key, text in figures.items()}
     base, draft = card.base_model, isinstance(card, DraftProbeCard)
-    reads = "at the last token of its own answering prompt (the plain question)"
+    asked = "question and passages, after the search" if card.condition == "rag" else "the plain question"
+    reads = f"at the last token of its own answering prompt ({asked})"
     reads += " and at the tokens of its draft of the answer" if draft else ""
     if card.answered_by is None:
         price = _DRAFT if draft else _FREE

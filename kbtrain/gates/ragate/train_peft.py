@@ -87,14 +87,10 @@ def new_card(
 ) -> RagatePeftCard:
     """The card of a gate that this config trains, without run and threshold; ``settings``: its further fields."""
     return RagatePeftCard(
-        base_model=config.model,
-        base_fingerprint=base_fingerprint(config.model),
-        prompt_fingerprint=peft_fingerprint(tokenizer, features),
-        dtype=compute,
-        features=features,
-        label_rule=label_rule(config.train),
-        **settings,
-    )
+        base_model=config.model, base_fingerprint=base_fingerprint(config.model),
+        prompt_fingerprint=peft_fingerprint(tokenizer, features), dtype=compute, features=features,
+        label_rule=label_rule(config.train), **settings,
+    )  # fmt: skip
 
 
 class PeftEnding(ExampleEnding):
