@@ -7,7 +7,7 @@ Money is searches alone, at 1 and 5 USD a thousand.
 Examples:
   python studies/mixed_traffic/table.py --run runs/mixed
   python studies/mixed_traffic/table.py --run runs/mixed --by-source stack_benefit
-  python studies/mixed_traffic/table.py --run runs/mixed --name mixed-smollm2
+  python studies/mixed_traffic/table.py --run runs/mixed --name mixed-smollm2 --gold runs/mixed_gold
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ NAMES = {
     "first_token_entropy": "entropy of the first token", "token_entropy": "entropy of SeaKR's samples",
     "perplexity": "perplexity of SeaKR's samples", "answer_groups": "different answers among SeaKR's samples",
     "eigen_score": "EigenScore of SeaKR's samples", "decision_model": "decision model",
+    "probe_after": "probe after the search",
 }  # fmt: skip
 WITH_FREE = ", free prompt"
+GOLD = "always, gold passages"
 FREE = "free"  # sampling run of the prompt that may ignore the passages
 DRAWS, SEED = 10_000, 0
 PRICES = (1.0, 5.0)  # USD for a thousand searches
@@ -62,6 +64,7 @@ PRICES = (1.0, 5.0)  # USD for a thousand searches
 class TableConfig(Config):
     run: Path = Field(Path("runs/mixed"), description="finished run folder of run.py")
     free: Path | None = Field(None, description="folder of the free prompt's answers; null: run")
+    gold: Path | None = Field(None, description="folder of gold.py: also always searching with the gold passages")
     beside: Path | None = Field(None, description="run with another search: both on the test questions of both")
     by_source: str | None = Field(None, description="also a table of this gate by source")
     name: str = Field("mixed", description="name of the table in RUN/mixed.json, for make figures TABLES=")
@@ -86,6 +89,10 @@ def main(config: TableConfig) -> None:
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == "test"]
     free_run = config.free or config.run
     policies, tokens = read_policies(config.run, outcomes, free_run), prompt_tokens(config.run, outcomes, free_run)
+    if config.gold is not None:
+        ones = np.ones(len(outcomes))
+        policies.insert(2, Policy(GOLD, right_answers(config.gold, "main", outcomes), ones, ones))
+        tokens = (*tokens, tokens_of(config.gold, "main", outcomes, "rag"))
     tables = {config.name: {"columns": HEAD, "rows": gate_rows(policies, tokens)}}
     if config.by_source is not None:
         by_name = {policy.name: policy for policy in policies}
@@ -168,23 +175,32 @@ def policy_of(
 
 def free_prompt(run: Path, outcomes: Sequence[Outcome]) -> Floats | None:
     """Right answers of the sampling run :data:`FREE`, or None without one."""
-    questions = questions_of(run)
     with SampleStore(run / "samples.db", read_only=True) as store:
         if FREE not in store.runs():
             return None
-        answers = [store.get(FREE, o.question_id, "rag") for o in outcomes]
+    return right_answers(run, FREE, outcomes)
+
+
+def right_answers(run: Path, sampling_run: str, outcomes: Sequence[Outcome]) -> Floats:
+    """1 for each right answer with passages; 0 without a verdict."""
+    questions = questions_of(run)
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        answers = [store.get(sampling_run, o.question_id, "rag") for o in outcomes]
     return np.array([bool(a and grade(questions[a.question_id], a).correct) for a in answers], dtype=np.float64)
 
 
 def prompt_tokens(run: Path, outcomes: Sequence[Outcome], free_run: Path) -> tuple[Floats, ...]:
     """Tokens of each question's prompt without and with passages, and of the free one with them."""
+    asked: tuple[tuple[Path, str, Condition], ...] = (
+        (run, "main", "llm"), (run, "main", "rag"), (free_run, FREE, "rag")
+    )  # fmt: skip
+    return tuple(tokens_of(folder, sampling_run, outcomes, condition) for folder, sampling_run, condition in asked)
 
-    def tokens_of(folder: Path, sampling_run: str, condition: Condition) -> Floats:
-        with SampleStore(folder / "samples.db", read_only=True) as store:
-            answers = [store.get(sampling_run, o.question_id, condition) for o in outcomes]
-        return np.array([answer.prompt_tokens if answer else 0 for answer in answers], dtype=np.float64)
 
-    return tokens_of(run, "main", "llm"), tokens_of(run, "main", "rag"), tokens_of(free_run, FREE, "rag")
+def tokens_of(folder: Path, sampling_run: str, outcomes: Sequence[Outcome], condition: Condition) -> Floats:
+    with SampleStore(folder / "samples.db", read_only=True) as store:
+        answers = [store.get(sampling_run, o.question_id, condition) for o in outcomes]
+    return np.array([answer.prompt_tokens if answer else 0 for answer in answers], dtype=np.float64)
 
 
 def gate_rows(policies: Sequence[Policy], tokens: Sequence[Floats]) -> list[list[str]]:
@@ -193,7 +209,7 @@ def gate_rows(policies: Sequence[Policy], tokens: Sequence[Floats]) -> list[list
     best, by_source = max(fixed, key=lambda right: right.mean()), by_name.get("by_source")
     rows = []
     for policy in policies:
-        with_passages = tokens[2] if policy.name.endswith(WITH_FREE) else tokens[1]
+        with_passages = tokens[3 if policy.name == GOLD else 2 if policy.name.endswith(WITH_FREE) else 1]
         spent = np.where(policy.read > 0, with_passages, tokens[0]).mean()
         searches = policy.searched.mean()
         against = "-" if by_source is None else difference(policy.right, by_source.right)
