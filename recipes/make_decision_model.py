@@ -49,7 +49,7 @@ def main(config: MakeDecisionModelConfig) -> None:
     gate = DecisionModel(card)
     (score,) = gate.score(["What is the capital of France?"])  # refuses a server that cannot be read
     if gate.spent["neither"]:
-        raise UserError(f"server {config.url}: its first token is neither yes nor no; turn the model's reasoning off")
+        raise UserError(f"server {config.url}: its reply begins with neither yes nor no; if it reasons, turn that off")
     write_made(config.output, card, WHAT)
     print(f"made decision_model of {config.name} by {config.route} (capital of France: {score:.2f}) -> {config.output}")
 

@@ -123,14 +123,14 @@ class DecisionModel(ServerGate):
         return float(value)
 
     def _yes_share(self, reply: Mapping[str, Any]) -> float:
-        """Probability of yes among yes and no, in any spelling, at the reply's first token."""
+        """Probability of yes among yes and no, in any spelling or in Chinese, at the reply's first token."""
         from kbtrain.llm.replies import top_logprobs
 
         yes = no = 0.0
         for token, logprob in (top_logprobs(reply) or [[]])[0]:
             word = token.strip(" \t\n\"'*.").lower()
-            yes += math.exp(logprob) if word == "yes" else 0.0
-            no += math.exp(logprob) if word == "no" else 0.0
+            yes += math.exp(logprob) if word in ("yes", "是") else 0.0
+            no += math.exp(logprob) if word in ("no", "否", "不") else 0.0
         if yes + no == 0:
             self.spent["neither"] += 1
             return 1.0

@@ -70,14 +70,14 @@ class ChatServer(LocalServer):
     [
         ({"Yes": 0.5, " yes": 0.1, "No": 0.2, "maybe": 0.2}, 0.75),
         ({"no": 0.9, "**No": 0.05, "the": 0.05}, 0.0),
+        ({"是": 0.3, "否": 0.5, "不": 0.1, "好": 0.1}, 1 / 3),
         ({"I": 0.7, "It": 0.3}, 1.0),
     ],
 )
 def test_a_chat_models_yes_among_yes_and_no(top, score):
     with ChatServer(top) as chat:
-        gate = DecisionModel(
-            DecisionModelCard(server=DecisionServer(url=chat.url, name="m"), about="the staff handbook")
-        )
+        server = DecisionServer(url=chat.url, name="m")
+        gate = DecisionModel(DecisionModelCard(server=server, about="the staff handbook"))
         assert gate.score(ASKED[:1]) == pytest.approx([score])
     assert gate.spent["neither"] == (set(top) == {"I", "It"}) and gate.spent["prompt_tokens"] == 9
     assert f"{INSTRUCTIONS} The search covers: the staff handbook" in chat.bodies[0]["messages"][0]["content"]

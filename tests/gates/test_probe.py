@@ -358,9 +358,7 @@ def test_a_probe_of_passages_decides_after_the_search_from_the_prompt_that_shows
         train(condition="rag")
     after = train(condition="rag", keys="[mastery]", evidence=tmp_path / "evidence.jsonl", output=tmp_path / "after")
     gate = kbtrain.load_gate(after)
-    assert (gate.stage, gate.one_pass, model_read(after)) == ("search", None, None)
-    with pytest.raises(UserError, match="needs retrieved text"):
-        gate.score(["Which bay?"])
+    assert (gate.stage, gate.one_pass, gate.needs_evidence, model_read(after)) == ("search", None, True, None)
     asked = GateExample.ask("Which bay?", hits=[hit])
     shown = asked_ids(gate.reader.tokenizer, asked, "Bay: It is near place 3.", None)
     assert gate.reader.prompts([asked, replace(asked, hits=())])[0] == shown
