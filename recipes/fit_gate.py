@@ -30,7 +30,7 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.registry import GATES, Kind, kind_named, kind_to_fit
+from kbtrain.gates.registry import GATES, Kind, kind_named, kind_to_fit, load_gate
 from kbtrain.metrics.turns import classifier_metrics
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
@@ -82,7 +82,7 @@ def main(config: FitGateConfig) -> None:
     by_key = fit_by_keys(config, kind)
     key, areas = best_key(by_key)
     best, facts = by_key[key], {"key": key} | ({"dev_auroc_by_key": areas} if len(areas) > 1 else {})
-    ending = SingleEnding(config, best, lambda folder: kind.open(folder, "auto", "auto"), started, facts)
+    ending = SingleEnding(config, best, load_gate, started, facts)
     print("fit_gate: " + ending.finish())
 
 

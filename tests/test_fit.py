@@ -204,7 +204,7 @@ def test_questions_of_one_document_stay_in_one_split(tmp_path, monkeypatch, more
         ({"corpus": Path("p"), "server": "s", "config": Path("c")}, "give --corpus and --server"),
         ({"corpus": Path("p"), "config": Path("c"), "model": "m"}, "--model: c names the model"),
         ({"answers": "{llm: a, rag: b}", "server": "s", "samples": 4}, "sends no requests; remove --server, --samples"),
-        ({"answers": "{llm: a, rag: b}", "gate": "by_sorce"}, "'by_sorce' cannot be fitted here; did you mean 'by_so"),
+        ({"answers": "{llm: a, rag: b}", "gate": "by_sorce"}, "unknown gate 'by_sorce'; did you mean 'by_source'"),
     ],
 )
 def test_options_that_leave_open_what_is_asked_are_one_line(more, says):

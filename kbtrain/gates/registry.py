@@ -86,7 +86,7 @@ def kinds() -> dict[str, Kind]:
 def kind_named(name: str) -> Kind:
     """A kind by its name. Raises ``KeyError``, and :class:`UserError` for one that cannot be loaded."""
     point = EntryPoint(name, GATES[name], GROUP) if name in GATES else kind_points()[name]
-    where = f"entry point '{name}' of group {GROUP}"
+    where = f"gate '{name}' ({point.value})" if name in GATES else f"entry point '{name}' of group {GROUP}"
     try:
         kind = point.load()
     except Exception as error:  # noqa: BLE001 - of another package: anything may come
@@ -98,12 +98,12 @@ def kind_named(name: str) -> Kind:
 
 def kind_to_fit(name: str, setting: str = "key 'gate'") -> Kind:
     """The kind of that name. Raises :class:`UserError` for one without a fit, and for an unknown one."""
-    kind = kind_named(name) if name in kind_points() else None
-    if kind is not None and kind.fit:
+    if name not in kind_points():
+        able = (other for other, known in kinds().items() if known.fit)
+        raise UserError(f"{setting}: unknown gate '{name}'; {did_you_mean(name, able)}")
+    if (kind := kind_named(name)).fit:
         return kind
-    able = (other for other, known in kinds().items() if known.fit)
-    instead = did_you_mean(name, able) if kind is None else f"it has its own recipe: {kind.made_by}"
-    raise UserError(f"{setting}: '{name}' cannot be fitted here; {instead}")
+    raise UserError(f"{setting}: '{name}' cannot be fitted here; it has its own recipe: {kind.made_by}")
 
 
 def package_of(kind: str) -> str | None:
