@@ -2,11 +2,14 @@
 
 Rows with `after` read the passages: they drop passages and save no search. The free prompt is always searching with a
 prompt that may ignore the passages (sampling run `free`); each gate is also shown with these answers where it searches.
+With --scores the table is made from stored verdicts, prompt tokens and scores of each question, which --store wrote;
+thresholds are chosen on dev again: the fewest searches that lose at most five points, with probability 0.9.
 Money is searches alone, at 1 and 5 USD a thousand.
 
 Examples:
   python studies/mixed_traffic/table.py --run runs/mixed
   python studies/mixed_traffic/table.py --run runs/mixed --by-source stack_benefit
+  python studies/mixed_traffic/table.py --scores studies/mixed_traffic/qwen_scores.jsonl
   python studies/mixed_traffic/table.py --run runs/mixed --name mixed-smollm2 --gold runs/mixed_gold
 """
 
@@ -25,10 +28,13 @@ from pydantic import Field
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.evaluation.decisions import GateInput
+from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.scores import ByGate, stored_scores
+from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.metrics.significance import interval, resampled_means, widened
@@ -68,7 +74,8 @@ class TableConfig(Config):
     beside: Path | None = Field(None, description="run with another search: both on the test questions of both")
     by_source: str | None = Field(None, description="also a table of this gate by source")
     name: str = Field("mixed", description="name of the table in RUN/mixed.json, for make figures TABLES=")
-    store: Path | None = Field(None, description="also write verdicts and scores there, for kbm_row.py --scores")
+    store: Path | None = Field(None, description="also write verdicts, prompt tokens and scores there, for --scores")
+    scores: Path | None = Field(None, description="a file that --store wrote, instead of a run")
 
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "mixed.json", *([self.store] if self.store else []))
@@ -86,12 +93,13 @@ class Policy:
 
 
 def main(config: TableConfig) -> None:
+    if config.scores is not None:
+        return print("\n".join("| " + " | ".join(row) + " |" for row in (HEAD, *stored_table(config.scores))))
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == "test"]
     free_run = config.free or config.run
     policies, tokens = read_policies(config.run, outcomes, free_run), prompt_tokens(config.run, outcomes, free_run)
     if config.gold is not None:
-        ones = np.ones(len(outcomes))
-        policies.insert(2, Policy(GOLD, right_answers(config.gold, "main", outcomes), ones, ones))
+        policies.insert(2, with_gold(right_answers(config.gold, "main", outcomes)))
         tokens = (*tokens, tokens_of(config.gold, "main", outcomes, "rag"))
     tables = {config.name: {"columns": HEAD, "rows": gate_rows(policies, tokens)}}
     if config.by_source is not None:
@@ -112,21 +120,56 @@ def main(config: TableConfig) -> None:
         print("\n".join("| " + " | ".join(row) + " |" for row in (table["columns"], *table["rows"])), end="\n\n")
     write_atomically(config.run / "mixed.json", json.dumps({"tables": tables}, indent=1) + "\n")
     if config.store is not None:
-        write_atomically(config.store, "".join(json.dumps(row) + "\n" for row in stored_rows(config.run)))
+        rows = stored_rows(config.run, config.gold)
+        write_atomically(config.store, "".join(json.dumps(row) + "\n" for row in rows))
+    return None
 
 
-def stored_rows(run: Path) -> Iterator[dict[str, Any]]:
+def with_gold(right: Floats) -> Policy:
+    return Policy(GOLD, right, np.ones_like(right), np.ones_like(right))
+
+
+def stored_rows(run: Path, gold: Path | None) -> Iterator[dict[str, Any]]:
     """Verdicts, prompt tokens and scores of each dev and test question: the table, but for the free prompt."""
     outcomes = [outcome for outcome in read_outcomes(run) if outcome.split != "train"]
     by_gate, questions = stored_scores(run).by_gate, questions_of(run)
+    test = [outcome for outcome in outcomes if outcome.split == "test" and gold is not None]
+    of_gold = dict[str, tuple[float, float]]()
+    if gold is not None:
+        answered = right_answers(gold, "main", test), tokens_of(gold, "main", test, "rag")
+        of_gold = {outcome.question_id: found for outcome, *found in zip(test, *answered, strict=True)}
     for outcome, llm, rag in zip(outcomes, *prompt_tokens(run, outcomes, run)[:2], strict=True):
         name = outcome.question_id
         yield {
             "question": name, "split": outcome.split, "source": questions[name].source,
             "right": outcome.llm_correct, "right_with_passages": outcome.rag_correct,
             "prompt_tokens": [int(llm), int(rag)],
+            **({"gold": [int(value) for value in of_gold[name]]} if name in of_gold else {}),  # right, prompt tokens
             "scores": {gate: round(of[name], 6) for gate, of in sorted(by_gate.items()) if name in of},
         }  # fmt: skip
+
+
+def stored_table(path: Path) -> list[list[str]]:
+    """Rows under :data:`HEAD` of the test questions with a verdict on both answers."""
+    rows = [jsonl.value(line, path, number) for number, line in jsonl.lines(path)]
+    rows = [row for row in rows if None not in (row["right"], row["right_with_passages"])]
+    dev, test = ([row for row in rows if row["split"] == split] for split in ("dev", "test"))
+    gates = [
+        GateInput(name, *(np.array([row["scores"][name] for row in part]) for part in (dev, test)))
+        for name in test[0]["scores"]
+    ]
+    chosen_on, outcomes = (
+        [Outcome(row["question"], row["split"], None, row["right"], row["right_with_passages"], None, None, 0, 0)
+         for row in part]
+        for part in (dev, test)
+    )  # fmt: skip
+    results, _ = evaluate(chosen_on, outcomes, gates, Settings(tau_mastery=0.8, rule="max_loss"))
+    scores = {gate.name: {row["question"]: row["scores"][gate.name] for row in test} for gate in gates}
+    policies, tokens = policies_of(outcomes, results, scores), np.array([row["prompt_tokens"] for row in test]).T
+    if "gold" in test[0]:
+        right, spent = np.array([row["gold"] for row in test], dtype=np.float64).T
+        return gate_rows([*policies[:2], with_gold(right), *policies[2:]], (*tokens, tokens[1], spent))
+    return gate_rows(policies, tuple(tokens))
 
 
 def questions_of(run: Path) -> dict[str, Question]:

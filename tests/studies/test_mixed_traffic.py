@@ -99,6 +99,6 @@ def test_the_measured_gates_decide_as_their_page_says():
 
 
 def test_the_row_of_the_kbm_is_the_one_of_its_page():
-    rows = scripts.load("studies/kbm_row.py").kbm_rows(GATES.parent / "kbm_scores.jsonl")
+    rows = scripts.load("studies/mixed_traffic/table.py").stored_table(GATES.parent / "kbm_scores.jsonl")
     page = (GATES.parents[1] / "notes/kbm.md").read_text(encoding="utf-8")
     assert len(rows) == 8 and all(f"| {' | '.join(row)} |" in page for row in rows)
