@@ -101,8 +101,8 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
         chunks = chunks_left(scores, gate, to_score.examples, config.chunk)
         total = sum(len(chunk.examples) for chunk in chunks)
         with progress_bar(desc=gate.name, unit=f"{to_score.reads}s", total=total, disable=not chunks) as bar:
-            engine = (members_engine(config, to_score, gate, hashes) if chunks else None) or config.scoring()
-            for n in score_chunks(scores, gate, chunks, engine):
+            members = members_engine(config, to_score, gate, hashes) if chunks else None
+            for n in score_chunks(scores, gate, chunks, members or config.scoring()):
                 bar.update(n)
         within = within_answer(config.run, gate, config.dtype)
         extra: dict[str, Any] = {
@@ -116,9 +116,9 @@ def score(config: ChoiceConfig, to_score: ScoringInputs, gate: GateHandle, hashe
             "gates": sources_of(gate, config.run),
         }
         scores.finish("score", config, list(to_score.files.values()), started, gate.names, **extra)
-    single = gate.card is None or not gate.card.parts()  # members say what they lost
-    for split, spent in meta_of(target)["spent_per_question"][gate.names[0]].items() if single else ():
-        if lost := spent.get("neither", 0) + spent.get("refused", 0):
+    for split, spent in meta_of(target)["spent_per_question"][gate.names[0]].items():
+        lost = spent.get("neither", 0) + spent.get("refused", 0)
+        if lost and members is None:  # else this was said of the members
             why = f"no usable reply to {lost:.1%} of the {split} {to_score.reads}s (refused, or neither yes nor no)"
             print(f"warning: {gate.name}: {why}; their scores say search")
     return Scored(gate.names, total, scores.restarted)

@@ -283,8 +283,6 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
 def _lines_of_keys(node: Any, path: Path) -> dict[str, int]:
     """The lines of a mapping's keys. Raises :class:`UserError` for a key that is in it, or in one inside it, twice."""
     lines: dict[str, int] = {}
-    for item in node.value if isinstance(node, yaml.SequenceNode) else ():
-        _lines_of_keys(item, path)
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         number = key.start_mark.line + 1
         if key.value in lines:  # YAML would take the last one without a word

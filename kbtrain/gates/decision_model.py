@@ -128,9 +128,9 @@ class DecisionModel(ServerGate):
 
         yes = no = 0.0
         for token, logprob in (top_logprobs(reply) or [[]])[0]:
-            word = token.strip(" \t\n\"'*.").lower()
-            yes += math.exp(logprob) if word in ("yes", "是") else 0.0
-            no += math.exp(logprob) if word in ("no", "否", "不") else 0.0
+            word = token.strip(" \t\n\"'*.。").lower()
+            yes += math.exp(logprob) if word in ("yes", "是", "是的", "需要") else 0.0
+            no += math.exp(logprob) if word in ("no", "否", "不", "不是", "不需要") else 0.0
         if yes + no == 0:
             self.spent["neither"] += 1
             return 1.0

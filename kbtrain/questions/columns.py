@@ -209,7 +209,7 @@ def _proposed(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 _CHINESE = re.compile(
-    r"(zh|zho|chi|cmn|cn)\b|\W?((?!non\b|not\b|from\b|english\b)\w+\W+){0,2}(chinese|mandarin)"
+    r"(zh|zho|chi|cmn|cn)\b|\(?((?!(en|english|from|non|not|than)\b)\w+[ ()-]+){0,2}(chinese|mandarin)"
     r"|.*(中文|(?<![外英法德俄])[汉漢华華国國][语語]|普通[话話]|[简簡繁][体體])"
 )
 
@@ -235,7 +235,7 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
         if isinstance(column, str):
             names[key] = column
             if key in columns.names or column in row.data:
-                data[key] = reach(row, column, optional=key == "source", whole=key == "options")
+                data[key] = reach(row, column, optional=key == column == "source", whole=key == "options")
         else:
             data[key] = [reach(row, part) for part in column]
             if key == "answers":  # one column may have a list of aliases, or nothing

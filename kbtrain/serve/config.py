@@ -8,7 +8,7 @@ from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, StringConstraints, create_model, model_validator
 
 from kbtrain.answers.words import LISTS
 from kbtrain.config import C, Config, parse_args
@@ -27,6 +27,8 @@ ServerPolicy = Literal["gate", "always", "never", "pass"]
 NO_SEARCH = frozenset({"never", "pass"})  # policies
 ASK_IT = "ask the gate from your own program (docs/howto/own-program.md)"
 SEARCH_TOOLS = tuple(sorted(LISTS["server"]["search_tools"]))
+_ROUTES = "chat/completions|completions|responses|messages|gate|decisions|systemone"
+ModelOrRoute = Annotated[str, StringConstraints(pattern=rf"^([^/].*|/v1/({_ROUTES}))$")]
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
@@ -43,10 +45,10 @@ class ServeConfig(Config):
     window: int = Field(
         1, ge=1, le=20, description="number of the user's last messages by which a follow-up is gated and searched"
     )
-    sources: dict[str, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
+    sources: dict[ModelOrRoute, Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]] = Field(
         {},
-        description="source of a request without the header x-kbtrain-source, by the model that it names, else by its "
-        "route, as {support-bot: support, /v1/gate: batch}",
+        description="source of a request without the header x-kbtrain-source, by the model in a chat's body, else by "
+        "its route, as {support-bot: support, /v1/gate: batch}",
     )
     utterance_rules: bool = Field(
         True, description="never search for greetings, thanks, instructions about a text and arithmetic, at any score"

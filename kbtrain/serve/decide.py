@@ -61,14 +61,10 @@ class ServedDecision:
     def fields(self) -> dict[str, Any]:
         """The decision as clients get it; ``retrieve`` is null where no threshold, rule or policy decides."""
         return {
-            "retrieve": None if self.reason == "no-threshold" else self.retrieve,
-            "reason": self.reason,
-            "score": self.score,
-            "probability": self.probability,
-            "threshold": self.threshold,
-            "scores": dict(self.scores),
-            **({"id": self.request_id} if self.request_id else {}),
-        }
+            "retrieve": None if self.reason == "no-threshold" else self.retrieve, "reason": self.reason,
+            "score": self.score, "probability": self.probability, "threshold": self.threshold,
+            "scores": dict(self.scores), **({"id": self.request_id} if self.request_id else {}),
+        }  # fmt: skip
 
 
 def gate_failure(error: Exception) -> Refused:

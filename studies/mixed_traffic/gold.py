@@ -15,6 +15,7 @@ from pathlib import Path
 
 from make_data import GROUPS
 from pydantic import Field
+from table import FREE
 
 from kbtrain.config import Config, run_script
 from kbtrain.demo import chain_step, follow
@@ -36,12 +37,13 @@ class GoldConfig(Config):
 
 def main(config: GoldConfig) -> None:
     write_questions(config.run, config.output)
-    asked = meta_of(config.run / "samples.db")["config"]
+    asked = meta_of(config.run / "samples.db")["config"]  # of the last sampling
+    prompts = {} if asked["sampling_run"] == FREE else asked["prompts"]
     keys = {"run": config.output, "model": config.model, "config": config.sampling, "conditions": "[rag]"}
     steps = [
         chain_step("retrieve", "the gold passages", 0.1, run=config.output, retriever="fixed"),
         chain_step("sample", "answers with them", 5, **keys, samples=json.dumps({"test": 0}),
-                   max_new_tokens=asked["max_new_tokens"], prompts=json.dumps(asked["prompts"])),
+                   max_new_tokens=asked["max_new_tokens"], prompts=json.dumps(prompts)),
     ]  # fmt: skip
     follow(steps, config.output, print, "samples.db")
 

@@ -292,7 +292,7 @@ def test_tabs_in_a_csv_are_seen(tmp_path):
 
 def test_the_names_of_chinese_are_zh_and_all_others_en(tmp_path):
     names = ["zh_Hans", "Simplified Chinese", "普通话", "繁體", "simplified_chinese", "(Traditional) Chinese", "漢語"]
-    names += ["English (from Chinese)", "Non-Chinese", "Deutsch", "外国语", "not Chinese", "English (Chinese)"]
+    names += ["English (from Chinese)", "Non-Chinese", "Deutsch", "外国语", "other than Chinese", "French/Chinese"]
     rows = (f"Who is {name}?,Ann,{name}" for name in names)
     (tmp_path / "x.csv").write_text("\n".join(["question,answer,language", *rows]))
     found = [loaded.question.language for loaded in load("csv", tmp_path / "x.csv", Reading())]

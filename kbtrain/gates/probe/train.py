@@ -31,7 +31,7 @@ from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import Ending, intervals_of_keys, largest_difference
 from kbtrain.training.folds import groups_of
-from kbtrain.training.model_card import NO_DEV, table, training_page
+from kbtrain.training.model_card import NO_DEV, table, training_page, use_of
 
 if TYPE_CHECKING:
     from kbtrain.training.config import RecipeConfig
@@ -154,7 +154,8 @@ class ProbeEnding(Ending):
 
     def write(self, folder: Path) -> None:
         save_heads(folder / WEIGHTS, self.gate.heads)
-        write_reference(folder, self.gate, self.examples[:N_REFERENCE])
+        if self.card.statistics:  # else no engine gives its states
+            write_reference(folder, self.gate, self.examples[:N_REFERENCE])
         write_held_out(folder, {f"{self.card.PREFIX}_{key}": head.left_out for key, head in self.fitted.items()})
         self.card.write(folder)
 
@@ -178,6 +179,7 @@ def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], 
 
 
 _FREE = "A decision is a dot product beside a prefill, the answer's own where the model answers in this number format."
+_AFTER = "A decision costs a pass over question and passages."
 _DRAFT = (
     "A decision costs a draft. Where the model answers in this number format and no retrieval is needed, the\n"
     "draft is the beginning of the answer."
@@ -196,7 +198,7 @@ def _page(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], checked: 
     reads = f"at the last token of its own answering prompt ({asked})"
     reads += " and at the tokens of its draft of the answer" if draft else ""
     if card.answered_by is None:
-        price = _DRAFT if draft else _FREE
+        price = _DRAFT if draft else _FREE if card.statistics else _AFTER
         holds = f"Valid only for `{base}` with fingerprint `{card.base_fingerprint}`; both are checked."
     else:
         what = "a draft" if draft else "one pass"
@@ -223,4 +225,5 @@ def _page(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], checked: 
         run=card.run,
         versions=card.versions,
         base=base,
+        use=use_of(card, reads_turns=False),
     )
