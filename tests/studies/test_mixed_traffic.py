@@ -98,7 +98,8 @@ def test_the_measured_gates_decide_as_their_page_says():
     assert len(printed) == 2 and all(f"# {line}\n" in page for line in printed)
 
 
-def test_the_row_of_the_kbm_is_the_one_of_its_page():
-    rows = scripts.load("studies/mixed_traffic/table.py").stored_table(GATES.parent / "kbm_scores.jsonl")
-    page = (GATES.parents[1] / "notes/kbm.md").read_text(encoding="utf-8")
-    assert len(rows) == 8 and all(f"| {' | '.join(row)} |" in page for row in rows)
+def test_tables_of_stored_scores_are_those_of_their_pages():
+    for name, page, n in (("kbm_scores", "studies/notes/kbm.md", 8), ("qwen_scores", "docs/results/mixed.md", 26)):
+        rows = scripts.load("studies/mixed_traffic/table.py").stored_table(GATES.parent / f"{name}.jsonl")
+        text = (GATES.parents[2] / page).read_text(encoding="utf-8")
+        assert len(rows) == n and all(f"| {' | '.join(row)} |" in text for row in rows)
