@@ -10,12 +10,11 @@ Examples:
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from make_data import GROUPS
 from pydantic import Field
-from table import FREE
 
 from kbtrain.config import Config, run_script
 from kbtrain.demo import chain_step, follow
@@ -29,6 +28,10 @@ class GoldConfig(Config):
     run: Path = Field(Path("runs/mixed"), description="finished run folder of run.py, beside the sets' own folders")
     output: Path = Field(Path("runs/mixed_gold"), description="run folder to write")
     model: str = Field(description="the model that answered")
+    sets: tuple[str, ...] = Field(
+        ("nq", "squad", "mmlu", "ceval", "hotpot", "atlas"),
+        description="folders of the sets, beside run (make_data.py)",
+    )
     sampling: str | None = Field(None, description="configuration file of the sampling")
 
     def writes(self) -> tuple[Path, ...]:
@@ -36,9 +39,9 @@ class GoldConfig(Config):
 
 
 def main(config: GoldConfig) -> None:
-    write_questions(config.run, config.output)
+    write_questions(config.run, [config.run.parent / name for name in config.sets], config.output)
     asked = meta_of(config.run / "samples.db")["config"]  # of the last sampling
-    prompts = {} if asked["sampling_run"] == FREE else asked["prompts"]
+    prompts = {} if asked["sampling_run"] == "free" else asked["prompts"]
     keys = {"run": config.output, "model": config.model, "config": config.sampling, "conditions": "[rag]"}
     steps = [
         chain_step("retrieve", "the gold passages", 0.1, run=config.output, retriever="fixed"),
@@ -48,12 +51,11 @@ def main(config: GoldConfig) -> None:
     follow(steps, config.output, print, "samples.db")
 
 
-def write_questions(run: Path, output: Path) -> None:
+def write_questions(run: Path, sets: Sequence[Path], output: Path) -> None:
     """The run's test questions with their gold passages, and these, from the folders of the sets."""
     gold: dict[str, tuple[str, ...]] = {}
     passages: dict[str, Passage] = {}
-    for name in GROUPS:
-        folder = run.parent / name
+    for folder in sets:
         gold |= {question.id: question.gold_passages for _, question in read_questions(folder / "questions.jsonl")}
         if (folder / "passages.jsonl").exists():
             passages |= {passage.id: passage for passage in jsonl.read(Passage, folder / "passages.jsonl")}
